@@ -453,7 +453,8 @@ def _find_node_on_cycle(nodes: Sequence[onnx.NodeProto]) -> onnx.NodeProto | Non
     try:
         TopologicalSorter(dict(enumerate(predecessors))).prepare()
     except CycleError as error:
-        return nodes[error.args[1][0]]
+        index: int = error.args[1][0]
+        return nodes[index]
     return None
 
 

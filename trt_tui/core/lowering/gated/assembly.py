@@ -169,11 +169,11 @@ def build_gated_graph(
         present = {tensor: padding[axes] for tensor, axes in (mask_axes or {}).items()}
         sums_emitter: ErrorSumsEmitter
         if isinstance(flow, DataFlowEmitter):
-            sums_emitter = DataFlowErrorSumsEmitter(emitter, flow, present, share)
+            sums_emitter = DataFlowErrorSumsEmitter(flow, present, share)
         else:
             gate = emitter.add_input("counting", ir.DataType.BOOL)
-            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(
-                emitter, flow, gate, present, share, expects_finite_sums)
+            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(flow, gate, present, share,
+                                                                                   expects_finite_sums)
         graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
                                                         kinds, extreme_tensors)
     return GatedGraph(

@@ -5,20 +5,14 @@ branch decide if an activation passes through Q and DQ, and if it is rounded bef
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import onnx_ir as ir
 
 from trt_tui.core.lowering import fp16_accumulation, rulebook
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
-from trt_tui.core.lowering.gated.file_precision import FilePrecisionBranch, QdqEmitter
-from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
-from trt_tui.core.lowering.gated.group_body import (
-    PendingSumRoundings,
-    can_defer_rounding_to_reader,
-    emit_group_layers,
-    is_cheaper_to_round_after_copy,
-)
-from trt_tui.core.lowering.gated.rounding import RoundingEmitter
+from trt_tui.core.lowering.gated.emitter import Nodes
+from trt_tui.core.lowering.gated.file_precision import FilePrecisionBody
+from trt_tui.core.lowering.gated.group_body import GroupEmitter, PrecisionBody
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
@@ -27,21 +21,15 @@ EmitFunction = Callable[[Nodes], ir.Value]
 """A function that emits nodes into a graph and returns the value that they compute."""
 
 
-class ControlFlowEmitter:
+class ControlFlowEmitter(GroupEmitter):
     """An emitter of fusion groups whose gates are ``If`` nodes."""
-
-    def __init__(self, emitter: NodeEmitter, graph_inputs: GraphInputs, rounding: RoundingEmitter) -> None:
-        self.emitter = emitter
-        self.inputs = graph_inputs
-        self.rounding = rounding
-        self._qdq_emitter = QdqEmitter(emitter, rounding)
 
     def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
                    requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
-        """Emits a gated fusion group into the main graph; returns the requested tensors of the group."""
+        """Implements `GroupEmitter.emit_group`."""
         reduced = self._build_reduced_precision_graph(
             group, dict.fromkeys(self.inputs.operand_types[group.name], values_by_tensor), requested_tensors)
-        fp32 = self._build_precision_branch(group, values_by_tensor, requested_tensors, Precision.FP32)
+        fp32 = _PrecisionBranch(self, group, values_by_tensor, requested_tensors, Precision.FP32).build_graph("fp32")
         gate = self.inputs.gates[group.name]["fp32"]
         outputs = self._add_if_node(gate, fp32, reduced, requested_tensors, group.name, self.emitter.nodes)
         return dict(zip(requested_tensors, outputs, strict=True))
@@ -75,37 +63,32 @@ class ControlFlowEmitter:
         """
         gates = self.inputs.gates[group.name]
         result: ir.Graph | None = None
+
+        def choose(gate: str, then_graph: ir.Graph, else_graph: ir.Graph) -> ir.Graph:
+            nodes: Nodes = []
+            outputs = self._add_if_node(gates[gate], then_graph, else_graph, requested_tensors, group.name, nodes)
+            return self.emitter.build_graph(outputs, nodes, "coarse")
+
         for boundary_type, precisions in reversed(self.inputs.operand_types[group.name].items()):
             scope = values_by_boundary_type[boundary_type]
             if boundary_type is Precision.FILE:
-                branch = self._build_file_precision_graph(group, scope, requested_tensors)
-                result = branch if result is None else self._build_if_graph(gates[boundary_type.value], branch,
-                                                                            result, requested_tensors, group.name)
-                continue
-            type_gates = {quantized_type: gates[quantized_type.value] if len(precisions) > 1 else None
-                          for quantized_type in rulebook.REDUCED_OPERAND_TYPES if quantized_type in precisions}
-            branch = self._build_precision_branch(
-                group, scope, requested_tensors, boundary_type, type_gates=type_gates, allow_floats=boundary_type
-                in precisions,
-                already_rounded_gate=gates["clean"] if inputs_may_be_rounded and len(precisions) > 1 else None)
-            if inputs_may_be_rounded and boundary_type in precisions:
-                as_is = self._build_precision_branch(group, scope, requested_tensors, boundary_type,
-                                                     already_rounded=True)
-                branch = self._build_if_graph(gates["direct"], as_is, branch, requested_tensors, group.name)
-            norm = self.inputs.find_normalisation_operator(group.name)
-            if norm is not None and boundary_type is not Precision.FP32:
-                norm_branch = self._build_precision_branch(group, scope, requested_tensors, boundary_type, norm=norm)
-                branch = self._build_if_graph(gates["operator"], norm_branch, branch, requested_tensors, group.name)
-            result = branch if result is None else self._build_if_graph(gates[boundary_type.value], branch, result,
-                                                                        requested_tensors, group.name)
+                branch = FilePrecisionBody(self, group, scope, requested_tensors).build_graph("file")
+            else:
+                body = partial(_PrecisionBranch, self, group, scope, requested_tensors, boundary_type)
+                branch = body(
+                    type_gates={quantized_type: gates[quantized_type.value] if len(precisions) > 1 else None
+                                for quantized_type in rulebook.REDUCED_OPERAND_TYPES if quantized_type in precisions},
+                    allow_floats=boundary_type in precisions,
+                    already_rounded_gate=gates["clean"] if inputs_may_be_rounded and len(precisions) > 1 else None
+                ).build_graph(boundary_type.value)
+                if inputs_may_be_rounded and boundary_type in precisions:
+                    branch = choose("direct", body(already_rounded=True).build_graph(boundary_type.value), branch)
+                norm = self.inputs.find_normalisation_operator(group.name)
+                if norm is not None and boundary_type is not Precision.FP32:
+                    branch = choose("operator", body(norm=norm).build_graph(boundary_type.value), branch)
+            result = branch if result is None else choose(boundary_type.value, branch, result)
         assert result is not None  # a gated group has at least one precision below FP32
         return result
-
-    def _build_if_graph(self, gate: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
-                        requested_tensors: Sequence[str], name: str) -> ir.Graph:
-        nodes: Nodes = []
-        outputs = self._add_if_node(gate, then_graph, else_graph, requested_tensors, name, nodes)
-        return self.emitter.build_graph(outputs, nodes, "coarse")
 
     def _add_if_node(self, gate: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph, requested_tensors: Sequence[str],
                      name: str, nodes: Nodes) -> Sequence[ir.Value]:
@@ -125,30 +108,9 @@ class ControlFlowEmitter:
             graphs.append(self.emitter.build_graph([result], inner, "prepared"))
         return self._add_if_node(gate, graphs[0], graphs[1], (tensor,), tensor, nodes)[0]
 
-    def _build_file_precision_graph(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
-                                    requested_tensors: Sequence[str]) -> ir.Graph:
-        source_model = self.emitter.network.source_model
-        assert source_model is not None, "a group has this form where the file has precisions"
-        branch = FilePrecisionBranch(self._qdq_emitter, source_model, group, values_by_tensor)
-        emit_group_layers(self.emitter, self.inputs, branch)
-        return self.emitter.build_branch(branch.branch_tensors, branch.nodes, requested_tensors, f"{group.name}/file")
 
-    def _build_precision_branch(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
-                                requested_tensors: Sequence[str], boundary_type: Precision, *,
-                                type_gates: Mapping[Precision, ir.Value | None] | None = None,
-                                allow_floats: bool = True, already_rounded_gate: ir.Value | None = None,
-                                already_rounded: bool = False, norm: Normalisation | None = None) -> ir.Graph:
-        """Builds the graph of a fusion group for one boundary type; the arguments are those of `_PrecisionBranch`."""
-        branch = _PrecisionBranch(self, group, values_by_tensor, requested_tensors, boundary_type, type_gates=type_gates
-                                  or {}, allow_floats=allow_floats, already_rounded_gate=already_rounded_gate,
-                                  already_rounded=already_rounded, norm=norm)
-        emit_group_layers(self.emitter, self.inputs, branch)
-        return self.emitter.build_branch(branch.branch_tensors, branch.nodes, requested_tensors,
-                                         f"{group.name}/{boundary_type.value}")
-
-
-class _PrecisionBranch:
-    """A fusion group with one boundary type, as the body of an ``If`` that reads outer tensors; implements `GroupBody`.
+class _PrecisionBranch(PrecisionBody):
+    """A fusion group with one boundary type, as the body of an ``If`` that reads outer tensors.
 
     Args:
         type_gates: The types that activations at Q/DQ sites can be converted to, each with its gate; None for always.
@@ -161,157 +123,97 @@ class _PrecisionBranch:
 
     def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
                  requested_tensors: Sequence[str], boundary_type: Precision, *,
-                 type_gates: Mapping[Precision, ir.Value | None], allow_floats: bool,
-                 already_rounded_gate: ir.Value | None, already_rounded: bool, norm: Normalisation | None) -> None:
-        self._flow = flow
-        self.norm = norm
-        self._network = flow.emitter.network
-        self._requested_tensors = requested_tensors
-        self._boundary_type = boundary_type
-        self._reduces_precision = boundary_type is not Precision.FP32
-        self._type_gates, self._allows_floats, self._already_rounded_gate, self._is_already_rounded = (
-            type_gates, allow_floats, already_rounded_gate, already_rounded)
-        self._types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}  # types by layer input
-        for quantized_type in type_gates:
-            for site in rulebook.operand_qdq_sites(group, quantized_type):
-                layer_input = site.layer, site.index
-                self._types_by_input[layer_input] = (*self._types_by_input.get(layer_input, ()), quantized_type)
-        self._prepared_values: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
-        self._pending_sums = PendingSumRoundings(self._network)
-        self._sums_gate = flow.inputs.gates[group.name].get("sums") if boundary_type is Precision.FP16 else None
-        self._produced_tensors: set[str] = set()
-        self._rounded_tensors: set[str] = set(
-            group.inputs) if already_rounded else set()  # tensors with values of the boundary type
-        self.group = group
-        self.branch_tensors = BranchTensors(values_by_tensor)
-        self.nodes: Nodes = []
+                 type_gates: Mapping[Precision, ir.Value | None] | None = None, allow_floats: bool = True,
+                 already_rounded_gate: ir.Value | None = None, already_rounded: bool = False,
+                 norm: Normalisation | None = None) -> None:
+        self._type_gates = type_gates or {}
+        super().__init__(flow, group, values_by_tensor, requested_tensors, boundary_type is not Precision.FP32,
+                         self._type_gates, norm=norm)
+        self._flow, self._boundary_type = flow, boundary_type
+        self._allows_floats, self._already_rounded_gate = allow_floats, already_rounded_gate
+        self._known_inputs = group.inputs if already_rounded else ()
+        self._sums_gate = self.inputs.gates[group.name].get("sums") if boundary_type is Precision.FP16 else None
+        self.rounded_tensors.update(self._known_inputs)
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
         """Returns the input quantized if it is a Q/DQ site, rounded if it is computed outside the group, or unchanged.
         """
-        outside = tensor not in self._produced_tensors
-        quantized_types = self._types_by_input.get((layer.name, input_index), ())
-        if quantized_types:
-            key = (tensor, quantized_types)
-            if key not in self._prepared_values:
-                self._prepared_values[key] = self._quantize_input(value, tensor,
-                                                                  self._boundary_type if outside else Precision.FP32,
-                                                                  quantized_types)
-            return self._prepared_values[key]
-        if (outside and self._reduces_precision and has_compute_type
-                and not (self._is_already_rounded and tensor in self.group.inputs)
-                and not is_cheaper_to_round_after_copy(self._network, layer, tensor)):
-            key = (tensor, ())
-            if key not in self._prepared_values:
-                self._prepared_values[key] = self._flow.rounding.round_input(value, tensor, self._boundary_type,
-                                                                             self.nodes)
-            self._rounded_tensors.add(tensor)
-            return self._prepared_values[key]
-        return value
+        operand_types = self.types_by_input.get((layer.name, input_index), ())
+        rounds = has_compute_type and tensor not in self._known_inputs and self.is_rounded_at_input(layer, tensor)
+        if not operand_types and not rounds:
+            return value
+        key = (tensor, operand_types)
+        if key not in self.prepared_values:
+            self.prepared_values[key] = self._quantize_input(value, tensor, operand_types) if operand_types \
+                else self.rounding.round_input(value, tensor, self._boundary_type, self.nodes)
+        if not operand_types:
+            self.rounded_tensors.add(tensor)
+        return self.prepared_values[key]
 
-    def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Rounds the results of a layer if its operator can return values that the precision cannot represent."""
-        self._produced_tensors.update(tensor for tensor in layer.outputs if tensor)
-        if not self._reduces_precision:
-            return
-        own = rulebook.find_compute_type_results(self._network, layer)
-        if rulebook.preserves_precision_of_values(layer) and self._rounded_tensors.issuperset(inputs_of_compute_type):
-            self._rounded_tensors.update(own)
-            return
-        rounding_count = self._pending_sums.count_accumulator_roundings(layer)
-        outputs: Sequence[ir.Value] = node.outputs
-        if (port := fp16_accumulation.find_bias_input_index(self._network,
-                                                            layer)) is not None and self._sums_gate is not None:
-            outputs, rounding_count = [
-                self._add_bias_after_rounding(layer, node, port, rounding_count, self._sums_gate)
-            ], 1
-            self.branch_tensors[layer.outputs[0]] = outputs[0]
-        for tensor, output in zip(layer.outputs, outputs, strict=True):
-            if tensor not in own:
-                continue
-            if can_defer_rounding_to_reader(self._network, self.group, self._requested_tensors, tensor):
-                self._pending_sums.defer_rounding(tensor, rounding_count)
-                continue
-            self.branch_tensors[tensor] = self._round_result(tensor, output, rounding_count)
-            self._rounded_tensors.add(tensor)
+    def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
+        """Implements `PrecisionBody.round_result`; the gate of the group requests FP16 accumulation."""
+        round_value = partial(self.rounding.round_to_precision, value, self._boundary_type)
+        if self._sums_gate is None or rounding_count == 1:
+            return round_value(self.nodes)
+        return self._flow.select_by_gate(
+            self._sums_gate, lambda nodes: self.rounding.round_to_precision(
+                self._round_fp16_sum(value, rounding_count, nodes), self._boundary_type, nodes), round_value, tensor,
+            self.nodes)
 
-    def _round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
-        """Returns a result rounded to the boundary type.
+    def _round_fp16_sum(self, value: ir.Value, rounding_count: int, nodes: Nodes) -> ir.Value:
+        factor = self.emitter.get_scalar_constant(fp16_accumulation.veltkamp_split_factor(rounding_count))
+        return self.rounding.round_fp16_sum(value, factor, nodes)
 
-        If the gate of the group requests FP16 accumulation, the roundings of the accumulator are added.
-        """
-        flow, gate = self._flow, self._sums_gate
-        if gate is None or rounding_count == 1:
-            return flow.rounding.round_to_precision(value, self._boundary_type, self.nodes)
-
-        def emit_rounded_sum(nodes: Nodes) -> ir.Value:
-            sums = flow.rounding.round_fp16_sum(
-                value, flow.emitter.get_scalar_constant(fp16_accumulation.veltkamp_split_factor(rounding_count)), nodes)
-            return flow.rounding.round_to_precision(sums, self._boundary_type, nodes)
-
-        return flow.select_by_gate(gate, emit_rounded_sum,
-                                   lambda nodes: flow.rounding.round_to_precision(value, self._boundary_type, nodes),
-                                   tensor, self.nodes)
-
-    def _add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int,
-                                 gate: ir.Value) -> ir.Value:
-        """Returns a sum of products with a bias; if its gate requests FP16 accumulation, the bias is added after the
-        rounding."""
-        flow, bias = self._flow, node.inputs[bias_index]
+    def add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int) -> ir.Value:
+        """Implements `PrecisionBody.add_bias_after_rounding`; the gate of the group requests FP16 accumulation."""
+        bias = node.inputs[bias_index]
+        if self._sums_gate is None:
+            return node.outputs[0]
         assert bias is not None, "a layer that has a port for a bias reads one"
         self.nodes.remove(node)
 
         def emit_rounded_sum_with_bias(nodes: Nodes) -> ir.Value:
-            unbiased_node = flow.emitter.clone_node(layer, node.inputs[:bias_index],
-                                                    flow.emitter.make_unique_name(layer.name))
+            unbiased_node = self.emitter.clone_node(layer, node.inputs[:bias_index],
+                                                    self.emitter.make_unique_name(layer.name))
             nodes.append(unbiased_node)
-            factor = flow.emitter.get_scalar_constant(fp16_accumulation.veltkamp_split_factor(rounding_count))
-            return flow.rounding.add_bias(layer, flow.rounding.round_fp16_sum(unbiased_node.outputs[0], factor, nodes),
-                                          bias, nodes)
+            return self.rounding.add_bias(
+                layer, self._round_fp16_sum(unbiased_node.outputs[0], rounding_count, nodes), bias, nodes)
 
         def emit_unchanged_node(nodes: Nodes) -> ir.Value:
             nodes.append(node)
             return node.outputs[0]
 
-        return flow.select_by_gate(gate, emit_rounded_sum_with_bias, emit_unchanged_node, layer.outputs[0], self.nodes)
+        return self._flow.select_by_gate(self._sums_gate, emit_rounded_sum_with_bias, emit_unchanged_node,
+                                         layer.outputs[0], self.nodes)
 
-    def _quantize_input(self, value: ir.Value, tensor: str, boundary_type: Precision,
-                        quantized_types: Sequence[Precision]) -> ir.Value:
-        """Returns an activation rounded to the boundary type and converted to the quantized type that its gates select.
-        """
-        flow, scale = self._flow, self._flow.inputs.scales.get((self.group.name, tensor))
-        rounds, already_rounded_gate = boundary_type is not Precision.FP32, self._already_rounded_gate
+    def _quantize_input(self, value: ir.Value, tensor: str, operand_types: Sequence[Precision]) -> ir.Value:
+        """Returns an activation rounded to the boundary type and converted to the type that its gates select."""
+        select, scale = self._flow.select_by_gate, self.inputs.scales.get((self.group.name, tensor))
+        rounds = self.reduces_precision and self.is_computed_outside(tensor)
 
         def emit_rounded_value(nodes: Nodes) -> ir.Value:
-            if not rounds:
-                return flow.emitter.add_operator(nodes, "Identity", [value], "as_is")
-            return flow.rounding.round_to_precision(value, boundary_type, nodes)
+            return self.rounding.round_to_precision(value, self._boundary_type, nodes) if rounds else value
 
-        def emit_quantized_value(quantized_type: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
-            return flow.rounding.convert_operand(quantized_type, self.group, tensor, source, scale, nodes)
+        def convert(operand_type: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
+            return self.rounding.convert_operand(operand_type, self.group, tensor, source, scale, nodes)
 
-        def emit_rounded_and_quantized_value(quantized_type: Precision, nodes: Nodes) -> ir.Value:
-            if not rounds:
-                return emit_quantized_value(quantized_type, value, nodes)
-            if already_rounded_gate is None:
-                return emit_quantized_value(quantized_type,
-                                            flow.rounding.round_to_precision(value, boundary_type, nodes), nodes)
-            return flow.select_by_gate(
-                already_rounded_gate,
-                lambda inner: emit_quantized_value(quantized_type, value, inner), lambda inner: emit_quantized_value(
-                    quantized_type, flow.rounding.round_to_precision(value, boundary_type, inner), inner), tensor,
-                nodes)
+        def emit_converted_value(operand_type: Precision, nodes: Nodes) -> ir.Value:
+            if not rounds or self._already_rounded_gate is None:
+                return convert(operand_type, emit_rounded_value(nodes), nodes)
+            return select(self._already_rounded_gate, lambda inner: convert(operand_type, value, inner),
+                          lambda inner: convert(operand_type, emit_rounded_value(inner), inner), tensor, nodes)
 
         def emit_choice_of_types(candidate_types: Sequence[Precision], nodes: Nodes) -> ir.Value:
             """Emits the conversion to the candidate type whose gate is true, or else to floats."""
             if not candidate_types:
-                return emit_rounded_value(nodes)
+                return emit_rounded_value(nodes) if rounds else self.emitter.add_operator(nodes, "Identity", [value],
+                                                                                          "as_is")
             gate = self._type_gates[candidate_types[0]]
-            if gate is None or len(candidate_types) == 1 and not self._allows_floats and len(quantized_types) == len(
+            if gate is None or len(candidate_types) == 1 and not self._allows_floats and len(operand_types) == len(
                     self._type_gates):
-                return emit_rounded_and_quantized_value(candidate_types[0], nodes)
-            return flow.select_by_gate(gate, lambda inner: emit_rounded_and_quantized_value(candidate_types[0], inner),
-                                       lambda inner: emit_choice_of_types(candidate_types[1:], inner), tensor, nodes)
+                return emit_converted_value(candidate_types[0], nodes)
+            return select(gate, partial(emit_converted_value, candidate_types[0]),
+                          partial(emit_choice_of_types, candidate_types[1:]), tensor, nodes)
 
-        return emit_choice_of_types(quantized_types, self.nodes)
+        return emit_choice_of_types(operand_types, self.nodes)

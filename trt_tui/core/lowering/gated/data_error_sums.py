@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.data_flow import DataFlowEmitter
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.gated.emitter import Nodes
 from trt_tui.core.lowering.gated.error_sums import ErrorSumsEmitter
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, MASK_LIMITS
 from trt_tui.core.network.layers import FusionGroup
@@ -22,53 +22,36 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
     the other.
     """
 
-    def __init__(self, emitter: NodeEmitter, flow: DataFlowEmitter, presence_masks: Mapping[str, ir.Value],
-                 present_share: ir.Value | None) -> None:
-        super().__init__(emitter, presence_masks, present_share)
-        self._flow = flow
+    _flow: DataFlowEmitter
 
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
         """Implements `ErrorSumsEmitter._emit_isolated_error_row`; the errors are 0 if no gate of the group is true."""
-        emitter, nodes, flow = self._emitter, self._emitter.nodes, self._flow
-        exact = self._concatenate_exact_columns(self._get_reference_sums(group.final_tensor), nodes)
-        gates = [gate for kind, gate in flow.inputs.gates.get(group.name, {}).items() if kind != "operator"]
+        emitter, flow, nodes, tail = self._emitter, self._flow, self._emitter.nodes, group.final_tensor
+        exact = self._concatenate_exact_columns(self._get_reference_sums(tail), nodes)
+        gate_by_kind = flow.inputs.gates.get(group.name, {})
+        gates = [gate for kind, gate in gate_by_kind.items() if kind != "operator"]
         if not gates:
             return exact
-        data_flow = DataFlowEmitter(emitter, flow.inputs,
-                                    flow.rounding)  # must not reuse rounded values of the test branch
-        isolated_value = data_flow.emit_group(group, self._prepare_reference_inputs(group),
-                                              (group.final_tensor, ))[group.final_tensor]
-        isolated_value = flow.rounding.scale_channels("Mul", isolated_value,
-                                                      flow.inputs.find_channel_factors(group.final_tensor), nodes)
+
+        def clamp_mask(value: ir.Value, tensor: str) -> ir.Value:
+            for boundary_type in HALF_PRECISIONS:
+                if boundary_type in flow.inputs.operand_types[group.name]:
+                    clamped = flow.rounding.clamp(value, MASK_LIMITS[boundary_type], nodes)
+                    value = flow.select_by_gate(gate_by_kind[boundary_type.value], clamped, value, tensor)
+            return value
+
+        # an emitter of its own, which does not reuse rounded values of the test branch
+        isolated_value = DataFlowEmitter(emitter, flow.inputs, flow.rounding).emit_group(
+            group, self._prepare_reference_inputs(group, clamp_mask), (tail, ))[tail]
+        measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
         lowered = gates[0]
         for gate in gates[1:]:
             lowered = emitter.add_operator(nodes, "Or", [lowered, gate], "lowered")
-        row = emitter.add_operator(
-            nodes, "Where",
-            [lowered, self._emit_error_sums_row(group.final_tensor, isolated_value, nodes), exact], "row")
-        self._set_row_type_and_shape(row)
-        return row
-
-    def _prepare_reference_inputs(self, group: FusionGroup) -> Mapping[str, ir.Value]:
-        """Returns the reference tensors that a group reads as the target stores them: channels scaled, masks clamped by
-        gates."""
-        flow, emitter = self._flow, self._emitter
-        scope = BranchTensors(emitter.values)
-        for tensor in group.inputs:
-            value = flow.rounding.scale_channels("Div", emitter.values[tensor],
-                                                 flow.inputs.find_channel_factors(tensor), emitter.nodes)
-            for boundary_type in HALF_PRECISIONS if tensor in emitter.network.masked_tensors else ():
-                if boundary_type in flow.inputs.operand_types[group.name]:
-                    clamped = flow.rounding.clamp(value, MASK_LIMITS[boundary_type], emitter.nodes)
-                    value = flow.select_by_gate(flow.inputs.gates[group.name][boundary_type.value], clamped, value,
-                                                tensor)
-            scope[tensor] = value
-        return scope
+        return self._set_row_type_and_shape(emitter.add_operator(nodes, "Where", [lowered, measured, exact], "row"))
 
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         squares, largest, reference, _ = self._get_reference_sums(tensor)
-        unpadded = self._set_padding_to_zero(tensor, self._align_size_with_reference(tensor, test_value, nodes), nodes)
-        test_tensor = self._set_masked_values_to_zero(tensor, unpadded, nodes)
+        test_tensor = self._prepare_test_tensor(tensor, test_value, nodes)
         difference = self._emitter.add_operator(nodes, "Sub", [test_tensor, reference], "difference")
         magnitudes = self._emitter.add_operator(nodes, "Abs", [self._cast_to_float64(difference, nodes)], "size")
         magnitudes.shape = reference.shape
@@ -112,13 +95,11 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         value = magnitudes
         for axis in reversed(range(1, len(magnitudes.shape) if magnitudes.shape is not None else 0)):
             value = self._emitter.add_reduction(nodes, "ReduceMax", value, axis)
-        return self._reshape_to_one_element(
-            self._emitter.add_operator(nodes, "ReduceMax", [value], "largest", keepdims=0), nodes)
+        return self._emit_reduction("ReduceMax", value, nodes)
 
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
-        row = self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "row", axis=0)
-        self._set_row_type_and_shape(row)
-        return row
+        return self._set_row_type_and_shape(
+            self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "row", axis=0))
 
     def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(

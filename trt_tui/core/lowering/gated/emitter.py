@@ -58,17 +58,14 @@ class NodeEmitter:
         nodes.append(node)
         return output
 
-    def add_reduction(self, nodes: Nodes, operator: str, value: ir.Value, axis: int) -> ir.Value:
-        """Appends a reduction over one axis, which is removed, and returns the result.
-
-        Before opset 18 the axis is an attribute.
-        """
-        inputs: list[ir.Value] = [value]
-        attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
+    def add_reduction(self, nodes: Nodes, operator: str, value: ir.Value, *axes: int, keepdims: int = 0) -> ir.Value:
+        """Appends a reduction over some axes and returns the result. Before opset 18 the axes are an attribute."""
+        attributes: dict[str, Sequence[int] | int] = {"keepdims": keepdims}
+        inputs = [value]
         if self.network.opset < 18:
-            attributes["axes"] = [axis]
+            attributes["axes"] = axes
         else:
-            inputs.append(self.get_array_constant(np.array([axis], np.int64), f"int64/{axis}"))
+            inputs.append(self.get_array_constant(np.array(axes, np.int64), f"int64/{'/'.join(map(str, axes))}"))
         node = ir.node(operator, inputs, attributes, name=self.make_unique_name(operator.lower()))
         node.outputs[0].name = node.name
         nodes.append(node)
@@ -84,18 +81,6 @@ class NodeEmitter:
 
     def build_graph(self, results: Sequence[ir.Value], nodes: Nodes, name_prefix: str) -> ir.Graph:
         return ir.Graph([], results, nodes=nodes, name=self.make_unique_name(name_prefix))
-
-    def build_branch(self, branch_tensors: BranchTensors, nodes: Nodes, requested_tensors: Sequence[str],
-                     name_prefix: str) -> ir.Graph:
-        """Builds a branch that returns tensors of the network, which its nodes have put into ``branch_tensors``."""
-        own, results = set(nodes), list[ir.Value]()
-        for tensor in requested_tensors:
-            value = branch_tensors[tensor]
-            if value.producer() not in own or value in results:
-                value = self.add_operator(nodes, "Identity", [value], f"{tensor}/result")
-            self.copy_type_and_shape(value, tensor)
-            results.append(value)
-        return self.build_graph(results, nodes, name_prefix)
 
     def copy_type_and_shape(self, value: ir.Value, source_tensor: str) -> None:
         """Gives a value the type and shape of a tensor of the network, and a name if it has none."""

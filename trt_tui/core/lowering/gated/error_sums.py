@@ -1,14 +1,15 @@
 """Error sums over pairs of tensors, computed inside the graph, so that no activation leaves the inference session."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.control_flow import ControlFlowEmitter
-from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.gated.emitter import BranchTensors, Nodes
+from trt_tui.core.lowering.gated.group_body import GroupEmitter
 from trt_tui.core.lowering.rulebook import MASK_LIMITS
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
@@ -74,14 +75,15 @@ class ErrorSumsEmitter(ABC):
     """An emitter of the error sums of fusion groups against the reference; subclasses define the computation of a row.
 
     Args:
+        flow: The emitter of the test branch.
         presence_masks: Masks of the elements that count (bool, broadcast to the tensor), by tensor; without a mask all
             elements count.
         present_share: The fraction of elements that count, float64.
     """
 
-    def __init__(self, emitter: NodeEmitter, presence_masks: Mapping[str, ir.Value],
+    def __init__(self, flow: GroupEmitter, presence_masks: Mapping[str, ir.Value],
                  present_share: ir.Value | None) -> None:
-        self._emitter = emitter
+        self._emitter, self._flow = flow.emitter, flow
         self._presence_masks, self._present_share = presence_masks, present_share
         self._reference_sums: dict[str, ReferenceSums] = {}
         self._unmasked_flags: dict[str, ir.Value] = {}
@@ -179,6 +181,31 @@ class ErrorSumsEmitter(ABC):
         """Returns the counts that nodes compute, or zeros if the execution does not request them."""
 
     # -- shared values of the rows of a tensor-------------------------------------------------------------------
+
+    def _prepare_reference_inputs(self, group: FusionGroup,
+                                  clamp_mask: Callable[[ir.Value, str], ir.Value]) -> Mapping[str, ir.Value]:
+        """Returns the reference tensors that a group reads as the target stores them: channels scaled, masks clamped.
+
+        Args:
+            clamp_mask: Returns the clamped value of a masked tensor.
+        """
+        emitter = self._emitter
+        scope = BranchTensors(emitter.values)
+        for tensor in group.inputs:
+            scope[tensor] = self._flow.rounding.scale_channels(
+                "Div", emitter.values[tensor], self._flow.inputs.find_channel_factors(tensor), emitter.nodes)
+            if tensor in emitter.network.masked_tensors:
+                scope[tensor] = clamp_mask(scope[tensor], tensor)
+        return scope
+
+    def _restore_channels(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """Returns a tensor of the test branch in the units of the network."""
+        return self._flow.rounding.scale_channels("Mul", value, self._flow.inputs.find_channel_factors(tensor), nodes)
+
+    def _prepare_test_tensor(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
+        """Returns the test tensor in the form of the reference tensor in `ReferenceSums`."""
+        unpadded = self._set_padding_to_zero(tensor, self._align_size_with_reference(tensor, test_value, nodes), nodes)
+        return self._set_masked_values_to_zero(tensor, self._flatten(unpadded, nodes), nodes)
 
     def _get_reference_sums(self, tensor: str) -> ReferenceSums:
         if tensor not in self._reference_sums:
@@ -309,13 +336,11 @@ class ErrorSumsEmitter(ABC):
         """Returns the row of named float32 columns, converted to float64."""
         row = self._cast_to_float64(
             self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "columns", axis=0), nodes)
-        self._set_row_type_and_shape(row)
-        return row
+        return self._set_row_type_and_shape(row)
 
-    def _set_row_type_and_shape(self, row: ir.Value) -> None:
-        if row.name is None:
-            row.name = self._emitter.make_unique_name("row")
+    def _set_row_type_and_shape(self, row: ir.Value) -> ir.Value:
         row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([_TEST_COLUMN_COUNT])
+        return row
 
 
 class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
@@ -326,64 +351,41 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         expects_finite_sums: True to compute each row in float32; `are_float32_sums_exact` tells if the rows are valid.
     """
 
-    def __init__(self, emitter: NodeEmitter, flow: ControlFlowEmitter, counting_gate: ir.Value,
-                 presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None,
-                 expects_finite_sums: bool = False) -> None:
-        super().__init__(emitter, presence_masks, present_share)
-        self._flow = flow
+    _flow: ControlFlowEmitter
+
+    def __init__(self, flow: ControlFlowEmitter, counting_gate: ir.Value, presence_masks: Mapping[str, ir.Value],
+                 present_share: ir.Value | None, expects_finite_sums: bool = False) -> None:
+        super().__init__(flow, presence_masks, present_share)
         self._counting_gate = counting_gate
         self._expects_finite_sums = expects_finite_sums
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        emitter, tail = self._emitter, group.final_tensor
-        exact: Nodes = []
+        emitter, flow, tail = self._emitter, self._flow, group.final_tensor
         reference = self._get_reference_sums(tail)
-        fast: Nodes = []
-        row = self._concatenate_exact_columns(reference, fast)
-        if self._expects_finite_sums:
-            exact.extend(fast)
-        else:
-            finite = emitter.add_operator(
-                exact, "Less",
-                [reference.sum_of_squares, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
-            row = self._emit_row_choice(
-                finite, emitter.build_graph([row], fast, "fast"),
-                self._build_float64_sums_graph(reference.flat_tensor, reference.flat_tensor), exact)
-        gates = self._flow.inputs.gates.get(group.name)
+        exact: Nodes = []
+        row = self._concatenate_exact_columns(reference, exact)
+        if not self._expects_finite_sums:
+            fast, exact = exact, []
+            finite = self._emit_comparison(reference.sum_of_squares, _MAX_FLOAT32, "finite", exact)
+            row = self._emit_choice(finite, (row, fast),
+                                    self._emit_float64_row(reference.flat_tensor, reference.flat_tensor), exact)
+        gates = flow.inputs.gates.get(group.name)
         if gates is None:
             emitter.nodes.extend(exact)
             return row
-        scopes = {
-            boundary_type: self._prepare_reference_inputs(group, boundary_type)
-            for boundary_type in self._flow.inputs.operand_types[group.name]
-        }
-        isolated_value, nodes = self._flow.emit_reduced_precision_group(group, scopes)
-        isolated_value = self._flow.rounding.scale_channels("Mul", isolated_value,
-                                                            self._flow.inputs.find_channel_factors(tail), nodes)
-        measured = self._emit_error_sums_row(tail, isolated_value, nodes)
-        return self._emit_row_choice(gates["fp32"], emitter.build_graph([row], exact, "exact"),
-                                     emitter.build_graph([measured], nodes, "alone"), emitter.nodes)
 
-    def _prepare_reference_inputs(self, group: FusionGroup, boundary_type: Precision) -> Mapping[str, ir.Value]:
-        """Returns the reference tensors that a group reads as the target stores them: masks clamped, channels scaled.
-        """
-        emitter = self._emitter
-        masked = [tensor for tensor in group.inputs if tensor in emitter.network.masked_tensors]
-        limit = MASK_LIMITS.get(boundary_type)
-        divisors = {tensor: factors for tensor in group.inputs
-                    if (factors := self._flow.inputs.find_channel_factors(tensor)) is not None}
-        if limit is None or not masked:
-            limit, masked = 0.0, []
-        if not masked and not divisors:
-            return emitter.values
-        scope = BranchTensors(emitter.values)
-        for tensor, factors in divisors.items():
-            scope[tensor] = self._flow.rounding.scale_channels("Div", emitter.values[tensor], factors, emitter.nodes)
-        for tensor in masked:
-            scope[tensor] = self._flow.rounding.clamp(emitter.values[tensor], limit, emitter.nodes)
-        return scope
+        def prepare_inputs(boundary_type: Precision) -> Mapping[str, ir.Value]:
+            limit = MASK_LIMITS.get(boundary_type)
+            return self._prepare_reference_inputs(group, lambda value, tensor: value if limit is None else
+                                                  flow.rounding.clamp(value, limit, emitter.nodes))
+
+        isolated_value, nodes = flow.emit_reduced_precision_group(
+            group, {boundary_type: prepare_inputs(boundary_type)
+                    for boundary_type in flow.inputs.operand_types[group.name]})
+        measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
+        return self._emit_choice(gates["fp32"], (row, exact), (measured, nodes), emitter.nodes)
 
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Implements `ErrorSumsEmitter._emit_error_sums_row` with sums in float32 if these are finite.
@@ -393,20 +395,18 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._get_reference_sums(tensor)
-        unpadded = self._set_padding_to_zero(tensor, self._align_size_with_reference(tensor, test_value, nodes), nodes)
-        flat = self._set_masked_values_to_zero(tensor, self._flatten(unpadded, nodes), nodes)
+        flat = self._prepare_test_tensor(tensor, test_value, nodes)
         difference = emitter.add_operator(nodes, "Sub", [flat, reference], "difference")
-        diff2 = self._emit_reduction("ReduceSumSquare", difference, nodes)
-        test2 = self._emit_reduction("ReduceSumSquare", flat, nodes)
-        diff1 = self._emit_reduction("ReduceL1", difference, nodes)
-        diff_max = self._emit_max_magnitude(difference, nodes)
-        columns = {"diff2": diff2, "ref2": squares, "test2": test2, "diff1": diff1, "diff_max": diff_max,
-                   "ref_max": largest}
+        columns = {"diff2": self._emit_reduction("ReduceSumSquare", difference, nodes), "ref2": squares,
+                   "test2": self._emit_reduction("ReduceSumSquare", flat, nodes),
+                   "diff1": self._emit_reduction("ReduceL1", difference, nodes),
+                   "diff_max": self._emit_max_magnitude(difference, nodes), "ref_max": largest}
         if self._expects_finite_sums:
             return self._concatenate_columns(columns, nodes)
-        probe = emitter.add_operator(nodes, "Add",
-                                     [emitter.add_operator(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
-        finite = emitter.add_operator(nodes, "Less", [probe, emitter.get_scalar_constant(_MAX_FLOAT32)], "finite")
+        probe = emitter.add_operator(
+            nodes, "Add",
+            [emitter.add_operator(nodes, "Add", [columns["diff2"], columns["test2"]], "probe"), squares], "probe")
+        finite = self._emit_comparison(probe, _MAX_FLOAT32, "finite", nodes)
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
         wide: Nodes = []
@@ -416,16 +416,13 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         wide_columns |= {name: self._emit_reduction("ReduceSumSquare", wide_columns[name], wide)
                          for name in ("ref2", "test2")}
         wide_row = emitter.add_operator(wide, "Concat", self._order_columns(wide_columns), "row", axis=0)
-        self._set_row_type_and_shape(wide_row)
         slow: Nodes = []
-        agrees = emitter.add_operator(slow, "Less", [diff2, emitter.get_scalar_constant(_MAX_FLOAT32)], "agrees")
-        slow_row = self._emit_row_choice(agrees, emitter.build_graph([wide_row], wide, "wide"),
-                                         self._build_float64_sums_graph(flat, reference), slow)
-        return self._emit_row_choice(finite, emitter.build_graph([row], fast, "fast"),
-                                     emitter.build_graph([slow_row], slow, "slow"), nodes)
+        agrees = self._emit_comparison(columns["diff2"], _MAX_FLOAT32, "agrees", slow)
+        slow_row = self._emit_choice(agrees, (wide_row, wide), self._emit_float64_row(flat, reference), slow)
+        return self._emit_choice(finite, (row, fast), (slow_row, slow), nodes)
 
-    def _build_float64_sums_graph(self, test_value: ir.Value, reference_value: ir.Value) -> ir.Graph:
-        """Builds the graph of a row in float64; NaN and Inf that only the test has are counted and left out of the
+    def _emit_float64_row(self, test_value: ir.Value, reference_value: ir.Value) -> tuple[ir.Value, Nodes]:
+        """Returns a row in float64 with its nodes; NaN and Inf that only the test has are counted and left out of the
         sums."""
         nodes: Nodes = []
 
@@ -444,7 +441,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         absolute = add_operator("Abs", difference)
         both = add_operator("And", equal, add_operator("IsInf", expected))  # masks: neither signal nor noise
         signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
-        row = self._emitter.add_operator(nodes, "Concat", self._order_columns({
+        return self._emitter.add_operator(nodes, "Concat", self._order_columns({
             "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
             "ref2": self._emit_reduction("ReduceSumSquare", signal, nodes),
             "test2": self._emit_reduction("ReduceSumSquare", test_values, nodes),
@@ -453,46 +450,44 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
             "ref_max": self._emit_reduction("ReduceMax", add_operator("Abs", expected), nodes),
             "nan": count_values_only_in_test("IsNaN"),
             "inf": count_values_only_in_test("IsInf")
-        }), "row", axis=0)
-        self._set_row_type_and_shape(row)
-        return self._emitter.build_graph([row], nodes, "careful")
+        }), "row", axis=0), nodes
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
         """Implements `ErrorSumsEmitter._count_magnitudes_above_fp16`; counts only if the largest magnitude is too large
         or NaN."""
-        emitter = self._emitter
         counting: Nodes = []
-        uncounted: Nodes = []
         over = super()._count_magnitudes_above_fp16(magnitudes, max_magnitude, counting)
-        none = emitter.add_operator(uncounted, "Identity",
-                                    [emitter.get_array_constant(np.zeros(1, np.int32), "none32")], "none")
-        for value in (over, none):
-            value.type, value.shape = ir.TensorType(ir.DataType.INT32), ir.Shape([1])
-        within = emitter.add_operator(nodes, "Less",
-                                      [max_magnitude, emitter.get_scalar_constant(_NEXT_ABOVE_FP16_MAX)], "within")
-        beyond = emitter.add_operator(nodes, "Not", [within], "beyond")
-        counted = emitter.add_if_node(nodes, beyond, emitter.build_graph([over], counting, "over"),
-                                      emitter.build_graph([none], uncounted, "none"), "if/over")[0]
-        counted.name = emitter.make_unique_name("if/over")
-        counted.type, counted.shape = over.type, over.shape
-        return counted
+        within = self._emit_comparison(max_magnitude, _NEXT_ABOVE_FP16_MAX, "within", nodes)
+        return self._emit_choice(within, self._emit_zeros(np.zeros(1, np.int32)), (over, counting), nodes,
+                                 ir.DataType.INT32, 1)
 
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
-        emitter = self._emitter
-        uncounted: Nodes = []
-        none = emitter.add_operator(uncounted, "Identity",
-                                    [emitter.get_array_constant(np.zeros(2, np.float64), "none64")], "none")
-        for value in (counts, none):
-            value.type, value.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
-        gated_counts = emitter.add_if_node(emitter.nodes, self._counting_gate, emitter.build_graph([counts], nodes,
-                                                                                                   "counted"),
-                                           emitter.build_graph([none], uncounted, "uncounted"), "if/counts")[0]
-        gated_counts.name = emitter.make_unique_name("if/counts")
-        gated_counts.type, gated_counts.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
-        return gated_counts
+        return self._emit_choice(self._counting_gate, (counts, nodes), self._emit_zeros(np.zeros(2)),
+                                 self._emitter.nodes, size=2)
 
-    def _emit_row_choice(self, condition: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
-                         nodes: Nodes) -> ir.Value:
-        row = self._emitter.add_if_node(nodes, condition, then_graph, else_graph, "if/row")[0]
-        self._set_row_type_and_shape(row)
-        return row
+    # -- choices ------------------------------------------------------------------------------------------------
+
+    def _emit_comparison(self, value: ir.Value, bound: float, name: str, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(nodes, "Less", [value, self._emitter.get_scalar_constant(bound)], name)
+
+    def _emit_zeros(self, zeros: np.ndarray) -> tuple[ir.Value, Nodes]:
+        nodes: Nodes = []
+        constant = self._emitter.get_array_constant(zeros, f"none/{zeros.dtype}/{zeros.size}")
+        return self._emitter.add_operator(nodes, "Identity", [constant], "none"), nodes
+
+    def _emit_choice(self, condition: ir.Value, then_branch: tuple[ir.Value, Nodes],
+                     else_branch: tuple[ir.Value, Nodes], nodes: Nodes, dtype: ir.DataType = ir.DataType.DOUBLE,
+                     size: int = _TEST_COLUMN_COUNT) -> ir.Value:
+        """Emits an ``If`` that returns one of two values of a type and size, by default rows.
+
+        Args:
+            then_branch: The value, with the nodes of the branch that computes it.
+        """
+        emitter, graphs = self._emitter, []
+        for value, branch_nodes in (then_branch, else_branch):
+            value.type, value.shape = ir.TensorType(dtype), ir.Shape([size])
+            graphs.append(emitter.build_graph([value], branch_nodes, "row"))
+        (result, ) = emitter.add_if_node(nodes, condition, graphs[0], graphs[1], "if/row")
+        result.name = emitter.make_unique_name("row")
+        result.type, result.shape = ir.TensorType(dtype), ir.Shape([size])
+        return result

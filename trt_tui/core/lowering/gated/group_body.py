@@ -1,7 +1,8 @@
 """The walk over the layers of a fusion group in a gated graph, for gates of either form."""
 
-from collections.abc import Sequence
-from typing import Protocol
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -9,27 +10,52 @@ import onnx_ir as ir
 from trt_tui.core.lowering import fp16_accumulation, rulebook
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
 from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
+from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation
+from trt_tui.core.precision import Precision
 
 
-class GroupBody(Protocol):
-    """The emission of one fusion group in a gated graph, which converts the inputs and rounds the results of each
-    layer.
+@dataclass
+class GroupEmitter(ABC):
+    """An emitter of gated fusion groups; subclasses define the form of the gates."""
+
+    emitter: NodeEmitter
+    inputs: GraphInputs
+    rounding: RoundingEmitter
+
+    @abstractmethod
+    def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+                   requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
+        """Emits a gated fusion group into the main graph; returns the requested tensors of the group."""
+
+
+class GroupBody(ABC):
+    """The emission of one fusion group, which converts the inputs and rounds the results of each layer.
+
+    Args:
+        values_by_tensor: The tensors that the group reads, by their names in the network.
+        requested_tensors: The tensors of the group that are read outside.
+        nodes: The nodes to which those of the group are appended; None for an own graph.
+        norm: The normalisation that is emitted as its operator; None if there is none.
 
     Attributes:
-        group: The fusion group.
-        branch_tensors: The tensors that its layers read and write.
-        nodes: The nodes that were emitted so far.
-        norm: The normalisation that is emitted as its operator; None if there is none.
+        branch_tensors: The tensors that the layers read and write.
+        rounded_tensors: The tensors whose values have a type below FP32.
     """
 
-    group: FusionGroup
-    branch_tensors: BranchTensors
-    nodes: Nodes
-    norm: Normalisation | None
+    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+                 requested_tensors: Sequence[str], nodes: Nodes | None = None,
+                 norm: Normalisation | None = None) -> None:
+        self.emitter, self.inputs, self.rounding = group_emitter.emitter, group_emitter.inputs, group_emitter.rounding
+        self.network, self.group, self.norm = self.emitter.network, group, norm
+        self.requested_tensors = requested_tensors
+        self.branch_tensors = BranchTensors(values_by_tensor)
+        self.nodes: Nodes = [] if nodes is None else nodes
+        self.prepared_values: dict[object, ir.Value] = {}
+        self.rounded_tensors: set[str] = set()
 
+    @abstractmethod
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
         """Returns the value that a layer reads at one of its inputs.
@@ -39,6 +65,7 @@ class GroupBody(Protocol):
             has_compute_type: True if the input has the type in which the layer computes.
         """
 
+    @abstractmethod
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
         """Rounds the results of a layer; called when its node exists and its outputs are in ``branch_tensors``.
 
@@ -46,141 +73,178 @@ class GroupBody(Protocol):
             inputs_of_compute_type: Tensors that the layer reads in the type in which it computes, without weights.
         """
 
+    def is_computed_outside(self, tensor: str) -> bool:
+        return self.network.producer.get(tensor) not in self.group.layers
 
-def emit_group_layers(emitter: NodeEmitter, graph_inputs: GraphInputs, group_body: GroupBody) -> None:
-    """Emits the layers of a fusion group; weights that are inputs of the graph replace the constants."""
-    network, group = emitter.network, group_body.group
-    norm = group_body.norm
-    for name in group.layers:
-        if norm is not None and name in norm.layers:
-            if name == norm.layers[-1]:
-                node = emit_normalisation_operator(emitter, graph_inputs, group_body, norm)
-                group_body.branch_tensors[norm.result] = node.outputs[0]
-                group_body.round_layer_results(network.get_layer(name), node, [norm.source])
-            continue
-        layer = network.get_layer(name)
-        ports = rulebook.find_same_type_ports(network.node(name), network.opset)[0]
-        values: list[ir.Value | None] = []
-        typed_inputs: list[str] = []
-        for index, tensor in enumerate(layer.inputs):
-            fed_value = graph_inputs.weights.get((group.name, name, index))
-            if not tensor or fed_value is not None:
-                values.append(fed_value)
+    def emit_layers(self) -> None:
+        """Emits the layers of the group; weights that are inputs of the graph replace the constants."""
+        network, norm = self.network, self.norm
+        for name in self.group.layers:
+            layer = network.get_layer(name)
+            if norm is not None and name in norm.layers:
+                if name == norm.layers[-1]:
+                    node = self.emit_normalisation_operator(norm)
+                    self.branch_tensors[norm.result] = node.outputs[0]
+                    self.round_layer_results(layer, node, [norm.source])
                 continue
-            value = resolve_group_tensor(emitter, group, group_body.branch_tensors, tensor, group_body.nodes)
-            has_layer_type = ports[index] and network.is_float(tensor)
-            if has_layer_type:
-                typed_inputs.append(tensor)
-            values.append(group_body.convert_layer_input(layer, index, tensor, value, has_layer_type))
-        if (extra_input := graph_inputs.weights.get((group.name, name, len(values)))) is not None:
-            values.append(extra_input)
-        node = emitter.clone_node(layer, values, emitter.make_unique_name(name))
-        group_body.nodes.append(node)
-        for tensor, output in zip(layer.outputs, node.outputs, strict=True):
-            if tensor:
-                group_body.branch_tensors[tensor] = output
-        group_body.round_layer_results(layer, node, typed_inputs)
+            ports = rulebook.find_same_type_ports(network.node(name), network.opset)[0]
+            values: list[ir.Value | None] = []
+            typed_inputs: list[str] = []
+            for index, tensor in enumerate(layer.inputs):
+                fed_value = self.inputs.weights.get((self.group.name, name, index))
+                if not tensor or fed_value is not None:
+                    values.append(fed_value)
+                    continue
+                has_layer_type = ports[index] and network.is_float(tensor)
+                if has_layer_type:
+                    typed_inputs.append(tensor)
+                values.append(self._read_input(layer, index, has_layer_type))
+            if (extra_input := self.inputs.weights.get((self.group.name, name, len(values)))) is not None:
+                values.append(extra_input)
+            node = self.emitter.clone_node(layer, values, self.emitter.make_unique_name(name))
+            self.nodes.append(node)
+            self.branch_tensors.update((tensor, output) for tensor, output
+                                       in zip(layer.outputs, node.outputs, strict=True) if tensor)
+            self.round_layer_results(layer, node, typed_inputs)
 
+    def _read_input(self, layer: Layer, index: int, has_compute_type: bool) -> ir.Value:
+        tensor = layer.inputs[index]
+        value = resolve_group_tensor(self.emitter, self.group, self.branch_tensors, tensor, self.nodes)
+        return self.convert_layer_input(layer, index, tensor, value, has_compute_type)
 
-def is_cheaper_to_round_after_copy(network: Network, layer: Layer, tensor: str) -> bool:
-    """Returns True if rounding the result of a copy is cheaper than rounding its source (an embedding table)."""
-    if layer.kind is not LayerKind.COPY:
-        return False
-    return tensor not in network.constant_tensors or not network.is_mask(tensor)
+    def build_graph(self, type_name: str) -> ir.Graph:
+        """Emits the layers, and builds the graph that returns the requested tensors."""
+        self.emit_layers()
+        own, results = set(self.nodes), list[ir.Value]()
+        for tensor in self.requested_tensors:
+            value = self.branch_tensors[tensor]
+            if value.producer() not in own or value in results:
+                value = self.emitter.add_operator(self.nodes, "Identity", [value], f"{tensor}/result")
+            self.emitter.copy_type_and_shape(value, tensor)
+            results.append(value)
+        return self.emitter.build_graph(results, self.nodes, f"{self.group.name}/{type_name}")
 
+    def emit_normalisation_operator(self, normalisation: Normalisation) -> ir.Node:
+        """Emits a normalisation with the roundings of its operator: only its inputs are rounded, not its intermediate
+        results."""
+        network, emitter = self.network, self.emitter
+        source_layer = next(layer for name in normalisation.layers
+                            if normalisation.source in (layer := network.get_layer(name)).inputs)
 
-def can_defer_rounding_to_reader(network: Network, group: FusionGroup, requested_tensors: Sequence[str],
-                                 tensor: str) -> bool:
-    """Returns True if the rounding of a tensor can move behind its only reader without a change of the result."""
-    users = network.consumers.get(tensor, [])
-    return (len(users) == 1 and users[0] in group.layers and tensor not in requested_tensors
-            and rulebook.commutes_with_rounding(network.get_layer(users[0])))
+        def emit_converted_input(layer_name: str, input_index: int) -> ir.Value:
+            layer = network.get_layer(layer_name)
+            tensor = layer.inputs[input_index]
+            fed = self.inputs.weights.get((self.group.name, layer_name, input_index))
+            input_value = fed if fed is not None else self._read_input(layer, input_index, True)
+            if tensor == normalisation.source or len(network.shape(tensor) or ()) == -normalisation.axis:
+                return input_value
+            sizes = emitter.get_array_constant(
+                np.array(network.shape(tensor), np.int64)[normalisation.axis:], f"last/{tensor}")
+            return emitter.add_operator(self.nodes, "Reshape", [input_value, sizes], "last")
 
+        values = [emit_converted_input(source_layer.name, source_layer.inputs.index(normalisation.source))]
+        if normalisation.scale is None:
+            values.append(emitter.get_array_constant(np.ones(normalisation.channels, np.float32),
+                                                     f"ones/{normalisation.channels}"))
+        values += [emit_converted_input(*port) for port in (normalisation.scale, normalisation.bias)
+                   if port is not None]
+        if normalisation.operator == "LayerNormalization":
+            node = ir.node(normalisation.operator, values,
+                           {"axis": normalisation.axis, "epsilon": normalisation.epsilon},
+                           name=emitter.make_unique_name(normalisation.layers[-1]))
+            node.outputs[0].name = emitter.make_unique_name(normalisation.result)
+            self.nodes.append(node)
+        else:
+            self._emit_rms_norm(normalisation, *values)
+        output = self.nodes[-1].outputs[0]
+        output.type, output.shape = network.ir_value(normalisation.result).type, None
+        return self.nodes[-1]
 
-class PendingSumRoundings:
-    """The sums of products of a group whose rounding is deferred, with the number of roundings."""
+    def _emit_rms_norm(self, normalisation: Normalisation, source: ir.Value, scale: ir.Value) -> None:
+        """Emits an RMSNorm in FP32 as several operators, because opsets below 23 have no operator for it.
 
-    def __init__(self, network: Network) -> None:
-        self._network = network
-        self._deferred_counts: dict[str, int] = {}
-
-    def count_accumulator_roundings(self, layer: Layer) -> int:
-        """Returns how often FP16 accumulation rounds a layer's result, including deferred roundings of its inputs.
-
-        `fp16_accumulation` has the definition.
+        The square is a Mul: ONNX Runtime would fuse a Pow between roundings into an operator of mixed types that it
+        then refuses.
         """
-        count = fp16_accumulation.count_accumulator_roundings(self._network, layer)
-        return max([count, *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])
+        def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
+            return self.emitter.add_operator(self.nodes, operator, inputs, operator.lower())
 
-    def defer_rounding(self, tensor: str, rounding_count: int) -> None:
-        self._deferred_counts[tensor] = rounding_count
-
-
-def emit_normalisation_operator(emitter: NodeEmitter, graph_inputs: GraphInputs, group_body: GroupBody,
-                                normalisation: Normalisation) -> ir.Node:
-    """Emits a normalisation with the roundings of its operator: only its inputs are rounded, not its intermediate
-    results."""
-    network, group = emitter.network, group_body.group
-    last = network.get_layer(normalisation.layers[-1])
-    source = next((network.get_layer(name), network.get_layer(name).inputs.index(normalisation.source))
-                  for name in normalisation.layers
-                  if normalisation.source in network.get_layer(name).inputs)
-
-    def emit_converted_input(layer: Layer, input_index: int) -> ir.Value:
-        fed = graph_inputs.weights.get((group.name, layer.name, input_index))
-        tensor = layer.inputs[input_index]
-        input_value = fed if fed is not None else group_body.convert_layer_input(
-            layer, input_index, tensor,
-            resolve_group_tensor(emitter, group, group_body.branch_tensors, tensor, group_body.nodes), True)
-        if tensor == normalisation.source or len(network.shape(tensor) or ()) == -normalisation.axis:
-            return input_value
-        sizes = emitter.get_array_constant(
-            np.array(network.shape(tensor), np.int64)[normalisation.axis:], f"last/{tensor}")
-        return emitter.add_operator(group_body.nodes, "Reshape", [input_value, sizes], "last")
-
-    values = [emit_converted_input(*source)]
-    if normalisation.scale is None:
-        values.append(
-            emitter.get_array_constant(np.ones(normalisation.channels, np.float32), f"ones/{normalisation.channels}"))
-    values += [
-        emit_converted_input(network.get_layer(port[0]), port[1])
-        for port in (normalisation.scale, normalisation.bias)
-        if port is not None
-    ]
-    if normalisation.operator == "LayerNormalization":
-        node = ir.node(normalisation.operator, values, {"axis": normalisation.axis, "epsilon": normalisation.epsilon},
-                       name=emitter.make_unique_name(last.name))
-        node.outputs[0].name = emitter.make_unique_name(normalisation.result)
-        group_body.nodes.append(node)
-    else:
-        node = _emit_rms_norm(emitter, group_body.nodes, normalisation, *values)
-    output = node.outputs[0]
-    output.type, output.shape = network.ir_value(normalisation.result).type, None
-    return node
+        mean = self.emitter.add_reduction(self.nodes, "ReduceMean", add_operator("Mul", source, source),
+                                          *range(normalisation.axis, 0), keepdims=1)
+        root = add_operator("Sqrt", add_operator("Add", mean, self.emitter.get_scalar_constant(normalisation.epsilon)))
+        add_operator("Mul", add_operator("Div", source, root), scale)
 
 
-def _emit_rms_norm(emitter: NodeEmitter, nodes: Nodes, normalisation: Normalisation, source: ir.Value,
-                   scale: ir.Value) -> ir.Node:
-    """Emits an RMSNorm in FP32 as several operators, because opsets below 23 have no operator for it.
+class PrecisionBody(GroupBody):
+    """A fusion group whose results are rounded to the boundary type of the group, if that is below FP32.
 
-    The square is a Mul: ONNX Runtime would fuse a Pow between roundings into an operator of mixed types that it then
-    refuses.
+    The arguments are those of `GroupBody`, with:
+
+    Args:
+        reduces_precision: True if the boundary type is, or can be, below FP32.
+        operand_types: The types that activations at Q/DQ sites can be converted to, in order.
     """
-    def add_operator(operator: str, inputs: Sequence[ir.Value]) -> ir.Value:
-        return emitter.add_operator(nodes, operator, inputs, operator.lower())
 
-    axes = np.arange(normalisation.axis, 0, dtype=np.int64)
-    squares = add_operator("Mul", [source, source])
-    if emitter.network.opset < 18:
-        node = ir.node("ReduceMean", [squares], {"axes": axes.tolist()}, name=emitter.make_unique_name("mean"))
-        node.outputs[0].name = node.name
-        nodes.append(node)
-        mean = node.outputs[0]
-    else:
-        mean = add_operator("ReduceMean", [squares, emitter.get_array_constant(axes, f"axes/{normalisation.axis}")])
-    root = add_operator("Sqrt", [add_operator("Add", [mean, emitter.get_scalar_constant(normalisation.epsilon)])])
-    add_operator("Mul", [add_operator("Div", [source, root]), scale])
-    return nodes[-1]
+    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+                 requested_tensors: Sequence[str], reduces_precision: bool, operand_types: Iterable[Precision],
+                 nodes: Nodes | None = None, norm: Normalisation | None = None) -> None:
+        super().__init__(group_emitter, group, values_by_tensor, requested_tensors, nodes, norm)
+        self.reduces_precision = reduces_precision
+        self.types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}
+        for operand_type in operand_types:
+            for site in rulebook.operand_qdq_sites(group, operand_type):
+                layer_input = site.layer, site.index
+                self.types_by_input[layer_input] = (*self.types_by_input.get(layer_input, ()), operand_type)
+        self._deferred_counts: dict[str, int] = {}
+        """The number of roundings of each sum of products whose rounding is deferred to its reader, by tensor."""
+
+    @abstractmethod
+    def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
+        """Returns a result rounded to the boundary type; FP16 accumulation rounds it ``rounding_count`` times."""
+
+    @abstractmethod
+    def add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int) -> ir.Value:
+        """Returns a sum of products with a bias; FP16 accumulation adds the bias after the rounding of the sum."""
+
+    def select_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
+        """Returns the results of a layer before they are rounded."""
+        return node.outputs
+
+    def is_rounded_at_input(self, layer: Layer, tensor: str) -> bool:
+        """Returns True if a layer rounds a tensor from outside the group.
+
+        A copy of a large constant (an embedding table) is cheaper to round behind the copy.
+        """
+        network = self.network
+        return self.reduces_precision and self.is_computed_outside(tensor) and (
+            layer.kind is not LayerKind.COPY or tensor in network.constant_tensors and network.is_mask(tensor))
+
+    def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
+        """Rounds the results of a layer if its operator can return values that the precision cannot represent."""
+        if not self.reduces_precision:
+            return
+        own = rulebook.find_compute_type_results(self.network, layer)
+        if rulebook.preserves_precision_of_values(layer) and self.rounded_tensors.issuperset(inputs_of_compute_type):
+            self.rounded_tensors.update(own)
+            return
+        rounding_count = max([fp16_accumulation.count_accumulator_roundings(self.network, layer),
+                              *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])
+        outputs = self.select_results(layer, node)
+        if (port := fp16_accumulation.find_bias_input_index(self.network, layer)) is not None:
+            outputs, rounding_count = [self.add_bias_after_rounding(layer, node, port, rounding_count)], 1
+            self.branch_tensors[layer.outputs[0]] = outputs[0]
+        for tensor, output in zip(layer.outputs, outputs, strict=True):
+            if tensor in own and self._can_defer_rounding_to_reader(tensor):
+                self._deferred_counts[tensor] = rounding_count
+            elif tensor in own:
+                self.branch_tensors[tensor] = self.round_result(tensor, output, rounding_count)
+                self.rounded_tensors.add(tensor)
+
+    def _can_defer_rounding_to_reader(self, tensor: str) -> bool:
+        """Returns True if the rounding of a tensor can move behind its only reader without a change of the result."""
+        users = self.network.consumers.get(tensor, [])
+        return (len(users) == 1 and users[0] in self.group.layers and tensor not in self.requested_tensors
+                and rulebook.commutes_with_rounding(self.network.get_layer(users[0])))
 
 
 def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: FusionGroup,
@@ -208,7 +272,6 @@ def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensor
     if (tensor in branch_tensors or producer_name is None or producer_name not in group.shape_layers
             or tensor in emitter.values):
         return branch_tensors[tensor]
-    inner = set(group.shape_layers)
     needed, stack = {producer_name}, [producer_name]
     while stack:
         producers = {
@@ -216,7 +279,7 @@ def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensor
             for name_read in network.input_tensors(stack.pop())
             if name_read not in branch_tensors
         }
-        new_layers = (producers & inner) - needed
+        new_layers = producers.intersection(group.shape_layers) - needed
         needed |= new_layers
         stack.extend(new_layers)
     for name in group.shape_layers:

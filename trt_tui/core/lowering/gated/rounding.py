@@ -8,6 +8,7 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.emitter import NodeEmitter, Nodes
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.network.layers import FusionGroup, Layer, Shape
+from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, QdqStep
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 
@@ -28,6 +29,32 @@ class RoundingEmitter:
         add = self._emitter.add_operator
         low = add(nodes, "Cast", [value], "low", to=int(ONNX_TYPES[precision]))
         return add(nodes, "Cast", [low], "rounded", to=int(ir.DataType.FLOAT))
+
+    def round_to_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
+        """Rounds a value to FP16 or BF16; for any other type, the value does not change."""
+        return self.round_to_precision(value, PRECISION_BY_HALF_TYPE[dtype],
+                                       nodes) if dtype in PRECISION_BY_HALF_TYPE else value
+
+    def emit_qdq_step(self, step: QdqStep, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """Emits a conversion step of the file (Cast, Q, DQ), whose scale and zero point become constants of the graph.
+
+        Returns its result: quantized values, or float32 with values of the step's type. A step that computes the scales
+        of its blocks returns dequantized values, and the next step returns these.
+        """
+        if step.computes_scales and step.block_type is not None and step.scale is not None:
+            tensor_scale = self._emitter.get_scalar_constant(float(step.scale)) if step.block_type.needs_ranges \
+                else None
+            return self.quantize_dequantize_blocks(value, tensor_scale, step.block_type, step.axis, step.shape, nodes)
+        if step.scale is None or step.zero_point is None:  # a Cast, or they are computed at run time
+            return self.round_to_type(value, step.dtype, nodes)
+        pair = [self._emitter.get_array_constant(array, f"file/{step.node_name}/{name}")
+                for name, array in (("scale", step.scale), ("zero", step.zero_point))]
+        operator = "QuantizeLinear" if step.operator == "quantize" else "DequantizeLinear"
+        attributes = {"axis": step.axis} if step.scale.ndim else {}
+        if step.block_size:
+            attributes["block_size"] = step.block_size
+        result = self._emitter.add_operator(nodes, operator, [value, *pair], "file", **attributes)
+        return result if step.operator == "quantize" else self.round_to_type(result, step.dtype, nodes)
 
     def round_fp16_sum(self, value: ir.Value, split_factor: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns a sum of products with the rounding error of a kernel that accumulates in FP16.
