@@ -3,6 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.naming import FreshNames
 
 
@@ -48,13 +49,8 @@ class GraphEditor:
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
         """Adds a constant to the graph; an initializer with the same name, type and values is reused."""
         shared = self.graph.initializers.get(name)
-        shared_tensor = shared.const_value if shared is not None else None
-        if (shared is not None and shared_tensor is not None
-                and shared_tensor.dtype == ir.DataType.from_numpy(array.dtype)
-                and np.array_equal(shared_tensor.numpy(), array)):
+        tensor = stored_tensor(shared)
+        if (shared is not None and tensor is not None and tensor.dtype == ir.DataType.from_numpy(array.dtype)
+                and np.array_equal(tensor.numpy(), array)):
             return shared
-        value = ir.Value(name=self.names.make_unique_name(name),
-                         type=ir.TensorType(ir.DataType.from_numpy(array.dtype)), shape=ir.Shape(array.shape))
-        value.const_value = ir.Tensor(array, name=value.name)
-        self.graph.register_initializer(value)
-        return value
+        return register_constant(self.graph, self.names.make_unique_name(name), ir.Tensor(array))

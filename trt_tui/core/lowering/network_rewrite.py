@@ -13,6 +13,7 @@ import onnx_ir as ir
 from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.network import Network
@@ -211,8 +212,5 @@ class _NetworkRewriter:
         return tensor
 
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        value = ir.Value(name=self.names.make_unique_name(name), type=ir.TensorType(ir.DataType.FLOAT),
-                         shape=ir.Shape(array.shape))
-        value.const_value = ir.Tensor(np.asarray(array, np.float32, order="C"), name=value.name)
-        self.graph.register_initializer(value)
-        return value
+        return register_constant(self.graph, self.names.make_unique_name(name),
+                                 ir.Tensor(np.asarray(array, np.float32, order="C")))

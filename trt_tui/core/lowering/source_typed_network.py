@@ -23,7 +23,7 @@ from trt_tui.core.lowering.typed_network import (
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import BarrierMove
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
@@ -227,11 +227,8 @@ class _SourceModelLowering(TypedLowering):
         if key not in self.values_by_name:
             stored = self.network.ir_value(tensor).const_value
             tensor_data = stored if stored is not None else ir.tensor(self.network.constant_value(tensor))
-            float_constant = ir.Value(name=self.names.make_unique_name(f"{tensor}__float"),
-                                      type=ir.TensorType(tensor_data.dtype), shape=ir.Shape(tensor_data.shape.numpy()),
-                                      const_value=tensor_data)
-            self.graph.register_initializer(float_constant)
-            self.values_by_name[key] = float_constant
+            self.values_by_name[key] = register_constant(self.graph, self.names.make_unique_name(f"{tensor}__float"),
+                                                         tensor_data)
         return self.values_by_name[key]
 
     def _is_unquantized_constant(self, value: ir.Value) -> bool:

@@ -18,7 +18,7 @@ from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_netw
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import BarrierMove
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape
 from trt_tui.core.network.layers import Layer, LayerKind, QdqSite
@@ -271,11 +271,9 @@ class TypedLowering(GraphEditor):
                                                 f"{value.name}__spread", boundary_type, shape)
             else:
                 shape = ir.Shape([*[1] * (ranks[-1] - 1), stored.shape.numpy()[0]])
-                bias_value = ir.Value(name=self.names.make_unique_name(f"{value.name}__spread"),
-                                      type=ir.TensorType(stored.dtype), shape=shape)
-                bias_value.const_value = ir.LazyTensor(partial(_reshape_tensor, stored, shape), dtype=stored.dtype,
-                                                       shape=shape, cache=True, name=bias_value.name)
-                self.graph.register_initializer(bias_value)
+                name = self.names.make_unique_name(f"{value.name}__spread")
+                bias_value = register_constant(self.graph, name, ir.LazyTensor(
+                    partial(_reshape_tensor, stored, shape), dtype=stored.dtype, shape=shape, cache=True, name=name))
                 self._replaced_constants.append(value_name(value))
             node.replace_input_with(index, bias_value)
 
@@ -476,12 +474,10 @@ class TypedLowering(GraphEditor):
                 qdq_scale.quantized_type.quantize(array / qdq_scale.broadcast_to_shape(array.shape)).astype(
                     dtype.numpy()), dtype=dtype)
 
-        value = ir.Value(name=self.names.make_unique_name(name), type=ir.TensorType(dtype), shape=shape)
-        value.const_value = ir.LazyTensor(compute_quantized_tensor, dtype=dtype, shape=shape, cache=True,
-                                          name=value.name)
-        self.graph.register_initializer(value)
         self._replaced_constants.append(qdq_site.tensor)
-        return value
+        name = self.names.make_unique_name(name)
+        return register_constant(self.graph, name, ir.LazyTensor(
+            compute_quantized_tensor, dtype=dtype, shape=shape, cache=True, name=name))
 
     def _remove_replaced_constants(self) -> None:
         for name in self._replaced_constants:

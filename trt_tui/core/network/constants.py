@@ -35,6 +35,13 @@ def stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return None
 
 
+def register_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
+    """Adds a stored tensor to a graph under a name that is free there, and returns its value."""
+    value = ir.val(name, const_value=tensor)
+    graph.register_initializer(value)
+    return value
+
+
 def largest_magnitude(array: np.ndarray, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
     """Returns the largest absolute value of an array, float32: per tensor, channel or block.
 

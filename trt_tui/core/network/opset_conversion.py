@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network import plugins
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES
 from trt_tui.core.network.naming import FreshNames, assign_node_names, value_name
 from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET
@@ -171,17 +171,17 @@ def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
 
 def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: FreshNames) -> ir.Value:
     """Returns a vector in which each element of the given vector is repeated ``count`` times in succession."""
+
+    def add_constant(name: str, array: np.ndarray) -> ir.Value:
+        return register_constant(_get_graph(node), fresh_names.make_unique_name(name), ir.tensor(array))
+
     constant = stored_tensor(value)
     if constant is not None:
-        return _add_initializer(node, np.repeat(constant.numpy(), count),
-                                fresh_names.make_unique_name(f"{value_name(value)}_per_channel"))
-    column = _insert_operator_before(
-        node, "Reshape",
-        [value, _add_initializer(node, np.array([-1, 1]), fresh_names.make_unique_name("column"))], fresh_names)
-    ones = _add_initializer(node, np.array([1, count]), fresh_names.make_unique_name("times"))
+        return add_constant(f"{value_name(value)}_per_channel", np.repeat(constant.numpy(), count))
+    column = _insert_operator_before(node, "Reshape", [value, add_constant("column", np.array([-1, 1]))], fresh_names)
+    ones = add_constant("times", np.array([1, count]))
     return _insert_operator_before(node, "Reshape", [
-        _insert_operator_before(node, "Expand", [column, ones], fresh_names),
-        _add_initializer(node, np.array([-1]), fresh_names.make_unique_name("whole"))
+        _insert_operator_before(node, "Expand", [column, ones], fresh_names), add_constant("whole", np.array([-1]))
     ], fresh_names)
 
 
@@ -197,16 +197,11 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
     shape = _insert_operator_before(node, "Shape", [source], fresh_names)
     node.replace_input_with(0, _insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
     reshape_node = ir.Node("", "Reshape", [result, shape], name=fresh_names.make_unique_name(f"{node.name}_reshaped"))
-    graph = _get_graph(node)
-    graph.insert_after(node, reshape_node)
+    _get_graph(node).insert_after(node, reshape_node)
     new_value, = reshape_node.outputs
     new_value.type, new_value.shape = result.type, result.shape
-    users = [use for use in result.uses() if use.node is not reshape_node]
-    for use in users:
-        use.node.replace_input_with(use.idx, new_value)
-    for index, value in enumerate(graph.outputs):
-        if value is result:
-            graph.outputs[index] = new_value
+    result.replace_all_uses_with(new_value, replace_graph_outputs=True)
+    reshape_node.replace_input_with(0, result)
     new_value.name, result.name = result.name, fresh_names.make_unique_name(f"{value_name(result)}_flat")
     result.shape = None
 
@@ -221,13 +216,6 @@ def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.V
     source = inputs[0]
     output.type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else source.type
     return output
-
-
-def _add_initializer(node: ir.Node, array: np.ndarray, name: str) -> ir.Value:
-    tensor = ir.tensor(array, name=name)
-    value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape), const_value=tensor)
-    _get_graph(node).register_initializer(value)
-    return value
 
 
 def _get_graph(node: ir.Node) -> ir.Graph:

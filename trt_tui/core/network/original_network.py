@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import ConstantValues, stored_tensor
+from trt_tui.core.network.constants import ConstantValues, register_constant, stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import FreshNames, value_name
@@ -192,8 +192,9 @@ def _restore_activations(graph: ir.Graph, source_model: SourceModel, matcher: _C
         node.op_type = operator
         node.resize_inputs(1 + len(bounds or []))
         for index, bound in enumerate(bounds or [], 1):
-            node.replace_input_with(index, _add_scalar(graph, bound,
-                                                       fresh_names.make_unique_name(f"{node.name}__bound")))
+            name = fresh_names.make_unique_name(f"{node.name}__bound")
+            node.replace_input_with(index, None if bound is None else register_constant(graph, name, ir.tensor(
+                np.float32(bound))))
         change_count += 1
     return change_count
 
@@ -238,12 +239,3 @@ def _has_same_bounds(node: ir.Node, expected_operator: str, expected_bounds: lis
     own_bounds = [None if value is None or value.const_value is None else float(value.const_value.numpy().reshape(()))
                   for value in node.inputs[1:]]
     return node.op_type == expected_operator and own_bounds == expected_bounds
-
-
-def _add_scalar(graph: ir.Graph, number: float | None, name: str) -> ir.Value | None:
-    if number is None:
-        return None
-    value = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]),
-                     const_value=ir.tensor(np.float32(number), name=name))
-    graph.register_initializer(value)
-    return value

@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.naming import FreshNames, value_name
 from trt_tui.core.network.qdq_steps import (
     TYPE_NAMES,
@@ -112,14 +112,11 @@ def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorPr
     output = node.outputs[0]
     if weight.dtype not in TYPE_NAMES or not step.is_constant or output.is_graph_output():
         return False
-    shape = ir.Shape(weight.shape.numpy())
-    value = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
-    value.const_value = ir.LazyTensor(lambda: ir.tensor(np.ascontiguousarray(apply_qdq_step(step, weight.numpy()))),
-                                      dtype=ir.DataType.FLOAT, shape=shape, cache=True, name=output.name)
-    output.name = f"{output.name}__dequantized"
-    output.replace_all_uses_with(value)
+    name, output.name = value_name(output), f"{output.name}__dequantized"
+    output.replace_all_uses_with(register_constant(graph, name, ir.LazyTensor(
+        lambda: ir.tensor(np.ascontiguousarray(apply_qdq_step(step, weight.numpy()))), dtype=ir.DataType.FLOAT,
+        shape=ir.Shape(weight.shape.numpy()), cache=True, name=name)))
     graph.remove(node, safe=True)
-    graph.register_initializer(value)
     return True
 
 
@@ -172,11 +169,8 @@ class _ActivationRestorer:
     def _create_activation(self, value: ir.Value, operator: str) -> ir.Value:
         inputs = [value]
         for bound in (0, 6) if operator == "Clip" else ():
-            name = self._tensor_names.make_unique_name(f"{value.name}__{bound}")
-            limit = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]),
-                             const_value=ir.tensor(np.float32(bound), name=name))
-            self._graph.register_initializer(limit)
-            inputs.append(limit)
+            inputs.append(register_constant(self._graph, self._tensor_names.make_unique_name(f"{value.name}__{bound}"),
+                                            ir.tensor(np.float32(bound))))
         producer = value.producer()
         assert producer is not None, "a value that may be negative is computed"
         node = ir.Node("", operator, inputs, name=self._node_names.make_unique_name(f"{producer.name}__relu"),
@@ -206,8 +200,6 @@ def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.
         identity.outputs[0].name = name
         identity.outputs[0].shape, identity.outputs[0].type = old_value.shape, old_value.type
         graph.append(identity)
-        for index, output in enumerate(graph.outputs):
-            if output is old_value:
-                graph.outputs[index] = identity.outputs[0]
+        old_value.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
     old_value.replace_all_uses_with(new_value)
     return identity_name

@@ -8,6 +8,7 @@ TensorRT refuse caches with one row for a batch of several.
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.naming import FreshNames, value_name
 from trt_tui.formatting import counted_noun_text
@@ -39,9 +40,11 @@ def expand_rotary_caches(model: ir.Model) -> str:
                 for cache in caches):
             continue
         count += 1
+        ones = register_constant(graph, tensor_names.make_unique_name(f"{node.name}_ones"),
+                                 ir.tensor(np.ones(_CACHE_RANK - 1, np.int64)))
         batch = _insert_operator_before(node, "Shape", [data], tensor_names, node_names, start=0, end=1)
         batch.type, batch.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
-        sizes = _insert_operator_before(node, "Concat", [batch, _add_ones_constant(graph, node, tensor_names)],
+        sizes = _insert_operator_before(node, "Concat", [batch, ones],
                                         tensor_names, node_names, axis=0)
         sizes.type, sizes.shape = batch.type, ir.Shape([_CACHE_RANK])
         for index, cache in zip(_CACHE_INPUTS, caches, strict=True):
@@ -55,14 +58,6 @@ def expand_rotary_caches(model: ir.Model) -> str:
     return (
         f"{counted_noun_text(count, 'RotaryEmbedding')} {verb} one row of angles for the whole batch, which neither "
         "ONNX Runtime nor TensorRT accepts: the angles are expanded to the batch.")
-
-
-def _add_ones_constant(graph: ir.Graph, node: ir.Node, tensor_names: FreshNames) -> ir.Value:
-    ones_tensor = ir.tensor(np.ones(_CACHE_RANK - 1, np.int64), name=tensor_names.make_unique_name(f"{node.name}_ones"))
-    value = ir.Value(name=ones_tensor.name, type=ir.TensorType(ones_tensor.dtype), shape=ir.Shape([_CACHE_RANK - 1]),
-                     const_value=ones_tensor)
-    graph.register_initializer(value)
-    return value
 
 
 def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], tensor_names: FreshNames,

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.naming import FreshNames, value_name
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
 from trt_tui.core.network.qdq_removal import can_be_negative
@@ -330,9 +330,7 @@ class _RefusedNodeRewriter:
             identity.outputs[0].name, output.name = output.name, self._fresh_names.make_unique_name(
                 f"{output.name}__as_in_file")
             self._graph.append(identity)
-            for index, candidate in enumerate(self._graph.outputs):
-                if candidate is output:
-                    self._graph.outputs[index] = identity.outputs[0]
+            output.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
         output.replace_all_uses_with(value)
         self._released_values += [candidate for candidate in node.inputs if candidate is not None]
         self._graph.remove(node, safe=True)
@@ -340,12 +338,8 @@ class _RefusedNodeRewriter:
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
         key = name, str(array.dtype), hash(array.tobytes())
         if key not in self._constant_by_key:
-            unique_name = self._fresh_names.make_unique_name(name)
-            tensor = ir.tensor(array, name=unique_name)
-            value = ir.Value(name=unique_name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape),
-                             const_value=tensor)
-            self._graph.register_initializer(value)
-            self._constant_by_key[key] = value
+            self._constant_by_key[key] = register_constant(self._graph, self._fresh_names.make_unique_name(name),
+                                                           ir.tensor(array))
         return self._constant_by_key[key]
 
     def drop_unused_values(self) -> None:

@@ -100,10 +100,8 @@ class NodeEmitter:
 
     def add_shared_constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
         """Adds a constant of the network to the gated graph without a copy of its data."""
-        shape = ir.Shape([int(size) for size in tensor.shape.numpy()])
-        value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
-        self.initializers[name] = value
-        return value
+        self.initializers[name] = ir.val(name, const_value=tensor)
+        return self.initializers[name]
 
     def get_array_constant(self, array: np.ndarray, name: str) -> ir.Value:
         """Returns a constant of the gated graph by name; adds it at the first call."""
@@ -111,10 +109,7 @@ class NodeEmitter:
         return self.initializers[name] if name in self.initializers else self.add_constant(array, name)
 
     def add_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                         shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name))
-        self.initializers[name] = value
-        return value
+        return self.add_shared_constant(name, ir.tensor(array))
 
     def get_scalar_constant(self, number: float) -> ir.Value:
         return self.get_array_constant(np.array(number, np.float32), f"scalar/{number!r}")
