@@ -24,7 +24,7 @@ from trt_tui.core.lowering.typed_network import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import convert_opset, find_ir_version
@@ -120,39 +120,15 @@ class _SourceModelLowering(TypedLowering):
             self.layer_changes[layer.name] = f"part of an operator that opset {self.opset} writes as several operators"
             return
         node = self._find_or_add_node(layer, base_node)
-        group_lowering = self.group_lowerings[group.name]
-        opaque = layer.kind is LayerKind.OPAQUE
-        boundary_type = ir.DataType.FLOAT if opaque else ONNX_TYPES[group_lowering.boundary_type]
-        sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
-        is_typed_input, is_typed_output = rulebook.find_same_type_ports(base_node, self.opset) if not opaque else ((),
-                                                                                                                   ())
         if len(node.inputs) < len(layer.inputs):  # bias correction adds a bias to a node without one in the file
             node.resize_inputs(len(layer.inputs))
-        for index, tensor in enumerate(layer.inputs):
-            if not tensor:
-                continue
-            value = self._find_value_of_fp32_tensor(tensor)
-            if index in sites:
-                value = self._add_qdq_pair(*sites[index], value, boundary_type)
-            elif self.network.is_float(tensor):
-                value = self._convert_input_type(
-                    layer, index, value, boundary_type if not opaque and is_typed_input[index] else ir.DataType.FLOAT)
+        values = {index: self._find_value_of_fp32_tensor(tensor) for index, tensor in enumerate(layer.inputs) if tensor}
+        for index, value in values.items():
             node.replace_input_with(index, value)
+        self.nodes_by_name[layer.name] = self._convert_layer(layer, group, node, base_node, {
+            index: value for index, value in values.items() if self.network.is_float(layer.inputs[index])})
         if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
-            self._unsqueeze_bias(node, layer, boundary_type)
-        for index, output in enumerate(node.outputs):
-            if output.name and self.network.is_float(layer.outputs[index]):
-                is_typed = not opaque and is_typed_output[index]
-                self._set_type(output, boundary_type if is_typed else ir.DataType.FLOAT)
-        if group_lowering.precision is Precision.FP16_ACC_FP32 and layer.name in group.main_layers:
-            self.nodes_by_name[layer.name] = self._accumulate_in_fp32(node, boundary_type)
-        self.layer_changes[layer.name] = self._describe_layer_change(group_lowering.precision, boundary_type, sites)
-
-    def _set_type(self, value: ir.Value, dtype: ir.DataType) -> None:
-        value.type = ir.TensorType(dtype)  # a clone shares its types with the file's network
-        self.types.pop(value_name(value), None)
-        if dtype is not ir.DataType.FLOAT:
-            self.types[value_name(value)] = dtype
+            self._unsqueeze_bias(node, layer, ONNX_TYPES[self.group_lowerings[group.name].boundary_type])
 
     def _find_or_add_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
         """Returns the node of a layer in the file, with the attributes of the FP32 network.

@@ -21,7 +21,7 @@ from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape
-from trt_tui.core.network.layers import Layer, LayerKind, QdqSite
+from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS
@@ -184,30 +184,41 @@ class TypedLowering(GraphEditor):
                 self._restore_fp32_inputs(node)
             self.layer_changes[layer.name] = "as it was" if group is None else Precision.FP32.label
             return
-        group_lowering = self.group_lowerings[group.name]
-        boundary_type = ONNX_TYPES[group_lowering.boundary_type]
-        sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
-        is_typed_input, is_typed_output = rulebook.find_same_type_ports(node, self.opset)
         if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
-            self._unsqueeze_bias(node, layer, boundary_type)
-        for index, value in enumerate(node.inputs):
-            if value is None or not self._is_float(value):
-                continue
-            if index in sites:
-                node.replace_input_with(index, self._add_qdq_pair(*sites[index], value, boundary_type))
-            else:
-                node.replace_input_with(
-                    index,
-                    self._convert_input_type(layer, index, value,
-                                             boundary_type if is_typed_input[index] else ir.DataType.FLOAT))
-        if boundary_type is not ir.DataType.FLOAT and self.with_casts:
-            for output, is_typed in zip(node.outputs, is_typed_output, strict=True):
-                if is_typed and output.name and self.network.is_float(output.name):
-                    output.type = ir.TensorType(boundary_type)  # a clone shares its types with the base network
-                    self.types[output.name] = boundary_type
-        if self.with_casts and group_lowering.precision is Precision.FP16_ACC_FP32 and layer.name in group.main_layers:
-            self._accumulate_in_fp32(node, boundary_type)
+            self._unsqueeze_bias(node, layer, ONNX_TYPES[self.group_lowerings[group.name].boundary_type])
+        self._convert_layer(layer, group, node, node, {
+            index: value for index, value in enumerate(node.inputs) if value is not None and self._is_float(value)})
+
+    def _convert_layer(self, layer: Layer, group: FusionGroup, node: ir.Node, schema_node: ir.Node,
+                       float_inputs: Mapping[int, ir.Value]) -> ir.Node:
+        """Gives a layer the types and the Q/DQ pairs of its precision; returns the node that computes it.
+
+        Args:
+            schema_node: The node of the layer in the network, which states the ports of the layer.
+            float_inputs: The values that the layer reads at its float inputs, before they are converted.
+        """
+        group_lowering, opaque = self.group_lowerings[group.name], layer.kind is LayerKind.OPAQUE
+        boundary_type = ir.DataType.FLOAT if opaque else ONNX_TYPES[group_lowering.boundary_type]
+        sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
+        is_typed_input, is_typed_output = ((), ()) if opaque else rulebook.find_same_type_ports(schema_node, self.opset)
+        for index, value in float_inputs.items():
+            node.replace_input_with(
+                index, self._add_qdq_pair(*sites[index], value, boundary_type) if index in sites else
+                self._convert_input_type(layer, index, value,
+                                         boundary_type if not opaque and is_typed_input[index] else ir.DataType.FLOAT))
+        for index, output in enumerate(node.outputs if self.with_casts else ()):
+            if output.name and self.network.is_float(layer.outputs[index]):
+                self._set_type(output, boundary_type if not opaque and is_typed_output[index] else ir.DataType.FLOAT)
         self.layer_changes[layer.name] = self._describe_layer_change(group_lowering.precision, boundary_type, sites)
+        if self.with_casts and group_lowering.precision is Precision.FP16_ACC_FP32 and layer.name in group.main_layers:
+            return self._accumulate_in_fp32(node, boundary_type)
+        return node
+
+    def _set_type(self, value: ir.Value, dtype: ir.DataType) -> None:
+        value.type = ir.TensorType(dtype)  # a clone shares its types with the network
+        self.types.pop(value_name(value), None)
+        if dtype is not ir.DataType.FLOAT:
+            self.types[value_name(value)] = dtype
 
     def _accumulate_in_fp32(self, node: ir.Node, boundary_type: ir.DataType) -> ir.Node:
         """Converts a product of FP16 values to a product in FP32 between Casts; returns the product.

@@ -206,7 +206,7 @@ def _read_scales_in_use(network: Network, layer: Layer, site: QdqSite,
     source = network.source_model
     if source is None:
         return site.axis, _quantize_weight(weight, site.axis)
-    steps = [step for step in source.input_conversion_steps(layer, site.index) if step.scale is not None]
+    steps = [step for step in source.find_conversion_steps(layer, site.index) or () if step.scale is not None]
     step = steps[-1] if steps else source.find_dequantize_step(site.tensor)
     value = _constant_in_file(network, layer, site.index)
     if step is None or step.scale is None or step.block_size or value is None or value.shape != weight.shape:

@@ -280,7 +280,7 @@ def _is_read_in_fp16(network: Network, config: PrecisionConfig, group: FusionGro
     layer, source_model = network.get_layer(layer_name), network.source_model
     value = source_model.find_input_value(layer, index)
     return (value is not None and source_model.types.get(value.name or "") is ir.DataType.FLOAT16
-            and not any(step.operator == "quantize" for step in source_model.input_conversion_steps(layer, index)))
+            and not any(step.operator == "quantize" for step in source_model.find_conversion_steps(layer, index) or ()))
 
 
 def _find_readers_in_fp16(network: Network, config: PrecisionConfig,

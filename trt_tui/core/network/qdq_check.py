@@ -142,8 +142,8 @@ class QuantizedFile:
 
     def find_pair(self, layer: Layer, input_index: int) -> QdqStep | None:
         """Returns the QuantizeLinear of the pair directly before an input of a layer; None if there is none."""
-        steps = self.source.input_conversion_steps(layer, input_index)
-        return next((step for step in steps if step.operator == "quantize"), None)
+        steps = self.source.find_conversion_steps(layer, input_index)
+        return next((step for step in steps or () if step.operator == "quantize"), None)
 
     def iterate_product_groups(self) -> Iterator[tuple[FusionGroup, Layer]]:
         """Yields the fusion groups around a Conv, ConvTranspose, Gemm or MatMul, each with that layer."""
@@ -375,34 +375,17 @@ def _find_subnormal_scales(file: QuantizedFile) -> Findings:
 def _find_coarse_weight_scales(file: QuantizedFile) -> Findings:
     for group, product in file.iterate_product_groups():
         for site in group.weight_qdq_sites():
-            loss = _measure_channel_loss(file, product, site) if site.axis is not None else None
-            if loss is not None and loss.worst_lost_bits >= MIN_LOST_BITS:
-                yield QdqFinding("per-tensor-weight", loss.node_name, group.name,
-                                 f"channel {loss.worst_channel} of {loss.channel_count} loses "
-                                 f"{loss.worst_lost_bits:.1f} bits (largest value {loss.worst_level:.3g} of 127), the "
-                                 f"median channel {loss.median_lost_bits:.1f}",
+            loss = _find_channel_loss(file, product, site) if site.axis is not None else None
+            if loss is not None:
+                yield QdqFinding("per-tensor-weight", loss[0].node_name, group.name, loss[1],
                                  _find_repair_precision(file, group, product))
 
 
-@dataclass(frozen=True)
-class _ChannelLoss:
-    """The quantized values that the channels of a weight leave unused because they share a scale.
+def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tuple[QdqStep, str] | None:
+    """Returns the step and the loss, as text, of a weight with one INT8 scale whose worst channel loses many bits.
 
-    Attributes:
-        worst_level: The largest quantized value of the worst channel.
-        worst_lost_bits: The binary logarithm of 127 divided by ``worst_level``; a bit is 6 dB.
+    A channel loses the binary logarithm of 127 divided by its largest quantized value. Channels of zeros do not count.
     """
-
-    node_name: str
-    channel_count: int
-    worst_channel: int
-    worst_level: float
-    worst_lost_bits: float
-    median_lost_bits: float
-
-
-def _measure_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> _ChannelLoss | None:
-    """Returns the loss of a weight with one INT8 scale; None for other weights. Channels of zeros do not count."""
     operand = file.find_operand(product, site.index)
     if (operand is None or operand.type_name != "INT8" or operand.step.block_size or operand.step.scale is None
             or operand.step.zero_point is None or operand.step.scale.size != 1
@@ -422,9 +405,11 @@ def _measure_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) ->
     if len(used) < 2:
         return None
     lost_bits = np.maximum(0.0, np.log2(INT8.max_value / levels[used]))
+    if lost_bits.max() < MIN_LOST_BITS:
+        return None
     worst = int(used[np.argmax(lost_bits)])
-    return _ChannelLoss(operand.step.node_name, len(levels), worst, float(levels[worst]), float(lost_bits.max()),
-                        float(np.median(lost_bits)))
+    return operand.step, (f"channel {worst} of {len(levels)} loses {lost_bits.max():.1f} bits (largest value "
+                          f"{levels[worst]:.3g} of 127), the median channel {np.median(lost_bits):.1f}")
 
 
 def _find_stored_weight(file: QuantizedFile, step: QdqStep) -> ir.TensorProtocol | None:

@@ -38,7 +38,9 @@ from trt_tui.core.network.typed_refusals import (
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 
-_EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS
+_EVALUATED_COPIES = frozenset("Dropout Identity Reshape Squeeze Transpose Unsqueeze".split())
+
+_EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS | _EVALUATED_COPIES
 """Operators on constants that are evaluated here; their results are not larger than their operands imply."""
 
 _TYPES_BY_WIDTH = ("NVFP4", "FP4", "INT4", "MXFP8", "FP8", "FP8 E5M2", "INT8", "INT16")
@@ -104,21 +106,15 @@ class SourceModel:
             self._steps[name] = read_qdq_step(node)
         return self._steps[name]
 
-    def input_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...]:
+    def find_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...] | None:
         """Returns the conversions that the file applies to a tensor before a layer reads it, in order.
 
-        Returns () if there are none, or if the file computes the tensor in another way than the FP32 network.
+        Returns None if the file computes the tensor in another way than the FP32 network.
         """
         key = layer.name, input_index
         if key not in self._steps_by_input:
             self._steps_by_input[key] = self._find_conversion_steps(layer, input_index)
-        return self._steps_by_input[key] or ()
-
-    def reads_same_tensor_as_fp32_network(self, layer: Layer, input_index: int) -> bool:
-        """Returns True if an input of a layer is the same tensor in the file as in the FP32 network, apart from
-        conversions."""
-        self.input_conversion_steps(layer, input_index)
-        return self._steps_by_input[layer.name, input_index] is not None
+        return self._steps_by_input[key]
 
     def _find_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...] | None:
         if layer.name in self.added_nodes and layer.outputs[0] not in self._values:
@@ -168,32 +164,31 @@ class SourceModel:
             array = constant.numpy()
             return array.astype(np.float32) if constant.dtype in PRECISION_BY_HALF_TYPE else array
         node = value.producer()
-        if node is None or not node.inputs or node.inputs[0] is None:
-            return None
-        if node.domain == "" and node.op_type in _EVALUATED_OPERATORS:
-            return self._evaluate_operator(node, value)
-        input_array = self._compute_constant(node.inputs[0])
-        if input_array is None:
-            return None
+        if node is None or value in self._expressions:
+            return self._expressions.get(value)
         if is_cast(node) or is_quantize(node) or is_dequantize(node):
-            step = self.get_qdq_step(node)
-            return apply_qdq_step(step, input_array) if step.is_constant and not step.computes_scales else None
-        return _evaluate_copy_node(node, input_array) if node.domain == "" and node.op_type in COPIES else None
+            step, source = self.get_qdq_step(node), node.inputs[0]
+            operand = self._compute_constant(source) if source is not None and step.is_constant \
+                and not step.computes_scales else None
+            return None if operand is None else apply_qdq_step(step, operand)
+        result = self._evaluate_operator(node, value)
+        if node.op_type not in _EVALUATED_COPIES:
+            self._expressions[value] = result
+        return result
 
     def _evaluate_operator(self, node: ir.Node, value: ir.Value) -> np.ndarray | None:
         """Returns the result of an operator on constants of the file, in ONNX's arithmetic; None if an operand is not
-        constant."""
-        if value not in self._expressions:
-            self._expressions[value] = None
-            input_arrays = [
-                self._compute_constant(node_input) if node_input is not None else None for node_input in node.inputs
-            ]
-            if all(node_input is None or array is not None
-                   for node_input, array in zip(node.inputs, input_arrays, strict=True)):
-                result = _evaluate_node(node, input_arrays, self.model.graph.opset_imports.get("", 0))
-                dtype = self.types.get(value.name or "", ir.DataType.FLOAT)
-                self._expressions[value] = round_to_type(result, dtype) if result.dtype == np.float32 else result
-        return self._expressions[value]
+        constant, or the operator is not evaluated."""
+        if node.domain or node.op_type not in _EVALUATED_OPERATORS:
+            return None
+        input_arrays = [self._compute_constant(node_input) if node_input is not None else None
+                        for node_input in node.inputs]
+        if any(node_input is not None and array is None
+               for node_input, array in zip(node.inputs, input_arrays, strict=True)):
+            return None
+        result = _evaluate_node(node, input_arrays, self.model.graph.opset_imports.get("", 0))
+        dtype = self.types.get(value.name or "", ir.DataType.FLOAT)
+        return round_to_type(result, dtype) if result.dtype == np.float32 else result
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -210,18 +205,17 @@ class SourceModel:
             for index, tensor in enumerate(layer.inputs):
                 if not tensor:
                     continue
-                conversion_steps, dequantize_step = self.input_conversion_steps(
-                    layer, index), self.find_dequantize_step(tensor, through_copies=True)
-                steps = (*conversion_steps, dequantize_step) if dequantize_step is not None else conversion_steps
+                conversion_steps = self.find_conversion_steps(layer, index)
+                dequantize_step = self.find_dequantize_step(tensor, through_copies=True)
+                steps = (*(conversion_steps or ()), *([dequantize_step] if dequantize_step is not None else ()))
                 refused_nodes |= {step.node_name: reason for step in steps if (reason := qdq_refusal_reason(step))}
                 type_names = {
                     step.type_name
                     for step in steps
                     if step.type_name
                 }
-                has_low_types |= (bool(conversion_steps) or self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE
-                                  or bool(type_names - {"INT32"})
-                                  or not self.reads_same_tensor_as_fp32_network(layer, index))
+                has_low_types |= (conversion_steps != () or self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE
+                                  or bool(type_names - {"INT32"}))
                 if layer.op_type in PRODUCTS and index < 2:
                     operand_types.append(type_names)
                 if index < 2 or layer.op_type not in PRODUCTS:  # a quantized bias is added in 32 bits
@@ -288,28 +282,6 @@ def _computes_scales(node: ir.Node) -> bool:
     """Returns True if the result of a DequantizeLinear is the scale of another one."""
     uses = node.outputs[0].uses()
     return bool(uses) and all(use.idx == 1 and is_dequantize(use.node) for use in uses)
-
-
-def _evaluate_copy_node(node: ir.Node, array: np.ndarray) -> np.ndarray | None:
-    """Returns the result of a copy operator on a constant; None if the operator is not supported or has computed
-    operands."""
-    attributes = node.attributes
-    if node.op_type == "Transpose":
-        axes = attributes["perm"].as_ints() if "perm" in attributes else None
-        return np.ascontiguousarray(np.transpose(array, axes))
-    if node.op_type in ("Identity", "Dropout"):
-        return array
-    operand = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 else None
-    if operand is None:
-        return None
-    sizes = [int(size) for size in operand.numpy().reshape(-1)]
-    if node.op_type == "Reshape":
-        return array.reshape([array.shape[axis] if size == 0 else size for axis, size in enumerate(sizes)])
-    if node.op_type == "Unsqueeze":
-        return np.expand_dims(array, tuple(sizes))
-    if node.op_type == "Squeeze":
-        return np.squeeze(array, tuple(sizes))
-    return None
 
 
 def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, ir.DataType]:

@@ -182,37 +182,21 @@ def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ..
     Sharing is transitive and includes copies. TensorRT runs an INT8 Concat without requantizing only if every input has
     the scale of the output.
     """
-    parent: dict[str, str] = {}
-
-    def find_root(name: str) -> str:
-        parent.setdefault(name, name)
-        while parent[name] != name:
-            parent[name] = parent[parent[name]]
-            name = parent[name]
-        return name
-
-    def join_sets(first: str, second: str) -> None:
-        parent[find_root(first)] = find_root(second)
-
+    sets: dict[str, list[str]] = {}
     concats: list[str] = []
     for layer in graph.layers:
-        if layer.outputs[0] in graph.static_tensors or not graph.is_float(layer.outputs[0]):
+        result = layer.outputs[0]
+        if result in graph.static_tensors or not graph.is_float(result):
             continue
+        joined = layer.inputs[:1] if layer.op_type in RANGE_PRESERVING_COPIES else ()
         if layer.op_type == "Concat":
-            concats.append(layer.outputs[0])
-            for name in layer.inputs:
-                if name not in graph.static_tensors:
-                    join_sets(name, layer.outputs[0])
-        elif layer.op_type in RANGE_PRESERVING_COPIES:
-            join_sets(layer.inputs[0], layer.outputs[0])
-    roots = {find_root(name) for name in concats}
-    tensors_by_root: dict[str, list[str]] = {}
-    for name in list(parent):
-        if find_root(name) in roots:
-            tensors_by_root.setdefault(find_root(name), []).append(name)
-    return {
-        name: shared_tensors
-        for shared_tensors in map(tuple, tensors_by_root.values())
-        for name in shared_tensors
-        if len(shared_tensors) > 1
-    }
+            concats.append(result)
+            joined = tuple(name for name in layer.inputs if name not in graph.static_tensors)
+        for name in joined:
+            smaller, larger = sorted((sets.setdefault(name, [name]), sets.setdefault(result, [result])), key=len)
+            if smaller is not larger:
+                larger += smaller
+                sets.update(dict.fromkeys(smaller, larger))
+    distinct_sets = {id(sets[concat]): sets[concat] for concat in concats}
+    return {name: shared_tensors for shared_tensors in map(tuple, distinct_sets.values()) if len(shared_tensors) > 1
+            for name in shared_tensors}

@@ -17,6 +17,7 @@ from trt_tui.core.lowering.gated.output_comparison import ComparedTensor, emit_e
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.model_outputs import drop_unused_nodes
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -234,7 +235,7 @@ def _emit_test_branch(emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | D
         if unit.name in flow_emitter.inputs.gates:
             test_tensors.update(flow_emitter.emit_group(unit, test_tensors, requested_tensors))
         else:
-            local = BranchTensors(test_tensors)
+            local = BranchTensors({}, test_tensors)
             emit_ungated_group(emitter, flow_emitter.inputs, unit, local, emitter.nodes)
             test_tensors.update({tensor: local[tensor] for tensor in requested_tensors})
     return test_tensors
@@ -254,8 +255,9 @@ def _list_compute_type_results(network: Network, group: FusionGroup) -> frozense
 
 def _build_model(emitter: NodeEmitter, outputs: Sequence[ir.Value]) -> ir.Model:
     base = emitter.network.model
-    nodes, initializers = emitter.find_used_nodes(outputs)
-    graph = ir.Graph(emitter.inputs, outputs, nodes=nodes, initializers=initializers,
+    graph = ir.Graph(emitter.inputs, outputs, nodes=emitter.nodes, initializers=list(emitter.initializers.values()),
                      opset_imports=dict(base.graph.opset_imports), name="gated")
     graph.sort()
-    return ir.Model(graph, ir_version=max(base.ir_version, 8))
+    model = ir.Model(graph, ir_version=max(base.ir_version, 8))
+    drop_unused_nodes(model)
+    return model

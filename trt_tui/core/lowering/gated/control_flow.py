@@ -4,7 +4,7 @@ On CPUs a branch that is not taken costs nothing, which makes this the faster fo
 branch decide if an activation passes through Q and DQ, and if it is rounded before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from functools import partial
 
 import onnx_ir as ir
@@ -24,7 +24,7 @@ EmitFunction = Callable[[Nodes], ir.Value]
 class ControlFlowEmitter(GroupEmitter):
     """An emitter of fusion groups whose gates are ``If`` nodes."""
 
-    def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def emit_group(self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                    requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
         """Implements `GroupEmitter.emit_group`."""
         reduced = self._build_reduced_precision_graph(
@@ -36,7 +36,7 @@ class ControlFlowEmitter(GroupEmitter):
 
     def emit_reduced_precision_group(
             self, group: FusionGroup,
-            values_by_boundary_type: Mapping[Precision, Mapping[str, ir.Value]]) -> tuple[ir.Value, Nodes]:
+            values_by_boundary_type: Mapping[Precision, MutableMapping[str, ir.Value]]) -> tuple[ir.Value, Nodes]:
         """Returns the final tensor of a gated group in its requested precision below FP32, and the nodes that compute
         it.
 
@@ -50,9 +50,8 @@ class ControlFlowEmitter(GroupEmitter):
         reduced.remove(nodes)
         return tail, nodes
 
-    def _build_reduced_precision_graph(self, group: FusionGroup, values_by_boundary_type: Mapping[Precision,
-                                                                                                  Mapping[str,
-                                                                                                          ir.Value]],
+    def _build_reduced_precision_graph(self, group: FusionGroup, values_by_boundary_type: Mapping[
+                                           Precision, MutableMapping[str, ir.Value]],
                                        requested_tensors: Sequence[str],
                                        inputs_may_be_rounded: bool = True) -> ir.Graph:
         """Builds the graph of a fusion group in any of its precisions below FP32; its gates select one.
@@ -121,7 +120,7 @@ class _PrecisionBranch(PrecisionBody):
         norm: The normalisation that is computed by its operator; None if there is none.
     """
 
-    def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str], boundary_type: Precision, *,
                  type_gates: Mapping[Precision, ir.Value | None] | None = None, allow_floats: bool = True,
                  already_rounded_gate: ir.Value | None = None, already_rounded: bool = False,

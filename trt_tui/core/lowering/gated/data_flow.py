@@ -7,7 +7,7 @@ If there is only one float type below FP32, a tensor is rounded once for all gro
 selects by its own gate, which is true if the producing group or the reading group has that type.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -37,7 +37,7 @@ class DataFlowEmitter(GroupEmitter):
         default_factory=dict)
     unrounded_results: dict[str, tuple[str, ir.Value, ir.Value]] = field(default_factory=dict)
 
-    def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def emit_group(self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                    requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
         """Implements `GroupEmitter.emit_group`."""
         body = _DataFlowBody(self, group, values_by_tensor, requested_tensors)
@@ -71,7 +71,7 @@ class DataFlowEmitter(GroupEmitter):
 class _DataFlowBody(PrecisionBody):
     """The layers of a fusion group in the main graph, each followed by the roundings of its results."""
 
-    def __init__(self, flow: DataFlowEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def __init__(self, flow: DataFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str]) -> None:
         operand_types = flow.inputs.operand_types[group.name]
         self._gates = flow.inputs.gates[group.name]

@@ -1,6 +1,7 @@
 """The emission of nodes into a gated graph: names, constants and copies of the network's layers."""
 
-from collections.abc import Mapping, MutableMapping, Sequence
+from collections import ChainMap
+from collections.abc import MutableMapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -8,21 +9,13 @@ import onnx_ir as ir
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.subgraphs import list_values_read_by_node
 
 Nodes = list[ir.Node]
 """The nodes of a graph under construction, in order."""
 
 
-class BranchTensors(dict[str, ir.Value]):
-    """The tensors of a branch, by their names in the network; absent names are looked up outside the branch."""
-
-    def __init__(self, outer: Mapping[str, ir.Value]) -> None:
-        super().__init__()
-        self.outer = outer
-
-    def __missing__(self, tensor: str) -> ir.Value:
-        return self.outer[tensor]
+BranchTensors = ChainMap[str, ir.Value]
+"""The tensors of a branch, by their names in the network; absent names are looked up outside the branch."""
 
 
 class NodeEmitter:
@@ -145,24 +138,6 @@ class NodeEmitter:
             if tensor:
                 values_by_tensor[tensor] = output
 
-    def find_used_nodes(self, outputs: Sequence[ir.Value]) -> tuple[Nodes, list[ir.Value]]:
-        """Returns the nodes and initializers of the main graph that the outputs depend on."""
-        used = {id(value) for value in outputs}
-        producers = {id(value): node for node in self.nodes for value in node.outputs}
-        stack = [producers[id(value)] for value in outputs]
-        visited: set[int] = set()
-        while stack:
-            node = stack.pop()
-            if id(node) in visited:
-                continue
-            visited.add(id(node))
-            for value in list_values_read_by_node(node):
-                used.add(id(value))
-                if id(value) in producers:
-                    stack.append(producers[id(value)])
-        return ([node for node in self.nodes if id(node) in visited],
-                [value for value in self.initializers.values() if id(value) in used])
-
 
 def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:
     """Returns a shape whose open sizes have no names.
@@ -172,7 +147,7 @@ def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:
     return None if shape is None else ir.Shape([size if isinstance(size, int) else None for size in shape])
 
 
-def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: Mapping[str, ir.Value]) -> ir.Graph:
+def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: MutableMapping[str, ir.Value]) -> ir.Graph:
     """Returns a copy of a subgraph whose outer tensors, at any depth, are replaced by those of ``values_by_tensor``."""
     copy = subgraph.clone(allow_outer_scope_values=True)
     graphs = [copy, *copy.subgraphs()]
@@ -185,7 +160,7 @@ def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: Mapping[str, i
     for node in copy.all_nodes():
         for index, value in enumerate(node.inputs):
             if value is not None and id(value) not in inner_values and value.graph is not None:
-                mapped = _find_value(values_by_tensor, value_name(value))
+                mapped = values_by_tensor.get(value_name(value))
                 if mapped is not None:
                     node.replace_input_with(index, mapped)
     for nested_graph in graphs:
@@ -193,14 +168,9 @@ def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: Mapping[str, i
             if id(value) in inner_values:
                 value.shape = _remove_dimension_names(value.shape)
         for index, value in enumerate(nested_graph.outputs):
-            mapped = _find_value(values_by_tensor, value_name(value)) if id(value) not in inner_values else None
+            mapped = values_by_tensor.get(value_name(value)) if id(value) not in inner_values else None
             if mapped is not None:
                 nested_graph.outputs[index] = mapped
     return copy
 
 
-def _find_value(values_by_tensor: Mapping[str, ir.Value], name: str) -> ir.Value | None:
-    try:
-        return values_by_tensor[name]
-    except KeyError:
-        return None

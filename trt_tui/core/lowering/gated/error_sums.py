@@ -183,14 +183,14 @@ class ErrorSumsEmitter(ABC):
     # -- shared values of the rows of a tensor-------------------------------------------------------------------
 
     def _prepare_reference_inputs(self, group: FusionGroup,
-                                  clamp_mask: Callable[[ir.Value, str], ir.Value]) -> Mapping[str, ir.Value]:
+                                  clamp_mask: Callable[[ir.Value, str], ir.Value]) -> BranchTensors:
         """Returns the reference tensors that a group reads as the target stores them: channels scaled, masks clamped.
 
         Args:
             clamp_mask: Returns the clamped value of a masked tensor.
         """
         emitter = self._emitter
-        scope = BranchTensors(emitter.values)
+        scope = BranchTensors({}, emitter.values)
         for tensor in group.inputs:
             scope[tensor] = self._flow.rounding.scale_channels(
                 "Div", emitter.values[tensor], self._flow.inputs.find_channel_factors(tensor), emitter.nodes)
@@ -376,7 +376,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
             emitter.nodes.extend(exact)
             return row
 
-        def prepare_inputs(boundary_type: Precision) -> Mapping[str, ir.Value]:
+        def prepare_inputs(boundary_type: Precision) -> BranchTensors:
             limit = MASK_LIMITS.get(boundary_type)
             return self._prepare_reference_inputs(group, lambda value, tensor: value if limit is None else
                                                   flow.rounding.clamp(value, limit, emitter.nodes))

@@ -1,7 +1,7 @@
 """The simulation of a fusion group in file precision, in FP32 arithmetic with the file's scales, zero points and types.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import MutableMapping, Sequence
 
 import numpy as np
 import onnx_ir as ir
@@ -16,7 +16,7 @@ from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
 class FilePrecisionBody(GroupBody):
     """A fusion group in file precision; the arguments are those of `GroupBody`."""
 
-    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str], nodes: Nodes | None = None) -> None:
         super().__init__(group_emitter, group, values_by_tensor, requested_tensors, nodes)
         assert self.network.source_model is not None, "a group has this form where the file has precisions"
@@ -37,7 +37,7 @@ class FilePrecisionBody(GroupBody):
                 self.prepared_values[tensor] = self.rounding.round_to_type(value, dtype, self.nodes)
             self.rounded_tensors.add(tensor)
             value = self.prepared_values[tensor]
-        for step in self._source_model.input_conversion_steps(layer, input_index):
+        for step in self._source_model.find_conversion_steps(layer, input_index) or ():
             if step not in self.prepared_values:
                 self.prepared_values[step] = self.rounding.emit_qdq_step(step, value, self.nodes)
             value = self.prepared_values[step]

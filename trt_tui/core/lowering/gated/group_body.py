@@ -1,7 +1,7 @@
 """The walk over the layers of a fusion group in a gated graph, for gates of either form."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ class GroupEmitter(ABC):
     rounding: RoundingEmitter
 
     @abstractmethod
-    def emit_group(self, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def emit_group(self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                    requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
         """Emits a gated fusion group into the main graph; returns the requested tensors of the group."""
 
@@ -44,13 +44,13 @@ class GroupBody(ABC):
         rounded_tensors: The tensors whose values have a type below FP32.
     """
 
-    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str], nodes: Nodes | None = None,
                  norm: Normalisation | None = None) -> None:
         self.emitter, self.inputs, self.rounding = group_emitter.emitter, group_emitter.inputs, group_emitter.rounding
         self.network, self.group, self.norm = self.emitter.network, group, norm
         self.requested_tensors = requested_tensors
-        self.branch_tensors = BranchTensors(values_by_tensor)
+        self.branch_tensors = BranchTensors({}, values_by_tensor)
         self.nodes: Nodes = [] if nodes is None else nodes
         self.prepared_values: dict[object, ir.Value] = {}
         self.rounded_tensors: set[str] = set()
@@ -185,7 +185,7 @@ class PrecisionBody(GroupBody):
         operand_types: The types that activations at Q/DQ sites can be converted to, in order.
     """
 
-    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: Mapping[str, ir.Value],
+    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str], reduces_precision: bool, operand_types: Iterable[Precision],
                  nodes: Nodes | None = None, norm: Normalisation | None = None) -> None:
         super().__init__(group_emitter, group, values_by_tensor, requested_tensors, nodes, norm)
@@ -255,7 +255,7 @@ def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: F
         for tensor in layer.inputs:
             if tensor:
                 resolve_group_tensor(emitter, group, branch_tensors, tensor, nodes)
-        scope = BranchTensors(branch_tensors)
+        scope = branch_tensors.new_child()
         for index, tensor in enumerate(layer.inputs):
             if (fed := graph_inputs.weights.get((group.name, name, index))) is not None:
                 scope[tensor] = fed
