@@ -5,7 +5,6 @@ bit. Each group can be given a separate precision.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState, FusionRuleMatch
@@ -25,7 +24,7 @@ SCORES_ROLE, SOFTMAX_ROLE, VALUES_ROLE, MASK_ROLE = "QK", "Softmax", "PV", "mask
 """The roles of groups in an attention."""
 
 
-def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
     """Matches each Mul or Div by constants that scales an operand of an attention's first MatMul; the MatMul starts the
     group.
 
@@ -34,16 +33,13 @@ def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> Fusi
     Source: TensorRT-RTX 1.7, whose fused attention contains the scaling (`_gemm_mha_v2`); PyTorch's exporters scale
     both operands of a scaled_dot_product_attention.
     """
-    if not grouping.multiplies_activations(layer):
-        return FusionRuleMatch(reason="it does not multiply two activations")
-    if not leads_to_softmax(grouping, layer):
-        return FusionRuleMatch(reason="no Softmax reads its output")
+    if not grouping.multiplies_activations(layer) or not leads_to_softmax(grouping, layer):
+        return None
     scaling_layers = [
         scaling_layer for operand in layer.inputs for scaling_layer in _find_scaling_layers(grouping, layer, operand)
     ]
-    if not scaling_layers:
-        return FusionRuleMatch(reason="its operands are not scaled by constants")
-    return FusionRuleMatch(tuple(sorted(set(scaling_layers), key=lambda item: item.index)), layer.outputs[0])
+    return FusionRuleMatch(tuple(sorted(set(scaling_layers), key=lambda item: item.index)),
+                           layer.outputs[0]) if scaling_layers else None
 
 
 def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
@@ -76,38 +72,22 @@ def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand:
     return []
 
 
-@dataclass(frozen=True)
-class AttentionGroups:
-    """The fusion groups of one attention with their roles; the object is false if there is no attention.
+def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> Mapping[FusionGroupDraft, str]:
+    """Returns the groups of the attention around a Softmax with their roles; none if there is no attention.
 
-    Attributes:
-        role_by_group: The role of each group in the attention.
-        reason: The reason why the rule declines; "" if it matches.
+    All groups of the network must be complete.
     """
-
-    role_by_group: Mapping[FusionGroupDraft, str] = field(default_factory=dict)
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.role_by_group)
-
-
-def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> AttentionGroups:
-    """Returns the groups of the attention around a Softmax; all groups of the network must be complete."""
-    if group_draft.operator_name != "Softmax":
-        return AttentionGroups(reason=f"{group_draft.operator_name} is not a Softmax")
-    groups_before = _trace_groups_to_product(grouping, group_draft, _find_producer_group)
-    if groups_before is None:
-        return AttentionGroups(reason="its scores are not a product of two activations")
-    groups_behind = _trace_groups_to_product(grouping, group_draft, _find_consumer_group)
-    if groups_behind is None:
-        return AttentionGroups(reason="other layers than a product of two activations read it")
+    groups_before, groups_behind = (
+        _trace_groups_to_product(grouping, group_draft, step) if group_draft.operator_name == "Softmax" else None
+        for step in (_find_producer_group, _find_consumer_group))
+    if groups_before is None or groups_behind is None:
+        return {}
     *masks_before, scores = groups_before
     *masks_behind, values = groups_behind
-    return AttentionGroups({
+    return {
         scores: SCORES_ROLE, **dict.fromkeys(masks_before[::-1], MASK_ROLE), group_draft: SOFTMAX_ROLE,
         **dict.fromkeys(masks_behind, MASK_ROLE), values: VALUES_ROLE
-    })
+    }
 
 
 def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
@@ -140,7 +120,7 @@ def _find_producer_group(grouping: FusionGroupingState, group_draft: FusionGroup
     candidates = {
         grouping.draft_by_layer[producer]
         for layer in group_draft.layers
-        for name in _list_float_inputs(grouping, layer)
+        for name in grouping.list_float_inputs(layer)
         if name not in own_tensors and (producer := grouping.graph.producer.get(name, "")) in grouping.draft_by_layer
     }
     products = [candidate for candidate in candidates
@@ -163,7 +143,3 @@ def _find_consumer_group(grouping: FusionGroupingState, group_draft: FusionGroup
     }
     is_output = any(grouping.is_network_output(name) for layer in group_draft.layers for name in layer.outputs)
     return groups.pop() if len(groups) == 1 and not is_output else None
-
-
-def _list_float_inputs(grouping: FusionGroupingState, layer: Layer) -> list[str]:
-    return [name for name in grouping.list_dynamic_inputs(layer) if grouping.graph.is_float(name)]

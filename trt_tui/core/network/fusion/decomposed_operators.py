@@ -21,7 +21,7 @@ _FIRST_OPERATORS = frozenset(("Mul", "Neg"))
 _MAX_DISTANCE = 8  # number of layers from the first one of a rotation to its Add
 
 
-def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
     """Matches the layers of a decomposed normalisation that begins with ``layer``.
 
     The region consists of reductions, pointwise operators and copies over one tensor, with a square root or an
@@ -30,11 +30,9 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
 
     Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1.7 lists them as one engine layer.
     """
-    if layer.op_type not in _START_OPERATORS or layer.kind is not LayerKind.COMPUTE:
-        return FusionRuleMatch(reason=f"no normalisation starts with {layer.op_type}")
     source_tensors = set(grouping.list_dynamic_inputs(layer))
-    if len(source_tensors) != 1:
-        return FusionRuleMatch(reason="it reads several tensors")
+    if layer.op_type not in _START_OPERATORS or layer.kind is not LayerKind.COMPUTE or len(source_tensors) != 1:
+        return None
     (start_tensor,) = source_tensors
     region = [layer]
     # The tensors of the region, each with True if it is reduced.
@@ -43,7 +41,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
         nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
                             key=lambda item: item.index, default=None)
         if nearest_layer is None:
-            return FusionRuleMatch(reason="an intermediate result is read elsewhere")
+            return None
         region.append(nearest_layer)
         region.sort(key=lambda item: item.index)
         reduced_flags = {
@@ -59,7 +57,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
             if output_tensor is not None:
                 return FusionRuleMatch(tuple(member for member in region if member is not layer), output_tensor,
                                        operator_name=_normalisation_name(region))
-    return FusionRuleMatch(reason=f"it has more than {MAX_REGION_LAYERS} layers")
+    return None
 
 
 def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
@@ -105,7 +103,7 @@ def _normalisation_name(region: Sequence[Layer]) -> str:
     return "Softmax" if "Exp" in operators else ""
 
 
-def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
     """Matches the Reshape that restores the channels behind the InstanceNormalization of a GroupNorm.
 
     Scale, shift and activation join by their own rules.
@@ -114,17 +112,15 @@ def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> Fu
     fuses pointwise operators behind it.
     """
     if layer.op_type != "InstanceNormalization":
-        return FusionRuleMatch(reason=f"a GroupNorm does not start with {layer.op_type}")
-    producer_name = grouping.graph.producer.get(layer.inputs[0], "")
-    if not producer_name or grouping.graph.by_name[producer_name].op_type != "Reshape":
-        return FusionRuleMatch(reason="its channels are normalised one by one")
+        return None
+    producer = grouping.graph.by_name.get(grouping.graph.producer.get(layer.inputs[0], ""))
     next_layer = grouping.find_sole_reader(layer.outputs[0])
-    if next_layer is None or next_layer.op_type != "Reshape":
-        return FusionRuleMatch(reason="no Reshape gives the channels back")
+    if producer is None or producer.op_type != "Reshape" or next_layer is None or next_layer.op_type != "Reshape":
+        return None
     return FusionRuleMatch((next_layer,), next_layer.outputs[0], computes_output=False, operator_name="GroupNorm")
 
 
-def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
     """Matches the layers of a decomposed activation x·f(x) that begins with ``layer`` and reads only x and constants.
 
     Layers outside may also read the tensor x. The match does not include ``layer``, which starts the group.
@@ -134,7 +130,7 @@ def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleM
     """
     source_tensors = set(grouping.list_dynamic_inputs(layer))
     if not grouping.is_float_operator(layer, POINTWISE) or len(source_tensors) != 1:
-        return FusionRuleMatch(reason="it is not pointwise, or reads several tensors")
+        return None
     (start_tensor,) = source_tensors
     derived_layers = _find_derived_layers(grouping, start_tensor)
     for last_layer in derived_layers:
@@ -144,7 +140,7 @@ def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleM
         activation_name = _activation_name(grouping, region, start_tensor)
         if activation_name and region[0] is layer and grouping.find_region_output(region) == last_layer.outputs[0]:
             return FusionRuleMatch(tuple(region[1:]), last_layer.outputs[0], operator_name=activation_name)
-    return FusionRuleMatch(reason="no activation of the form x * f(x) starts here")
+    return None
 
 
 def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
@@ -187,7 +183,7 @@ def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], sta
     return _ACTIVATION_BY_CURVE.get(curve, "")
 
 
-def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch:
+def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
     """Matches the layers of a rotary embedding, from its first product or negation (``layer``) to its Add.
 
     The match does not include ``layer``, which starts the group.
@@ -195,11 +191,10 @@ def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> Fusio
     Source: Su et al., "RoFormer"; halves are swapped (Llama) or neighbours (GPT-J), and the part of the sine is
     negated.
     """
-    if layer.op_type not in _FIRST_OPERATORS or layer.kind is not LayerKind.COMPUTE:
-        return FusionRuleMatch(reason=f"no rotation starts with {layer.op_type}")
-    add = _find_final_add(grouping, layer)
+    is_start = layer.op_type in _FIRST_OPERATORS and layer.kind is LayerKind.COMPUTE
+    add = _find_final_add(grouping, layer) if is_start else None
     if add is None:
-        return FusionRuleMatch(reason="no Add follows that depends on it alone")
+        return None
     products = [grouping.graph.by_name.get(grouping.graph.producer.get(name, "")) for name in add.inputs]
     for direct_product, rotated_product in (products, products[::-1]):
         if direct_product is None or rotated_product is None or {direct_product.op_type, rotated_product.op_type
@@ -209,7 +204,7 @@ def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> Fusio
         if layer in region and grouping.find_region_output(region) == add.outputs[0]:
             return FusionRuleMatch(tuple(member for member in region if member is not layer), add.outputs[0],
                                    operator_name="RotaryEmbedding")
-    return FusionRuleMatch(reason="the Add does not join a tensor's product with that of its halves turned")
+    return None
 
 
 def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None:
@@ -276,7 +271,7 @@ def _find_copy_source_tensor(grouping: FusionGroupingState, tensor: str) -> str:
         layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
         if layer is None or not grouping.is_fused_copy(layer):
             break
-        moved_tensors = [name for name in grouping.list_dynamic_inputs(layer) if grouping.graph.is_float(name)]
+        moved_tensors = grouping.list_float_inputs(layer)
         if len(moved_tensors) != 1:
             break
         tensor = moved_tensors[0]

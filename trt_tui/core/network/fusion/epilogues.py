@@ -14,7 +14,7 @@ _ADD_OPERATORS = frozenset(("Add", "Sum"))
 _MAX_RESHAPES = 4
 
 
-def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches a BatchNormalization in inference form that follows a group.
 
     In training form it has several outputs and computes separately.
@@ -23,30 +23,24 @@ def match_batch_normalisation(grouping: FusionGroupingState, group_draft: Fusion
     of a BatchNormalization in inference form.
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
-    if layer is None:
-        return FusionRuleMatch(reason="the output of the group has other readers")
-    if layer.op_type != "BatchNormalization":
-        return FusionRuleMatch(reason="no BatchNormalization follows")
-    if len(layer.outputs) != 1:
-        return FusionRuleMatch(reason="it is in training mode and computes its own statistics")
+    if layer is None or layer.op_type != "BatchNormalization" or len(layer.outputs) != 1:
+        return None
     return FusionRuleMatch((layer,), layer.outputs[0])
 
 
-def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches a pointwise operator with constants that is the only reader of a group's result.
 
     Source: "Convolution and ReLU", "Convolution and GELU", "Convolution and Clip", "Convolution And ElementWise
     Operation", "Scale and Activation" and "PointWise fusion" of TensorRT's catalog.
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
-    if layer is None:
-        return FusionRuleMatch(reason="the output of the group has other readers")
-    if not grouping.is_pointwise_with_constants(layer):
-        return FusionRuleMatch(reason="the next layer is not pointwise, or reads another tensor")
+    if layer is None or not grouping.is_pointwise_with_constants(layer):
+        return None
     return FusionRuleMatch((layer,), layer.outputs[0])
 
 
-def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches a residual Add behind a group, at most one per group.
 
     The other input of the Add is the skip input of the group.
@@ -55,32 +49,24 @@ def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDr
     the Add joins the group that is computed last.
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
-    if layer is None:
-        return FusionRuleMatch(reason="the output of the group has other readers")
-    if group_draft.main_layer.op_type not in PRODUCTS:
-        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} has no kernel that adds another tensor")
-    if not grouping.is_float_operator(layer, _ADD_OPERATORS) or len(layer.inputs) != 2:
-        return FusionRuleMatch(reason="no Add of two tensors follows")
-    if group_draft.skip_input is not None:
-        return FusionRuleMatch(reason="the group has a residual Add already")
+    if layer is None or group_draft.main_layer.op_type not in PRODUCTS or group_draft.skip_input is not None \
+            or not grouping.is_float_operator(layer, _ADD_OPERATORS) or len(layer.inputs) != 2:
+        return None
     other_indices = [index for index, name in enumerate(layer.inputs) if name != group_draft.output_tensor]
-    if len(other_indices) != 1:
-        return FusionRuleMatch(reason="both inputs of the Add come from the group")
-    return FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0]))
+    return FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0])) \
+        if len(other_indices) == 1 else None
 
 
-def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches the smallest region of pointwise operators that contains all readers of a group's result.
 
     Source: "PointWise fusion" of TensorRT's catalog.
     """
     if grouping.is_network_output(group_draft.output_tensor):
-        return FusionRuleMatch(reason="the output of the group is a network output")
+        return None
     region = _find_pointwise_region(grouping, group_draft.output_tensor)
     output_tensor = grouping.find_region_output(region)
-    if output_tensor is None:
-        return FusionRuleMatch(reason="its readers are not pointwise operators with one common output")
-    return FusionRuleMatch(tuple(region), output_tensor)
+    return FusionRuleMatch(tuple(region), output_tensor) if output_tensor is not None else None
 
 
 def is_read_by_closed_region(grouping: FusionGroupingState, tensor: str) -> bool:
@@ -113,7 +99,7 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
     return []
 
 
-def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches copies behind a group, such as Reshape and Transpose, if a bias or an activation follows them.
 
     These pointwise operators themselves join by their own rules.
@@ -122,8 +108,6 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
     around the Gemm), and of Convs between layers over tokens. TensorRT-RTX 1.7 lists such MatMuls with their bias as
     one engine layer.
     """
-    if grouping.find_sole_reader(group_draft.output_tensor) is None:
-        return FusionRuleMatch(reason="the output of the group has other readers")
     copies: list[Layer] = []
     output_tensor = group_draft.output_tensor
     while len(copies) < _MAX_RESHAPES:
@@ -132,16 +116,14 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
             break
         copies.append(layer)
         output_tensor = layer.outputs[0]
-    if not copies:
-        return FusionRuleMatch(reason="the next layer does more than copy values")
     next_layer = grouping.find_sole_reader(output_tensor)
-    if next_layer is not None and grouping.is_pointwise_with_constants(
-            next_layer) or is_read_by_closed_region(grouping, output_tensor):
+    if copies and (next_layer is not None and grouping.is_pointwise_with_constants(next_layer)
+                   or is_read_by_closed_region(grouping, output_tensor)):
         return FusionRuleMatch(tuple(copies), output_tensor, computes_output=False)
-    return FusionRuleMatch(reason="no bias and no activation follows the copies")
+    return None
 
 
-def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches a Where that masks a group's result, or a Where whose result only the group's residual Add reads.
 
     The rule applies to groups that multiply two activations.
@@ -150,20 +132,19 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
     each scaled_dot_product_attention, and a Where of `masked_fill`.
     """
     if not grouping.multiplies_activations(group_draft.main_layer):
-        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} does not multiply two activations")
+        return None
     layer = grouping.find_sole_reader(group_draft.output_tensor)
     if layer is not None and layer.op_type == "Where" and _list_where_values(grouping,
                                                                              layer) == {group_draft.output_tensor}:
         return FusionRuleMatch((layer,), layer.outputs[0])
     if group_draft.skip_input is None:
-        return FusionRuleMatch(reason="no mask follows")
+        return None
     add, index = group_draft.skip_input
     mask_producer = grouping.graph.by_name.get(grouping.graph.producer.get(add.inputs[index], ""))
     if mask_producer is None or mask_producer.op_type != "Where" or _list_where_values(
-            grouping, mask_producer) or mask_producer.name in grouping.draft_by_layer:
-        return FusionRuleMatch(reason="the added tensor is not a choice between constants")
-    if not grouping.is_sole_reader(add, mask_producer.outputs[0]):
-        return FusionRuleMatch(reason="the added mask has other readers")
+            grouping, mask_producer) or mask_producer.name in grouping.draft_by_layer or not grouping.is_sole_reader(
+                add, mask_producer.outputs[0]):
+        return None
     return FusionRuleMatch((mask_producer,))
 
 
@@ -171,23 +152,20 @@ def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
     return set(grouping.list_dynamic_inputs(layer)) - {layer.inputs[0]}
 
 
-def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch:
+def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches the IsNaN and Where behind a Softmax that no other layer reads.
 
     Source: PyTorch's exporters write these behind the Softmax of a scaled_dot_product_attention with a mask.
     """
-    if group_draft.operator_name != "Softmax":
-        return FusionRuleMatch(reason=f"{group_draft.operator_name} is not a Softmax")
     users = grouping.list_readers_if_few(group_draft.output_tensor)
-    if {user.op_type
-            for user in users} != {"IsNaN", "Where"} or len(users) != 2 or grouping.is_network_output(
-                group_draft.output_tensor):
-        return FusionRuleMatch(reason="its readers are not an IsNaN and a Where")
+    if group_draft.operator_name != "Softmax" or {user.op_type for user in users} != {"IsNaN", "Where"} or len(
+            users) != 2 or grouping.is_network_output(group_draft.output_tensor):
+        return None
     is_nan_layer, where_layer = sorted(users, key=lambda item: item.op_type)
     if (grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
             or where_layer.inputs[0] != is_nan_layer.outputs[0]
             or set(grouping.list_dynamic_inputs(where_layer)) != {is_nan_layer.outputs[0], group_draft.output_tensor}):
-        return FusionRuleMatch(reason="the Where does not choose between it and a constant")
+        return None
     return FusionRuleMatch((is_nan_layer, where_layer), where_layer.outputs[0])
 
 
@@ -198,28 +176,23 @@ def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer
     Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: moving values needs no separate
     precision.
     """
-    moved_tensors = _list_float_inputs(grouping, copy_layer)
+    moved_tensors = grouping.list_float_inputs(copy_layer)
     return grouping.draft_by_layer.get(grouping.graph.producer.get(moved_tensors[0],
                                                                    "")) if len(moved_tensors) == 1 else None
 
 
-def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft, copy_layer: Layer) -> FusionRuleMatch:
+def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
+               copy_layer: Layer) -> FusionRuleMatch | None:
     """Matches a copy of a group's values if all other inputs of the copy are available by then.
 
     Every other input must be computed at the group's position or before. The only exception is shape arithmetic on the
     group's own tensors, which belongs to the group (`FusionGroup.shape_layers`).
     """
-    if not group_draft.accepts_copies:
-        return FusionRuleMatch(reason=f"{group_draft.main_layer.op_type} is kept as it is")
-    if not grouping.is_fused_copy(copy_layer):
-        return FusionRuleMatch(reason="it does more than copy values")
-    (moved_tensor,) = _list_float_inputs(grouping, copy_layer)
+    if not group_draft.accepts_copies or not grouping.is_fused_copy(copy_layer):
+        return None
+    (moved_tensor,) = grouping.list_float_inputs(copy_layer)
     for name in grouping.graph.input_tensors(copy_layer.name):
         last_position = group_draft.position if name in grouping.graph.static_tensors else group_draft.position - 1
         if name != moved_tensor and grouping.ready_positions.get(name, -1) > last_position:
-            return FusionRuleMatch(reason=f"it reads {name}, which the group would have to wait for")
+            return None
     return FusionRuleMatch((copy_layer,))
-
-
-def _list_float_inputs(grouping: FusionGroupingState, layer: Layer) -> list[str]:
-    return [name for name in grouping.list_dynamic_inputs(layer) if grouping.graph.is_float(name)]

@@ -14,7 +14,7 @@ MAX_REGION_LAYERS = 16
 
 @dataclass(frozen=True)
 class FusionRuleMatch:
-    """The layers that a fusion rule adds to a group; the object is false if the rule declines.
+    """The layers that a fusion rule adds to a group.
 
     Attributes:
         layers: The layers that join, in network order.
@@ -23,18 +23,13 @@ class FusionRuleMatch:
             its values are only copied.
         skip_input: A residual Add, and the index of the input from outside the group.
         operator_name: The name of the operator that the group represents; "" for the operator of its first layer.
-        reason: The reason why the rule declines; "" if it matches.
     """
 
-    layers: tuple[Layer, ...] = ()
+    layers: tuple[Layer, ...]
     output_tensor: str = ""
     computes_output: bool = True
     skip_input: tuple[Layer, int] | None = None
     operator_name: str = ""
-    reason: str = ""
-
-    def __bool__(self) -> bool:
-        return bool(self.layers)
 
 
 def belongs_to_group(graph: LayerGraph, layer: Layer) -> bool:
@@ -88,7 +83,7 @@ class FusionGroupingState:
                     if belongs_to_group(graph, layer)})
 
     def find_first_valid_match(self, group_draft: FusionGroupDraft,
-                               matches: Iterable[FusionRuleMatch]) -> FusionRuleMatch | None:
+                               matches: Iterable[FusionRuleMatch | None]) -> FusionRuleMatch | None:
         """Returns the first rule match that leaves no layer waiting for a shape that is never computed; None if there
         is none.
 
@@ -142,6 +137,9 @@ class FusionGroupingState:
     def list_dynamic_inputs(self, layer: Layer) -> list[str]:
         """Returns the inputs of a layer that are neither constants nor shapes."""
         return [name for name in layer.inputs if name and name not in self.graph.static_tensors]
+
+    def list_float_inputs(self, layer: Layer) -> list[str]:
+        return [name for name in self.list_dynamic_inputs(layer) if self.graph.is_float(name)]
 
     def is_float_operator(self, layer: Layer, operators: frozenset[str]) -> bool:
         """Returns True if a layer has one of the operators and a single float output."""

@@ -15,14 +15,14 @@ from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import FUSED_COPIES, NORMALISATIONS, POINTWISE, PRODUCTS
 from trt_tui.core.precision import Precision
 
-EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch],
+EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch | None],
                       ...] = (epilogues.match_batch_normalisation,
                               epilogues.match_constant_pointwise, epilogues.match_residual_add,
                               epilogues.match_trailing_reshapes, epilogues.match_pointwise_region,
                               epilogues.match_where_mask, epilogues.match_nan_masking)
 """The rules by which a group grows behind its last layer, in the order in which they are tried."""
 
-START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch],
+START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch | None],
                    ...] = (attention.match_attention_scaling, decomposed_operators.match_normalisation,
                            decomposed_operators.match_group_normalisation, decomposed_operators.match_activation,
                            decomposed_operators.match_rotary_embedding)
@@ -53,15 +53,15 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
         grouping.ready_positions.update((name, position) for name in layer.outputs if name)
     drafts.sort(key=lambda members: min(layer.index for layer in members.layers))
     attention_roles = {member_draft: (draft.main_layer.name, role) for draft in drafts
-                       for member_draft, role in attention.match_attention(grouping, draft).role_by_group.items()}
+                       for member_draft, role in attention.match_attention(grouping, draft).items()}
     return tuple(_build_group(grouping, draft, *attention_roles.get(draft, ("", ""))) for draft in drafts)
 
 
 def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer) -> bool:
     """Adds a copy to the group that computed the copied values; returns True if the copy joined."""
     draft = epilogues.find_producer_group_of_copy(grouping, copy_layer)
-    copy_match = FusionRuleMatch() if draft is None else epilogues.match_copy(grouping, draft, copy_layer)
-    if draft is None or not copy_match:
+    copy_match = epilogues.match_copy(grouping, draft, copy_layer) if draft is not None else None
+    if draft is None or copy_match is None:
         return False
     grouping.apply_match(draft, copy_match)
     return True
@@ -73,10 +73,10 @@ def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGro
         first_layer.outputs) != 1 and first_layer.op_type not in FUSED_COPIES
     output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_float(name))
     draft = FusionGroupDraft(first_layer, output_tensor, accepts_copies=not is_isolated)
-    start_match = grouping.find_first_valid_match(draft, (rule(grouping, first_layer)
-                                                          for rule in START_RULES)) or FusionRuleMatch()
+    start_match = grouping.find_first_valid_match(draft, (rule(grouping, first_layer) for rule in START_RULES))
     grouping.draft_by_layer[first_layer.name] = draft
-    grouping.apply_match(draft, start_match)
+    if start_match is not None:
+        grouping.apply_match(draft, start_match)
     if not is_isolated and (start_match or first_layer.op_type in _GROWING_OPERATORS):
         while epilogue_match := grouping.find_first_valid_match(draft,
                                                                 (rule(grouping, draft) for rule in EPILOGUE_RULES)):
