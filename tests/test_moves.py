@@ -118,8 +118,8 @@ def test_a_new_kind_is_undone_and_taken_back(config):
     history.push_config(config)
     more = config.with_moves({FC1: Kept("size")})
     history.push_config(more)
-    assert count_config_differences(more, config) == 1 and more.comparison_key() != config.comparison_key(
-    ) and more.precision_moves == config.precision_moves
+    assert count_config_differences(more, config) == 1
+    assert more.comparison_key != config.comparison_key and more.precision_moves == config.precision_moves
     assert history.undo() and history.current == config and history.redo() and history.current == more
     assert more.without_moves(Kept, [FC1]) == config and config.without_moves(Kept) == config.with_moves(
         {}).without_moves(Kept, [FC2])

@@ -75,13 +75,13 @@ def test_configs_travel_and_compare_by_what_they_lower_to(network):
     again = pickle.loads(pickle.dumps(config))
     assert again == config == copy.copy(config) and hash(again) == hash(config)
     first, second = (one.name for one in network.groups[:2])
-    assert config.comparison_key() == ("int8", "fp16", False, tuple(sorted([(first, "fp32"),
+    assert config.comparison_key == ("int8", "fp16", False, tuple(sorted([(first, "fp32"),
                                                                             (second, "fp32")])), (("x", 1.0), ))
     renamed = PrecisionConfig().with_group_precision(network.groups[:2], FP32,
                                                      "search:x").with_range("x", RangeMove(1.0))
     assert renamed == config and hash(renamed) == hash(config) and {renamed: 1}[config] == 1
     other = config.with_range("x", RangeMove(2.0))
-    assert other.comparison_key() != config.comparison_key() and other != config and config != "a config"
+    assert other.comparison_key != config.comparison_key and other != config and config != "a config"
 
 
 def test_other_reasons_for_the_same_are_no_step_to_undo(network):

@@ -473,7 +473,7 @@ def test_it_goes_through_the_file_with_its_schema_and_away_with_other_weights(op
         (tmp_path / "precision.json").write_text(text)
         assert read_config(tmp_path / "precision.json", network, sha256="of these").config == rounded
         assert not read_config(tmp_path / "precision.json", network, sha256="of others").config.get_moves(RoundingMove)
-        assert rounded != config and rounded.comparison_key() != config.comparison_key()
+        assert rounded != config and rounded.comparison_key != config.comparison_key
 
 
 def test_a_release_without_qdq_gets_no_rounding_and_says_so(opened, backend):

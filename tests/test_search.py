@@ -72,7 +72,7 @@ class Noise:
         return float((total**2).sum())
 
     def __call__(self, config):
-        self.counts[config.comparison_key()] = self.counts.get(config.comparison_key(), 0) + 1
+        self.counts[config.comparison_key] = self.counts.get(config.comparison_key, 0) + 1
         energy = self.energy({*config.precision_moves, *config.groups_kept_by_rule})
         score = -10 * math.log10(energy / abs(self.bound)) if energy and math.isfinite(energy) else math.inf
         score = -math.inf if math.isinf(energy) else score
@@ -511,7 +511,7 @@ def with_ranges(weights, allowed, better):
     ranged = []
 
     def judged(config):
-        noise.counts[config.comparison_key()] = noise.counts.get(config.comparison_key(), 0) + 1
+        noise.counts[config.comparison_key] = noise.counts.get(config.comparison_key, 0) + 1
         ranged.append(dict(config.range_moves))
         halved = {f"g{tensor[1:]}" for tensor, choice in config.range_moves.items() if choice.amax == better}
         energy = sum(w / (2 if name in halved else 1) for w, name in zip(weights, noise.names, strict=True)

@@ -73,10 +73,10 @@ class Simulated:
 
     def verdict(self, config: PrecisionConfig) -> Accuracy:
         key = PrecisionConfig(config.quantized, config.other).with_moves(config.precision_moves)
-        if key.comparison_key() not in self.known:
+        if key.comparison_key not in self.known:
             *_, partial = self.analysis.measure_accuracy(config, self.ranges)
-            self.known[key.comparison_key()] = partial.value
-        return self.known[key.comparison_key()]
+            self.known[key.comparison_key] = partial.value
+        return self.known[key.comparison_key]
 
     def of(self, raised: Sequence[str]) -> Accuracy:
         return self.verdict(

@@ -6,7 +6,7 @@ several processes. The results do not depend on the executor. They arrive in the
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
@@ -61,6 +61,21 @@ class Task(Protocol[S_contra, Item_contra, T_co]):
         Args:
             context: The opened network, data and backends, equal in every process.
         """
+
+
+class LoadingTask:
+    """A task that keeps what it loads for the first item. This is not pickled, and freed when the task is closed."""
+
+    _loaded: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    def close(self) -> None:
+        """Frees what was loaded."""
+        if self._loaded is not None:
+            self._loaded.close()
+            self._loaded = None
 
 
 class Executor(Protocol[S_co]):

@@ -264,7 +264,7 @@ class PreviewClient:
         """Returns the cache key of a preview. It contains the ranges, since kernels are fused only if scales are equal.
         """
         ranges = ranges_comparison_key(self._ranges) if quantizes_activations(self.network, config) else ()
-        return FileCache.make_key("preview, code", self._preview_network, config.comparison_key(), ranges,
+        return FileCache.make_key("preview, code", self._preview_network, config.comparison_key, ranges,
                                   sorted(self._profile.items()), self._gpu_capability, self._requested_capability,
                                   _find_rtx_release())
 

@@ -262,7 +262,7 @@ class ResultStore:
         return FileCache.make_key(result_kind, sha256, data_sha256, workspace.find_judged_feeds(config).cache_key,
                                   [output.name for output in workspace.judged_outputs],
                                   workspace.metric_cache_key(), backend.name, backend.version, backend.provider, ranges,
-                                  config.comparison_key(), more, *workspace.operator_library_hashes,
+                                  config.comparison_key, more, *workspace.operator_library_hashes,
                                   *workspace.reference_hashes)
 
     def _engine_result_key(self, workspace: Workspace, config: PrecisionConfig) -> str:

@@ -79,26 +79,20 @@ def read_calibration_cache(path: str | Path) -> dict[str, float]:
         InputError: The file cannot be read or has another form. The error names the line.
     """
     with limit_file_reading(path):
-        return _parse_cache_file(Path(path))
-
-
-def _parse_cache_file(path: Path) -> dict[str, float]:
-    lines = read_text(path).splitlines()
-    if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
-        raise _invalid_cache_error(path)
-    ranges: dict[str, float] = {}
-    for number, line in enumerate(lines[1:], start=2):
-        if not line.strip():
-            continue
-        match = _CACHE_LINE.fullmatch(line.strip())
-        scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
-        if match is None or not 0 <= scale * INT8.max_value <= MAX_AMAX:
-            raise InputError(
-                f"{path}, line {number}: not the scale of a tensor",
-                f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",
-                "Give a cache that TensorRT wrote.",
-            )
-        ranges[match["tensor"]] = scale * INT8.max_value
+        read_cache_header(path)
+        ranges: dict[str, float] = {}
+        for number, line in enumerate(read_text(Path(path)).splitlines()[1:], start=2):
+            if not line.strip():
+                continue
+            match = _CACHE_LINE.fullmatch(line.strip())
+            scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
+            if match is None or not 0 <= scale * INT8.max_value <= MAX_AMAX:
+                raise InputError(
+                    f"{path}, line {number}: not the scale of a tensor",
+                    f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",
+                    "Give a cache that TensorRT wrote.",
+                )
+            ranges[match["tensor"]] = scale * INT8.max_value
     return ranges
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 import onnx_ir as ir
 
@@ -25,7 +24,7 @@ from trt_tui.core.calibration.tensor_collection import (
     run_items_in_order,
 )
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import Executor, LocalExecutor
+from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor
 from trt_tui.core.quantized_types import QuantizedType
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
@@ -159,7 +158,7 @@ def calibrate(
     return Calibration(method, samples.count, samples.hash_inputs(), ranges, ranges_by_type)
 
 
-class MinMaxTask:
+class MinMaxTask(LoadingTask):
     """A task that computes the amax of each tensor in one feed by reductions inside the graph.
 
     The amax of a tensor with NaN or an infinity is NaN or infinite.
@@ -167,33 +166,20 @@ class MinMaxTask:
 
     def __init__(self, tensors: Sequence[str]) -> None:
         self._tensors = tuple(tensors)
-        self._loaded: tuple[Runner, dict[str, list[str]]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {"_tensors": self._tensors, "_loaded": None}
+        self._loaded: Runner | None = None
 
     def describe_item(self, item: int) -> str:
         return f"the ranges of feed {item}"
 
     def run_item(self, context: CalibrationContext, item: int) -> Generator[None, None, dict[str, float]]:
         if self._loaded is None:
-            self._loaded = self._load_amax_runner(context)
-        runner, reductions = self._loaded
-        scalars = runner.run(context.calibration_samples.read_feed(item))
+            probe = NetworkProbe(context.fp32_model)
+            self._reductions = {tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS)
+                                for tensor in self._tensors}
+            self._loaded = probe.load_probe_runner(context.backend, context.calibration_samples)
+        scalars = self._loaded.run(context.calibration_samples.read_feed(item))
         yield
-        return {tensor: read_amax(scalars, names) for tensor, names in reductions.items()}
-
-    def _load_amax_runner(self, context: CalibrationContext) -> tuple[Runner, dict[str, list[str]]]:
-        probe = NetworkProbe(context.fp32_model)
-        reductions = {tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS)
-                      for tensor in self._tensors}
-        return probe.load_probe_runner(context.backend, context.calibration_samples), reductions
-
-    def close(self) -> None:
-        """Frees the inference session."""
-        if self._loaded is not None:
-            self._loaded[0].close()
-            self._loaded = None
+        return {tensor: read_amax(scalars, names) for tensor, names in self._reductions.items()}
 
 
 def _measure_minmax_ranges(model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend,

@@ -17,7 +17,7 @@ import onnx_ir as ir
 from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.calibration.non_finite import make_non_finite_error
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.execution import Executor, LocalExecutor, Task
+from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
 from trt_tui.core.runner import Backend, Runner
 
 MEMORY_LIMIT_BYTES = 256 << 20
@@ -104,32 +104,28 @@ class _NonFiniteValue(NamedTuple):
     feed_index: int
 
 
-class _TensorCollectionTask:
+class _TensorCollectionTask(LoadingTask):
     """A task that collects the values of one chunk of tensors over one slice of the feeds, and returns the collectors.
     """
 
     def __init__(self, chunks: Sequence[Sequence[str]], empty_collectors: Mapping[str, TensorCollector]) -> None:
         self._chunks, self._empty_collectors = chunks, copy.deepcopy(dict(empty_collectors))
-        self._loaded: tuple[int, Runner, dict[str, str]] | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaded": None}
+        self._loaded: Runner | None = None
+        self._chunk_index = -1
 
     def describe_item(self, item: FeedSlice) -> str:
         return f"the values of feeds {item.start} to {item.stop - 1}"
 
     def run_item(self, context: CalibrationContext,
                  item: FeedSlice) -> Generator[None, None, dict[str, TensorCollector] | _NonFiniteValue]:
-        if self._loaded is None or self._loaded[0] != item.chunk_index:
+        if self._loaded is None or self._chunk_index != item.chunk_index:
             self.close()
             probe = NetworkProbe(context.fp32_model)
-            emitted = {
-                tensor: probe.add_output(probe.get_fp32_value(tensor))
-                for tensor in self._chunks[item.chunk_index]
-            }
-            self._loaded = item.chunk_index, probe.load_probe_runner(context.backend,
-                                                                     context.calibration_samples), emitted
-        _, runner, outputs = self._loaded
+            self._outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor))
+                             for tensor in self._chunks[item.chunk_index]}
+            self._chunk_index = item.chunk_index
+            self._loaded = probe.load_probe_runner(context.backend, context.calibration_samples)
+        runner, outputs = self._loaded, self._outputs
         collectors = {tensor: copy.deepcopy(self._empty_collectors[tensor]) for tensor in outputs}
         for index in range(item.start, item.stop):
             arrays = runner.run(context.calibration_samples.read_feed(index))
@@ -140,12 +136,6 @@ class _TensorCollectionTask:
                     return _NonFiniteValue(tensor, str(error), index)
             yield
         return collectors
-
-    def close(self) -> None:
-        """Frees the inference session."""
-        if self._loaded is not None:
-            self._loaded[1].close()
-            self._loaded = None
 
 
 def collect_tensors(

@@ -227,7 +227,7 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
             are added if it reads such a tensor.
     """
     name, type_text = layer_entry.get("Name", ""), layer_entry.get("LayerType", "")
-    inputs, outputs = ([(str(tensor.get("Name", "")), _parse_tensor_type(tensor))
+    inputs, outputs = ([(str(tensor.get("Name", "")), _parse_precision(_type_text(tensor)))
                         for tensor in layer_entry.get(key, ())]
                        for key in ("Inputs", "Outputs"))
     fed_inputs = [index for index, (tensor, _) in enumerate(inputs) if tensor in input_dependent_tensors]
@@ -285,10 +285,6 @@ def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_ind
         precision for precision in (*deciding_types, *(precision for _, precision in outputs)) if precision is not None
     ]
     return known_types[0] if known_types else weight_type
-
-
-def _parse_tensor_type(tensor_entry: Mapping[str, Any]) -> Precision | None:
-    return _parse_precision(_type_text(tensor_entry))
 
 
 def _type_text(tensor_entry: Mapping[str, Any]) -> str:

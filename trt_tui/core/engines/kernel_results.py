@@ -36,14 +36,6 @@ class DequantizeScale:
         return (self.axis, self.precision) == (other.axis, other.precision) and np.array_equal(self.values,
                                                                                                  other.values)
 
-    def expand_for(self, rank: int) -> np.ndarray:
-        """Returns the values in a shape that multiplies a tensor of some rank."""
-        if self.axis is None:
-            return self.values
-        sizes = [1] * rank
-        sizes[self.axis] = -1
-        return self.values.reshape(sizes)
-
 
 @dataclass(frozen=True)
 class KernelOutput:
@@ -258,5 +250,7 @@ def _read_debug_tensor(debug_tensor: DebugTensor, kernel_output: KernelOutput, s
 def _dequantize(quantized_values: np.ndarray, scale: DequantizeScale | None) -> np.ndarray:
     if scale is None:
         return quantized_values
-    result: np.ndarray = quantized_values * scale.expand_for(quantized_values.ndim)
+    factors = scale.values if scale.axis is None else scale.values.reshape(
+        [-1 if axis == scale.axis else 1 for axis in range(quantized_values.ndim)])
+    result: np.ndarray = quantized_values * factors
     return result

@@ -5,7 +5,7 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMappin
 import numpy as np
 
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
-from trt_tui.core.moves.constant_moves import RoundedWeight, RoundingMove, digest_weight_edits
+from trt_tui.core.moves.constant_moves import RoundingMove, digest_weight_edits
 from trt_tui.core.moves.move import ConstantEdit
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.move_texts import MOVE_TEXTS
@@ -18,8 +18,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 
-_KeyedEdit = tuple[Hashable, ConstantEdit]
-"""An edit of a constant, with a key that is equal for edits with the same effect."""
+_KeyedEdit = tuple[tuple[str, str, Hashable], ConstantEdit]
+"""An edit of a constant, with the kind, the subject and the effect of its move, which are equal for equal edits."""
 
 
 class FoldedConstants:
@@ -58,7 +58,7 @@ class FoldedConstants:
         array = self.network.constant_value(
             input_names[index]) if index < len(input_names) and input_names[index] else None
         for _, change in self._edits.get(layer_input, ()):
-            if with_rounding or not change.is_rounding:
+            if with_rounding or change.weight_edits is None:
                 array = change.edit_constant(array)
         return array
 
@@ -92,10 +92,9 @@ def _list_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[st
     """Returns the groups whose rounding was measured with other edits of the weight than those before it now."""
     stale = []
     for edits_of_port in edits.values():
-        for index, (_, change) in enumerate(edits_of_port):
-            if isinstance(change, RoundedWeight) and change.move.weight_edits != digest_weight_edits(
-                    tuple(key for key, _ in edits_of_port[:index])):
-                stale.append(change.subject)
+        for index, ((_, subject, _), change) in enumerate(edits_of_port):
+            if change.weight_edits not in (None, digest_weight_edits(tuple(key for key, _ in edits_of_port[:index]))):
+                stale.append(subject)
     return stale
 
 
@@ -113,7 +112,7 @@ def without_stale_roundings(network: NetworkOutline, config: PrecisionConfig) ->
 def find_weight_edits_digest(network: NetworkOutline, config: PrecisionConfig, port: Port) -> str:
     """Returns the digest of the edits of a weight without its rounding; "" if there are none."""
     edits = _collect_constant_edits(network, config).get(port, ())
-    return digest_weight_edits(tuple(key for key, change in edits if not change.is_rounding))
+    return digest_weight_edits(tuple(key for key, change in edits if change.weight_edits is None))
 
 
 def _list_edited_layers(network: NetworkOutline, config: PrecisionConfig) -> Iterator[tuple[MoveKey, str]]:

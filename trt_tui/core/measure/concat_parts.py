@@ -4,10 +4,11 @@ A detector joins boxes and scores of several strides, often before a Sigmoid, a 
 Concat is a part of the judged tensor: a range of indices along some of its axes.
 """
 
-import math
+import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from itertools import accumulate, takewhile
 
 import onnx_ir as ir
 
@@ -248,27 +249,10 @@ def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
 
 def _count_leading_axes_of_equal_size(input_sizes: PartialShape, output_sizes: PartialShape) -> tuple[int, int] | None:
     """Returns the numbers of leading input axes and output axes with equal element counts; None if unknown."""
-    matched_counts, known_sizes = [1,
-                                   1], (_list_leading_known_sizes(input_sizes), _list_leading_known_sizes(output_sizes))
-    while matched_counts[0] <= len(known_sizes[0]) and matched_counts[1] <= len(known_sizes[1]):
-        products = math.prod(known_sizes[0][:matched_counts[0]]), math.prod(known_sizes[1][:matched_counts[1]])
-        if products[0] == products[1]:
-            return matched_counts[0], matched_counts[1]
-        shorter = 0 if products[0] < products[1] else 1
-        if matched_counts[shorter] == len((input_sizes, output_sizes)[shorter]):
-            return None
-        matched_counts[shorter] += 1
-    return None
-
-
-def _list_leading_known_sizes(sizes: PartialShape) -> list[int]:
-    """Returns the sizes of a shape from the left up to the first that is unknown or 0."""
-    leading_sizes: list[int] = []
-    for size in sizes:
-        if not isinstance(size, int) or size <= 0:
-            break
-        leading_sizes.append(size)
-    return leading_sizes
+    input_counts, output_counts = (list(accumulate(takewhile(lambda size: isinstance(size, int) and size > 0, sizes),
+                                                   operator.mul)) for sizes in (input_sizes, output_sizes))
+    return next(((index + 1, output_counts.index(count) + 1) for index, count in enumerate(input_counts)
+                 if count in output_counts), None)
 
 
 def _split_part_at_concat(network: Network, shapes: FoldedShapes, part: _ConcatPart) -> list[_ConcatPart] | None:

@@ -46,17 +46,15 @@ MAX_CHOICE_EVALUATIONS = 16
 """The maximum number of configs that the choice of factors evaluates."""
 
 
-@dataclass
 class ChannelExtremaCollector:
     """A collector of the largest value and of the largest negative magnitude among the values that share a divisor.
 
-    Attributes:
+    Args:
         shape: The shape of the divisors, and of both arrays.
     """
 
-    shape: tuple[int, ...]
-    high: np.ndarray | None = None
-    low: np.ndarray | None = None
+    def __init__(self, shape: tuple[int, ...]) -> None:
+        self.high, self.low = np.zeros((2, *shape), np.float32)
 
     def add_values(self, array: np.ndarray) -> None:
         """Adds the values of a float array.
@@ -64,24 +62,21 @@ class ChannelExtremaCollector:
         Raises:
             ValueError: The array contains NaN or an infinity.
         """
-        axes = tuple(axis for axis, size in enumerate(self.shape) if size == 1)
-        high, low = (values.max(axis=axes, keepdims=True, initial=0.0) for values in (array, -array))
-        if not (np.isfinite(high).all() and np.isfinite(low).all()):
+        axes = tuple(axis for axis, size in enumerate(self.high.shape) if size == 1)
+        extremes = [values.max(axis=axes, keepdims=True, initial=0.0) for values in (array, -array)]
+        if not np.isfinite(extremes).all():
             raise ValueError("NaN or an infinity")
-        self._merge(high, low)
+        self._merge(*extremes)
 
     def merge_values(self, later_collector: ChannelExtremaCollector) -> None:
         """Adds the extrema of another collector, which has seen later feeds."""
-        if later_collector.high is not None and later_collector.low is not None:
-            self._merge(later_collector.high, later_collector.low)
+        self._merge(later_collector.high, later_collector.low)
 
     def _merge(self, high: np.ndarray, low: np.ndarray) -> None:
-        self.high = high if self.high is None else np.maximum(self.high, high)
-        self.low = low if self.low is None else np.maximum(self.low, low)
+        self.high, self.low = np.maximum(self.high, high), np.maximum(self.low, low)
 
     @property
     def amax(self) -> np.ndarray:
-        assert self.high is not None and self.low is not None  # at least one feed was added
         amax: np.ndarray = np.maximum(self.high, self.low)
         return amax
 

@@ -8,12 +8,11 @@ import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import OutputJoin, join_shapes
-from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
+from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import (
     ERROR_SUM_COLUMNS,
@@ -201,7 +200,7 @@ _FeedTables = tuple[Sequence[str], list[dict[str, np.ndarray]]]
 """The names of the groups in the order of the table rows, and the error tables of each config for one feed."""
 
 
-class _GroupErrorsTask:
+class _GroupErrorsTask(LoadingTask):
     """A task that measures the errors at all groups on one feed, for all configs."""
 
     def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
@@ -210,42 +209,34 @@ class _GroupErrorsTask:
         self._configs, self._ranges, self._masked_groups = dict(configs), ranges, dict(masked_groups)
         self._isolated, self._counts_fp16, self._accumulated = with_isolated, counts_fp16, with_accumulated
         self._keeps_gates = keeps_gates
-        self._tables: _ErrorTableSession | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_tables": None}
+        self._loaded: _ErrorTableSession | None = None
 
     def describe_item(self, feed_index: int) -> str:
         return f"the errors at the groups on feed {feed_index}"
 
     def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
         analysis, tables = context.analysis, []
-        if self._tables is None:
+        if self._loaded is None:
             features = GatedFeatures.from_precisions((), ())
             for config in self._configs.values():
                 features |= GatedFeatures.from_config(analysis.network, config)
-            self._tables = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
+            self._loaded = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
                                               self._isolated, self._counts_fp16,
                                               with_accumulated=self._accumulated, keeps_gates=self._keeps_gates)
         feed = analysis.samples.read_feed(feed_index)
         if self._masked_groups:
             mask = find_common_mask_name(analysis.judged_outputs)
-            feed = {**feed, **self._tables.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
+            feed = {**feed, **self._loaded.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
         counts: np.ndarray | None = None  # counts of the reference, which all configs share
         for run in self._configs:
-            tables_by_kind, *_ = self._tables.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
+            tables_by_kind, *_ = self._loaded.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
             for table in tables_by_kind.values():
                 if counts is None:
                     counts = table[:, _FP16_COUNT_COLUMNS]
                 table[:, _FP16_COUNT_COLUMNS] = counts
             tables.append(tables_by_kind)
             yield
-        return tuple(self._tables.measured_groups), tables
-
-    def close(self) -> None:
-        if self._tables is not None:
-            self._tables.close()
-            self._tables = None
+        return tuple(self._loaded.measured_groups), tables
 
 
 class _ErrorTableSession:

@@ -38,10 +38,6 @@ class KnownGapPattern:
     measured_on: str
 
 
-def _is_1d_convolution(network: Network, group: FusionGroup, layer: Layer) -> bool:
-    return layer.op_type in ("Conv", "ConvTranspose") and len(network.shape(layer.inputs[1]) or ()) == 3
-
-
 def _is_large_depthwise_convolution(network: Network, group: FusionGroup, layer: Layer) -> bool:
     shape = network.shape(layer.inputs[1]) or () if len(layer.inputs) > 1 else ()
     return is_depthwise(network, layer) and shape[2:] != (3, 3)
@@ -59,10 +55,6 @@ def _has_unsimulated_accumulator(network: Network, group: FusionGroup, layer: La
                                        layer) == 1 and not all(isinstance(size, int) for size in depth or (None, ))
 
 
-def _is_image_convolution(network: Network, group: FusionGroup, layer: Layer) -> bool:
-    return is_image_convolution(network, layer) and not is_depthwise(network, layer)
-
-
 def _is_gemm_after_layer_normalisation(network: Network, group: FusionGroup, layer: Layer) -> bool:
     producer = network.producer.get(layer.inputs[0], "")
     return (layer.op_type == "Gemm" and (producing_group := network.find_group(producer)) is not None
@@ -76,7 +68,8 @@ def _has_fp16_accumulator_in_file(network: Network, group: FusionGroup, layer: L
 
 
 GAP_PATTERNS: Sequence[KnownGapPattern] = (
-    KnownGapPattern(Precision.FP16, _is_1d_convolution, "1-D convolutions in FP16", 4.9,
+    KnownGapPattern(Precision.FP16, lambda network, group, layer: layer.op_type in ("Conv", "ConvTranspose")
+                    and len(network.shape(layer.inputs[1]) or ()) == 3, "1-D convolutions in FP16", 4.9,
                     "HiFi-GAN: 52.3 dB simulated, 47.4 built"),
     KnownGapPattern(Precision.FP16, _is_large_depthwise_convolution, "depthwise convolutions larger than 3x3 in FP16",
                     2.7, "ConvNeXt: two builds gave 59.4 and 56.7 dB"),
@@ -84,7 +77,8 @@ GAP_PATTERNS: Sequence[KnownGapPattern] = (
                     4.8, "ViT-S: 4.8 dB in the median of 11 configs; a GRU: 62.8 dB simulated, 66.6 built"),
     KnownGapPattern(Precision.INT8, _is_gemm_after_layer_normalisation, "INT8 Gemms after a LayerNormalization", 4.0,
                     "ConvNeXt: 33.9 dB simulated, 29.9 and 32.5 built"),
-    KnownGapPattern(Precision.FP16, _is_image_convolution,
+    KnownGapPattern(Precision.FP16, lambda network, group, layer: is_image_convolution(network, layer)
+                    and not is_depthwise(network, layer),
                     "7x7 convolutions with a stride of 2 on at most 4 channels in FP16", 5.9,
                     "DenseNet: 49.2 dB simulated, 43.3 built; at the Conv 69.1 and 64.7"),
     KnownGapPattern(Precision.FILE, _has_fp16_accumulator_in_file,

@@ -25,6 +25,7 @@ import onnx_ir as ir
 from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.execution import LoadingTask
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.lowering.rulebook import find_compute_type_results
 from trt_tui.core.measure.judged_outputs import JudgedOutput
@@ -90,7 +91,7 @@ class MagnitudeContext(Protocol):
         """The simulation of the network."""
 
 
-class MagnitudeTask:
+class MagnitudeTask(LoadingTask):
     """A task that measures the largest FP32 magnitudes of tensors in one feed.
 
     Values that a mask of the network hides are left out. Padding (elements that the one mask of the judged outputs
@@ -98,11 +99,7 @@ class MagnitudeTask:
     if a padded value is beyond FP16: such a value becomes an infinity, and 0 times an infinity is NaN elsewhere.
     """
 
-    def __init__(self) -> None:
-        self._loaded: _MagnitudeSession | None = None
-
-    def __getstate__(self) -> dict[str, None]:
-        return {"_loaded": None}
+    _loaded: "_MagnitudeSession | None" = None
 
     def describe_item(self, feed_index: int) -> str:
         return f"the largest values of feed {feed_index}"
@@ -112,11 +109,6 @@ class MagnitudeTask:
             self._loaded = _MagnitudeSession(context.analysis)
         yield from ()  # a feed is one step, so that runs in turn do not begin the same feed
         return self._loaded.measure_feed_magnitudes(feed_index)
-
-    def close(self) -> None:
-        if self._loaded is not None:
-            self._loaded.close()
-            self._loaded = None
 
 
 class MagnitudeEvaluation:

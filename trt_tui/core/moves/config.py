@@ -47,18 +47,15 @@ class PrecisionConfig(DefaultPrecisions):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, PrecisionConfig):
             return NotImplemented
-        return self is other or self.comparison_key() == other.comparison_key()
+        return self is other or self.comparison_key == other.comparison_key
 
     def __hash__(self) -> int:
-        return hash(self.comparison_key())
-
-    def comparison_key(self) -> tuple[object, ...]:
-        """Returns a key that is equal for configs that lower to the same networks. The origin of moves is not part of
-        the key."""
-        return self._cached_comparison_key
+        return hash(self.comparison_key)
 
     @cached_property
-    def _cached_comparison_key(self) -> tuple[object, ...]:
+    def comparison_key(self) -> tuple[object, ...]:
+        """A key that is equal for configs that lower to the same networks. The origin of moves is not part of the key.
+        """
         effects_by_kind: dict[str, list[tuple[str, object]]] = {PrecisionMove.kind: [], RangeMove.kind: []}
         for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0]):
             effects_by_kind.setdefault(kind, []).append((subject, move.effect_key))

@@ -116,10 +116,6 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     evidence: dict[str, Any] = {}
     made_with: dict[str, Any] = {}
 
-    def iterate_move_entries(self) -> Iterator[MoveEntry]:
-        """Yields the moves of the file, each with its location in the file."""
-        raise NotImplementedError
-
 
 class _ConfigFileVersion1(_ConfigFile, kw_only=True):
     """Version 1 of precision.json: a precision for each layer, and ranges."""
@@ -128,6 +124,7 @@ class _ConfigFileVersion1(_ConfigFile, kw_only=True):
     overrides: dict[str, Any] = {}
 
     def iterate_move_entries(self) -> Iterator[MoveEntry]:
+        """Yields the moves of the file, each with its location in the file."""
         for kind, entries, section in ((PrecisionMove, self.layers, "layers"), (RangeMove, self.overrides,
                                                                                 "overrides")):
             for name, entry in entries.items():
@@ -140,10 +137,12 @@ class _ConfigFileVersion2(_ConfigFile, kw_only=True):
     moves: list[dict[str, Any]] = []
 
     def iterate_move_entries(self) -> Iterator[MoveEntry]:
+        """Yields the moves of the file, each with its location in the file."""
         return (MoveEntry(f"moves[{index}]", {}, entry) for index, entry in enumerate(self.moves))
 
 
-_FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFile]] = {1: _ConfigFileVersion1, CONFIG_VERSION: _ConfigFileVersion2}
+_FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFileVersion1 | _ConfigFileVersion2]] = {
+    1: _ConfigFileVersion1, CONFIG_VERSION: _ConfigFileVersion2}
 
 
 # -- writing ------------------------------------------------------------------------------------------------------

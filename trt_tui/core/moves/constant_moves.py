@@ -4,7 +4,7 @@ import functools
 import hashlib
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -54,18 +54,11 @@ class BiasCorrectionMove(Move):
         bias = network.zero_cost_support.biases[subject]
         if bias.port is None or default_precisions.precision_of(network.get_group(subject)) is not Precision.INT8:
             return {}
-        return {bias.port: _BiasShift(vectors.decode_vector(self.shift))}
+        return {bias.port: ConstantEdit(functools.partial(_shift_bias, vectors.decode_vector(self.shift)))}
 
 
-@dataclass(frozen=True, eq=False)
-class _BiasShift(ConstantEdit):
-    shift: np.ndarray
-
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        if constant is None:
-            return self.shift
-        shifted: np.ndarray = constant + self.shift
-        return shifted.reshape(constant.shape)
+def _shift_bias(shift: np.ndarray, constant: np.ndarray | None) -> np.ndarray:
+    return shift if constant is None else np.reshape(constant + shift, constant.shape)
 
 
 ROUNDED_PRECISIONS = (Precision.INT8, Precision.INT4)
@@ -143,7 +136,27 @@ class RoundingMove(Move):
         site = find_rounded_site(group)
         if site is None or default_precisions.precision_of(group) is not self.precision:
             return {}
-        return {(site.layer, site.index): RoundedWeight(self, subject, site)}
+        return {(site.layer, site.index): ConstantEdit(functools.partial(self._round_weight, subject, site),
+                                                       self.weight_edits)}
+
+    def _round_weight(self, subject: str, site: QdqSite, weight: np.ndarray | None) -> np.ndarray:
+        """Returns the weight as ``quantized value * scale``.
+
+        Raises:
+            InputError: The move has values for a weight of another shape.
+        """
+        assert weight is not None  # `find_rounded_site` has found it
+        quantized_type = QUANTIZED_TYPES[self.precision]
+        layout = quantized_type.find_weight_scale_layout(weight.shape, site.axis)
+        try:
+            steps = broadcast_weight_scales(vectors.decode_vector(self.scales), weight.shape, *layout)
+            differences = vectors.decode_integers(self.differences).reshape(weight.shape) if self.differences else None
+            rounded: np.ndarray = quantize_weight(weight, steps, quantized_type, differences) * steps
+        except ValueError:
+            raise InputError(f"the rounding of {subject} does not fit its weight",
+                             f"the weight has the shape {weight.shape}",
+                             "Take the rounding out of the config, and measure it again.") from None
+        return rounded
 
     def find_weight_scales(self, precision: Precision) -> np.ndarray | None:
         return vectors.decode_vector(self.scales) if precision is self.precision else None
@@ -153,37 +166,6 @@ def find_rounded_site(group: FusionGroup) -> QdqSite | None:
     """Returns the only weight of a group; None if the group has no weight or several."""
     sites = group.weight_qdq_sites()
     return sites[0] if len(sites) == 1 else None
-
-
-@dataclass(frozen=True, eq=False)
-class RoundedWeight(ConstantEdit):
-    """The edit of a weight by a rounding move on a group."""
-
-    is_rounding: ClassVar[bool] = True
-
-    move: RoundingMove
-    subject: str
-    site: QdqSite
-
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        """Returns the weight as ``quantized value * scale``. Implements `ConstantEdit.edit_constant`.
-
-        Raises:
-            InputError: The move has values for a weight of another shape.
-        """
-        assert constant is not None  # a weight
-        quantized_type = QUANTIZED_TYPES[self.move.precision]
-        layout = quantized_type.find_weight_scale_layout(constant.shape, self.site.axis)
-        try:
-            steps = broadcast_weight_scales(vectors.decode_vector(self.move.scales), constant.shape, *layout)
-            differences = vectors.decode_integers(self.move.differences).reshape(
-                constant.shape) if self.move.differences else None
-            rounded: np.ndarray = quantize_weight(constant, steps, quantized_type, differences) * steps
-        except ValueError:
-            raise InputError(f"the rounding of {self.subject} does not fit its weight",
-                             f"the weight has the shape {constant.shape}",
-                             "Take the rounding out of the config, and measure it again.") from None
-        return rounded
 
 
 def quantize_weight(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType,

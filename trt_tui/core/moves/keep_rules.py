@@ -10,6 +10,7 @@ applies unless the user disables it.
 """
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
@@ -35,21 +36,13 @@ _MAX_PATTERN_CHARACTERS = 500
 """The maximum length of a regular expression in a keep rule; longer expressions are refused."""
 
 
-def _build_operator_matcher(*operators: str) -> Callable[[NamedNetwork], list[str]]:
-    return lambda network: [group.name for group in network.groups if group.operator in operators]
+def _build_group_matcher(matches_group: Callable[[FusionGroup], object]) -> Callable[[NamedNetwork], list[str]]:
+    return lambda network: [group.name for group in network.groups if matches_group(group)]
 
 
 def _find_first_and_last_groups(network: NamedNetwork) -> list[str]:
     quantizable = [group.name for group in network.groups if group.is_quantizable]
     return [*quantizable[:1], *quantizable[1:][-1:]]
-
-
-def _find_embedding_groups(network: NamedNetwork) -> list[str]:
-    return [group.name for group in network.groups if group.operator == "Gather" and not group.inputs]
-
-
-def _find_attention_groups(network: NamedNetwork) -> list[str]:
-    return [group.name for group in network.groups if group.attention]
 
 
 def _find_head_groups(network: NamedNetwork) -> list[str]:
@@ -68,10 +61,10 @@ def _find_head_groups(network: NamedNetwork) -> list[str]:
 
 
 KEEP_RULES: dict[str, Callable[[NamedNetwork], list[str]]] = {
-    "layernorm": _build_operator_matcher(*_NORM_OPERATORS),
-    "softmax": _build_operator_matcher("Softmax", "LogSoftmax"),
-    "embeddings": _find_embedding_groups,
-    "attention": _find_attention_groups,
+    "layernorm": _build_group_matcher(lambda group: group.operator in _NORM_OPERATORS),
+    "softmax": _build_group_matcher(lambda group: group.operator in ("Softmax", "LogSoftmax")),
+    "embeddings": _build_group_matcher(lambda group: group.operator == "Gather" and not group.inputs),
+    "attention": _build_group_matcher(lambda group: group.attention),
     "head": _find_head_groups,
     "ends": _find_first_and_last_groups,
     "indices": lambda network: list(network.index_groups),
@@ -284,10 +277,7 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
 
 def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
     """Returns the number of fusion groups that each keep rule of a config keeps, in group order."""
-    counts: dict[str, int] = {}
-    for move in config.get_moves(KeepMove).values():
-        counts[move.rule] = counts.get(move.rule, 0) + 1
-    return counts
+    return Counter(move.rule for move in config.get_moves(KeepMove).values())
 
 
 def keep_rules_text(config: PrecisionConfig) -> str:

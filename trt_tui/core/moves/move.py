@@ -1,7 +1,7 @@
 """The base class of all moves. A move is one decision about one fusion group or tensor of a network."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -46,22 +46,19 @@ class DefaultPrecisions:
         return self.default_precision_of(group)
 
 
-class ConstantEdit(ABC):
+@dataclass(frozen=True, eq=False)
+class ConstantEdit:
     """The change that a move makes to a constant input of a layer, such as a weight or bias.
 
     Attributes:
-        is_rounding: True if the change only rounds a weight, so that the constant before it is the exact one.
+        edit_constant: Returns the changed constant from the original one, or from None if the layer has no such input:
+            float32, with the shape of the original constant, which is not modified.
+        weight_edits: The digest of the edits of other moves before one that only rounds a weight, so that the constant
+            before it is the exact one; None for any other change.
     """
 
-    is_rounding: ClassVar[bool] = False
-
-    @abstractmethod
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        """Returns the changed constant: float32, with the shape of the original constant, which is not modified.
-
-        Args:
-            constant: The original constant; None if the layer has no such input.
-        """
+    edit_constant: Callable[[np.ndarray | None], np.ndarray]
+    weight_edits: str | None = None
 
 
 class SubjectKind(ABC):

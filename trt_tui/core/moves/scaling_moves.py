@@ -2,9 +2,10 @@
 
 import math
 from abc import abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -90,19 +91,16 @@ def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Por
     constants_by_port: dict[Port, list[ScaledConstant]] = {}
     for constant in (*scaling.producers, *scaling.readers):
         constants_by_port.setdefault(constant.port, []).append(constant)
-    return {port: _ChannelDivision(factors, tuple(constants)) for port, constants in constants_by_port.items()}
+    return {port: ConstantEdit(partial(_divide_channels, factors, constants))
+            for port, constants in constants_by_port.items()}
 
 
-@dataclass(frozen=True, eq=False)
-class _ChannelDivision(ConstantEdit):
-    factors: np.ndarray
-    constants: tuple[ScaledConstant, ...]
-
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None, "channels are scaled by constants of the network"
-        for scaled_constant in self.constants:
-            constant = scaled_constant.divide(constant, self.factors)
-        return constant
+def _divide_channels(factors: np.ndarray, constants: Sequence[ScaledConstant], constant: np.ndarray | None
+                     ) -> np.ndarray:
+    assert constant is not None, "channels are scaled by constants of the network"
+    for scaled_constant in constants:
+        constant = scaled_constant.divide(constant, factors)
+    return constant
 
 
 DEFAULT_STRENGTH = 0.5
@@ -361,7 +359,7 @@ class AttentionScaleMove(Move):
         edits: dict[Port, ConstantEdit] = {}
         for scaling in scale.scalings:
             number = 1.0 if scaling is not taker else 1 / scale.factor if scaling.is_division else scale.factor
-            edits[scaling.port] = _NumberReplacement(number)
+            edits[scaling.port] = ConstantEdit(partial(_replace_number, number))
         operands = _list_scaled_operands(scale, placement)
         producers = tuple(producer for operand in operands for producer in operand.producers)
         factor = np.full(1, scale.factor ** (1 / max(len(operands), 1)), np.float32)
@@ -373,13 +371,9 @@ class AttentionScaleMove(Move):
         return [scaling.layer for scaling in scale.scalings if scaling is not taker]
 
 
-@dataclass(frozen=True, eq=False)
-class _NumberReplacement(ConstantEdit):
-    number: float
-
-    def edit_constant(self, constant: np.ndarray | None) -> np.ndarray:
-        assert constant is not None  # the number by which the layer multiplies
-        return np.full(constant.shape, self.number, np.float32)
+def _replace_number(number: float, constant: np.ndarray | None) -> np.ndarray:
+    assert constant is not None  # the number by which the layer multiplies
+    return np.full(constant.shape, number, np.float32)
 
 
 def attention_scale_refusal_reason(network: NetworkOutline, subject: str) -> str:
