@@ -203,8 +203,8 @@ class BootstrapSampler:
 
     def count_mismatches(self, output_name: str) -> tuple[float, float]:
         """Returns the number of elements that differ at a judged integer output, and the number of all its elements."""
-        differ, count = sum((sums.sum(0) for sums in self._mismatch_sums.get(output_name, ())), np.zeros(2))
-        return differ, count
+        totals = sum((sums.sum(0) for sums in self._mismatch_sums.get(output_name, ())), np.zeros(2))
+        return float(totals[0]), float(totals[1])
 
     def add_top1_agreement(self, is_same_class: np.ndarray) -> None:
         """Adds the top-1 agreement of the samples of one feed.
