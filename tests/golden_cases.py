@@ -163,7 +163,7 @@ CASES = {
     "plugin": GoldenCase(write_plugin),
     "detector": GoldenCase(write_detector, (*DATA, "--metric", "coco_map.py:mean_ap")),
     "dumps": GoldenCase(write_dumps, keys=(), commands=(
-        ("compare", "first.npz", "second.npz", "--model", "model.onnx", "--json", "compare.json", "-o", "fix.json"),
+        ("dumps", "first.npz", "second.npz", "--model", "model.onnx", "--json", "compare.json", "-o", "fix.json"),
         ("export", "model.onnx", "--config", "fix.json", "--format", "polygraphy", "-o", "fix.py"))),
 }
 

@@ -1,4 +1,4 @@
-"""`compare A.json B.json`: two dumps of tensors, and what is written to mend the second"""
+"""`dumps A.json B.json`: two dumps of tensors, and what is written to mend the second"""
 
 import argparse
 import ast
@@ -137,11 +137,11 @@ def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
     np.savez(first, x=x, t=t, y=y)
     for values, beside, code in ((t / 4, y, 0), (t / 4, y * 2, 1), (np.where(t, np.nan, t), y, 1)):
         np.savez(second, x=x, t=values, y=beside)
-        done, text, err = run("compare", first, second, "--model", model, "--config", config)
+        done, text, err = run("dumps", first, second, "--model", model, "--config", config)
         assert done == code and ("scales the channels of t" in text) == np.isfinite(values).all(), (text, err)
         assert "First over the threshold: " + ("y" if np.isfinite(values).all() else "t") in text or not code
     np.savez(second, x=x, t=t / 4, y=y)
-    assert run("compare", first, second, "--model", model)[0] == 1
+    assert run("dumps", first, second, "--model", model)[0] == 1
 
 
 def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, run):
@@ -157,7 +157,7 @@ def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, r
     np.savez(data, x=x)
     for name, value in (("a", 2e6), ("b", np.inf)):
         np.savez(tmp_path / f"{name}.npz", large=np.full((2, 8), value), y=np.full((2, 8), 0.125))
-    assert run("compare", tmp_path / "a.npz", tmp_path / "b.npz", "--model", model, "-o", config)[0] == 1
+    assert run("dumps", tmp_path / "a.npz", tmp_path / "b.npz", "--model", model, "-o", config)[0] == 1
     network = open_network(model)
     assert {"m", "s"} <= {layer for group in read_config(config, network).config.find_raised_groups(network)
                           for layer in network.get_group(group).layers}
@@ -171,11 +171,11 @@ def test_nan_in_either_dump_is_the_first_difference(side, tmp_path, run):
     paths = [tmp_path / "a.npz", tmp_path / "b.npz"]
     for place, path in enumerate(paths):
         np.savez(path, h=np.ones(4), t=np.array([1, np.nan if place == side else 2]), y=np.full(3, float(place + 1)))
-    code, text, _ = run("compare", *paths)
+    code, text, _ = run("dumps", *paths)
     assert code == 1 and "First over the threshold: t, NaN." in text
     assert f"{paths[side].name} has 1 NaN or Inf there, {paths[1 - side].name} has none." in text
     np.savez(paths[1 - side], h=np.ones(4), t=np.array([1, np.nan]), y=np.full(3, float(side + 1)))
-    code, text, _ = run("compare", *paths)
+    code, text, _ = run("dumps", *paths)
     assert code == 0 and "Both dumps have NaN at the same places of t" in text and "NaN in both" in text
 
 
@@ -215,7 +215,7 @@ def runs(tmp_path):
 def test_the_layer_at_fault_is_named_and_mended(runs, tmp_path, run, monkeypatch):
     options, at_fault, a, b = runs
     out, script, config = tmp_path / "d.json", tmp_path / "fix.py", tmp_path / "precision.json"
-    code, text, err = run("compare", a, b, "--model", options.model, "--json", out, "-o", config)
+    code, text, err = run("dumps", a, b, "--model", options.model, "--json", out, "-o", config)
     assert code == 1, err
     assert run("export", options.model, "--config", config, "--format", "polygraphy", "-o", script)[0] == 0
     record = json.loads(out.read_text())
@@ -268,7 +268,7 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
                          f"--layerPrecisions={raised}")
     script, config = tmp_path / f"fix.{kind}", tmp_path / "fix.json"
     more = ("--calib-cache", tmp_path / "calib.cache") if base.startswith("cache") else ()
-    code, _, err = run("compare", a, b, "--model", options.model, "--config", given, "-o", config, *more)
+    code, _, err = run("dumps", a, b, "--model", options.model, "--config", given, "-o", config, *more)
     assert code == 1, err
     code, _, err = run("export", options.model, "--config", config, "--format",
                        "polygraphy" if kind == "py" else "trtexec", "-o", script, "--shapes", "x:1x16:4x16:8x16")
@@ -317,7 +317,7 @@ def raised_by_a_fix(folder, run, errors):
     values = {name: random.standard_normal((64, 96 if name == "joined" else 8)).astype(np.float32) for name in errors}
     np.savez(folder / "a.npz", **values)
     np.savez(folder / "b.npz", **{name: noisy(random, values[name], error) for name, error in errors.items()})
-    code, text, err = run("compare", folder / "a.npz", folder / "b.npz", "--model", folder / "net.onnx", "-o",
+    code, text, err = run("dumps", folder / "a.npz", folder / "b.npz", "--model", folder / "net.onnx", "-o",
                           folder / "fix.json")
     assert code == 1, err
     network = open_network(folder / "net.onnx")
@@ -346,22 +346,23 @@ def test_one_dump_is_listed(tmp_path, run):
     y = np.array([[1, 2, np.nan], [np.inf, -5, 0]], np.float32)
     results(tmp_path / "d.json", first=[{"y": y, "i": np.arange(4)}, {"y": y + 2, "i": np.arange(4)}],
             other=[{"z": np.zeros((0, 3), np.float32)}])
-    code, text, err = run("inspect", f"{tmp_path / 'd.json'}")
+    code, text, err = run("dumps", f"{tmp_path / 'd.json'}")
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert code == 0 and "2 tensors, 2 iterations" in text, err
     assert rows["y"][1:] == ["float32", "2x3", "-5.00", "4.00", "0.500", "2", "2"]
     assert rows["i"][1:] == ["int64", "4", "0.000", "3.00", "1.50", "0", "0"]
-    assert "z  " in run("inspect", f"{tmp_path / 'd.json'}:other")[1]
-    code, _, err = run("inspect", tmp_path / "d.json", "--scheme")
-    assert code == 2 and "--scheme has no effect" in err
-    assert "does not exist" in run("inspect", tmp_path / "gone.npz")[2]
+    assert "z  " in run("dumps", f"{tmp_path / 'd.json'}:other")[1]
+    code, _, err = run("dumps", tmp_path / "d.json", "--threshold", 1)
+    assert code == 2 and "--threshold has no effect" in err
+    assert "from 0.3 on" in run("inspect", tmp_path / "d.json")[2]
+    assert "does not exist" in run("dumps", tmp_path / "gone.npz")[2]
 
 
 def test_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
     options, at_fault, a, b = runs
     config, out = tmp_path / "base.sh", tmp_path / "none.json"
     config.write_text("trtexec --int8 --fp16")
-    common = ("compare", a, b, "--model", options.model, "--config", config)
+    common = ("dumps", a, b, "--model", options.model, "--config", config)
     code, _, err = run(*common, "-o", tmp_path / "fix.json")
     assert code == 1 and "the config has no ranges" in err
     group = open_network(options.model).find_group(at_fault.name)
@@ -385,7 +386,7 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
                                          "--save-outputs", str(tmp_path / f"{precision}.json")])
         assert not polygraphy()
     out, script, config = tmp_path / "out.json", tmp_path / "fix.py", tmp_path / "fix.json"
-    code, text, err = run("compare", tmp_path / "fp16.json", tmp_path / "int8.json", "--model", options.model,
+    code, text, err = run("dumps", tmp_path / "fp16.json", tmp_path / "int8.json", "--model", options.model,
                           "--threshold", 1e-4, "--json", out, "-o", config)
     assert code == 1, err
     assert run("export", options.model, "--config", config, "--format", "polygraphy", "-o", script)[0] == 0
@@ -402,7 +403,7 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
 
 def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fault(runs, tmp_path, run):
     options, _, a, b = runs
-    code, text, err = run("compare", a, b, "--threshold", 1e6, "--model", options.model, "-o", tmp_path / "fix.json")
+    code, text, err = run("dumps", a, b, "--threshold", 1e6, "--model", options.model, "-o", tmp_path / "fix.json")
     assert code == 0 and "No tensor is over the threshold" in text
     assert not (tmp_path / "fix.json").exists() and "no fix was written" in err
     one, other = (open_dump(str(path)) for path in (b, a))
@@ -412,14 +413,10 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
 
 
 @pytest.mark.parametrize(("arguments", "said"), [
-    (["{a}"], "has nothing to be compared with"),
     (["{a}", "{a}"], "compared with itself"),
-    (["{model}", "{b}"], "not two dumps"),
-    (["{model}", "--threshold", "1"], "has no effect"),
-    (["{a}", "{b}", "--samples", "3"], "has no effect"),
-    (["{a}", "{b}", "-o", "p.json"], "needs a network"),
+    (["{model}", "{b}"], "is not a dump"),
+    (["{a}", "{b}", "-o", "p.json"], "has no effect"),
     (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "has no effect"),
-    (["{a}", "{b}", "--model", "{model}", "-o", "p.json", "--config", "c", "--config", "d"], "one config"),
     (["{a}", "{b}", "--model", "{model}", "--force"], "has no effect"),
     (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
     (["{a}", "gone.json"], "does not exist"),
@@ -430,6 +427,6 @@ def test_usage_of_two_dumps(arguments, said, runs, run):
     options, _, a, b = runs
     before = a.read_bytes()
     names = {"a": a, "b": b, "model": options.model}
-    code, _, err = run("compare", *(argument.format(**names) for argument in arguments))
+    code, _, err = run("dumps", *(argument.format(**names) for argument in arguments))
     assert code == 2 and said in err and "Next: " in err
     assert a.read_bytes() == before

@@ -1,4 +1,4 @@
-"""The command `compare`, which compares FP16, INT8 and configs with FP32, or two dumps with each other."""
+"""The command `compare`, which compares FP16, INT8 and configs with FP32."""
 
 from __future__ import annotations
 
@@ -18,11 +18,16 @@ from trt_tui.cli.options import (
     Command,
     add_model_and_options,
     collect_options,
-    complete_files,
     file_path_option,
     option_under_heading,
 )
-from trt_tui.cli.output_files import check_input_files, check_output_paths, json_text, write_text_outputs
+from trt_tui.cli.output_files import (
+    check_input_files,
+    check_output_paths,
+    json_text,
+    parse_outputs_spec,
+    write_text_outputs,
+)
 from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.errors import ExitCode, InputError
@@ -50,37 +55,20 @@ if TYPE_CHECKING:
 @file_path_option(FREQUENT, "--markdown", "markdown_path", metavar="OUT", help="Write a report; - for stdout.")
 @file_path_option("Output", "--save-outputs", "outputs_path", metavar="OUT[:RUN,..]",
                   help="Write outputs of FP32 and the runs as RunResults.")
-@option_under_heading("Two dumps", "--threshold", metavar="X", default=0.1, show_default=True,
-                      type=click.FloatRange(min=0, min_open=True),
-                      help="Relative error of a tensor for exit code 1.")
-@file_path_option("Two dumps", "--model", "network", metavar="MODEL", help="The network of both dumps.")
-@file_path_option("Two dumps", "-o", "--output", metavar="OUT",
-                  help="Write a config with the layers at fault in FP32.")
-@click.argument("against", required=False, metavar="[DUMP]", shell_complete=complete_files)
-def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
+def compare(model: str, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, outputs_path: str | None,
-            layers: str, engines: bool, marked: bool, threshold: float, network: str | None,
-            output: str | None, calib_methods: str | None, **arguments: Any) -> None:
+            layers: str, engines: bool, marked: bool, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32.
 
     Exit code 1: INT8 (with --runs: the last of them), or the config if one is given, misses the given target or its
     own (FAIL or FAIL?); or an engine could not be built. 2: no engine could be built.
-
-    With two dumps of tensors (`compare A.json B.json`: RunResults or .npz) the second is compared with the first.
     """
     from trt_tui.cli.config_comparison import require_measurable_target, require_reduced_precision
-    from trt_tui.cli.dump_comparison import DumpComparisonOptions, compare_dumps, is_dump_comparison, parse_outputs_spec
     from trt_tui.cli.headless_session import open_comparison_session
     from trt_tui.session.comparison_report import accumulated_error_text, comparison_markdown, comparison_text
     from trt_tui.session.results import RESULT_SUFFIXES
 
     config_path = config_paths[0] if config_paths else None
-    if is_dump_comparison(model, against, config_paths):
-        options = collect_options(network, 0, arguments) if network is not None else None
-        json_path, output = resolve_output_paths({"--json": json_path, "-o": output})
-        compare_dumps(
-            DumpComparisonOptions(model, str(against), threshold, json_path, output, config_path, force, options))
-        return
     refuse_ineffective_options()
     json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     outputs_path, saved_runs = parse_outputs_spec(outputs_path)

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trt_tui.cli.dump_comparison import inspect_dump, is_dump
 from trt_tui.cli.options import (
     CONFIG_OPTIONS,
     CONTEXT_SETTINGS,
@@ -67,8 +66,6 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
             markdown_path: str | None, **arguments: Any) -> None:
     """Print the layer tree and the precisions that each layer can run in.
 
-    With a dump of tensors (.json, .npz) in place of MODEL: the shape, range, mean, NaN and Inf of each tensor.
-
     Each row has the operator, the shape, and the possible precisions or the reason why there are none. Below stand the
     known accuracy defects of the TensorRT release that concern the network, or the config if one is named.
 
@@ -80,9 +77,6 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     from trt_tui.core.network.known_defects import known_defects_record, known_defects_table
     from trt_tui.core.network.tree_text import render_tree
 
-    if is_dump(model):
-        inspect_dump(model)
-        return
     refuse_ineffective_options()
     if config_path is not None and precision is not None:
         raise InputError("--config and --precision exclude each other", "at most one of them can be used",

@@ -17,10 +17,12 @@ from trt_tui.cli.app import demo, open_
 from trt_tui.cli.build import build
 from trt_tui.cli.compare import compare
 from trt_tui.cli.doctor import doctor
+from trt_tui.cli.dumps import dumps
 from trt_tui.cli.export import export
 from trt_tui.cli.inspect import inspect
 from trt_tui.cli.options import CONTEXT_SETTINGS
 from trt_tui.cli.preflight import preflight
+from trt_tui.cli.removed_options import replace_old_spelling
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import protect_standard_streams
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, convert_memory_error, convert_os_error
@@ -33,6 +35,7 @@ class _CommandGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]
                         ) -> tuple[str | None, click.Command | None, list[str]]:
+        args = replace_old_spelling(args)
         if args and self.get_command(ctx, args[0]) is None:
             if not ctx.resilient_parsing and not os.path.exists(args[0]):
                 raise self._unknown_command_error(args[0])
@@ -51,7 +54,7 @@ class _CommandGroup(click.Group):
                           "`trt-tui --help` lists the commands.")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["open", "demo", "preflight", "compare", "search", "build", "export", "inspect", "doctor"]
+        return list(self.commands)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if not args and os.isatty(0) and os.isatty(1):
@@ -138,5 +141,5 @@ def main() -> None:
     """
 
 
-for _command in (open_, demo, preflight, compare, search, build, export, inspect, doctor):
+for _command in (open_, demo, preflight, compare, search, build, export, inspect, dumps, doctor):
     main.add_command(_command)

@@ -35,8 +35,7 @@ MAX_WORKERS = 256
 MAX_SAMPLES, MAX_BATCH, MAX_SEED = 10**9, 1 << 20, (1 << 63) - 1
 
 FREQUENT = "Frequent options"
-HELP_HEADINGS = (FREQUENT, "Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output",
-                 "Two dumps")
+HELP_HEADINGS = (FREQUENT, "Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output")
 """The headings of ``--help`` in their order. Options without a heading come last."""
 
 
@@ -103,7 +102,7 @@ def _validate_release_text(text: str) -> None:
     parse_release(text)
 
 
-def _require_model_file(path: str) -> None:
+def require_model_file(path: str) -> None:
     """Raises an `InputError` if the file of a network, or of a dump instead of a network, does not exist."""
     from trt_tui.core.data.dumps import split_dump_spec
     from trt_tui.files.reading import missing_file_error
@@ -154,6 +153,10 @@ _data_option, _config_option, _judging_option, _tensorrt_option = (partial(optio
                                                                    for name in ("Data", "Config", "Judging",
                                                                                 "TensorRT"))
 
+CALIB_CACHE_OPTION = file_path_option(
+    "Data", "--calib-cache", metavar="FILE",
+    help="Ranges of a TensorRT calibration cache; a new FILE is written after calibration.")
+
 DATA_OPTIONS = (
     file_path_option(FREQUENT, "--data", metavar="D",
                      help="Samples: .npz, a folder, Polygraphy's JSON, or a script. Without: random inputs."),
@@ -162,8 +165,7 @@ DATA_OPTIONS = (
     _data_option("--calib-method", metavar="METHOD", default="minmax", show_default=True,
                  type=click.Choice(["minmax", "percentile", "entropy", "mse"]),
                  help="minmax, percentile, entropy or mse."),
-    file_path_option("Data", "--calib-cache", metavar="FILE",
-                     help="Ranges of a TensorRT calibration cache; a new FILE is written after calibration."),
+    CALIB_CACHE_OPTION,
     _data_option("--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX",
                  help="Shapes of a dynamic input, like x:1x3:4x3:8x3; or a single shape, x:4x3."),
     _data_option("--samples", metavar="N", type=click.IntRange(1, MAX_SAMPLES), help="Use at most N samples."),
@@ -179,11 +181,13 @@ REFERENCE_OPTIONS = (file_path_option(
                                                    "place of FP32."),)
 """The option of the reference that errors are computed against."""
 
+CONFIG_OPTION = file_path_option(FREQUENT, "--config", "config_path", metavar="FILE",
+                                 help="Start from a precision.json, or settings of trtexec, Polygraphy or ModelOpt.")
+FORCE_OPTION = _config_option("--force", is_flag=True, help="Accept a config of another network structure.")
+
 CONFIG_OPTIONS = (
-    file_path_option(
-        FREQUENT, "--config", "config_path", metavar="FILE",
-        help="Start from a precision.json, or settings of trtexec, Polygraphy or ModelOpt."),
-    _config_option("--force", is_flag=True, help="Accept a config of another network structure."),
+    CONFIG_OPTION,
+    FORCE_OPTION,
     _config_option("--other", metavar="PRECISION", default="fp16", show_default=True,
                    type=click.Choice(["fp32", "fp16", "bf16"]), help="Around quantized layers: fp32, fp16 or bf16."),
     _config_option(
@@ -314,7 +318,7 @@ SESSION_OPTIONS = (*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPT
                    *BUILDER_OPTIONS, *PRODUCTION_OPTIONS, *LIBRARY_OPTIONS, *CLUSTER_OPTIONS, *VERBOSE_OPTIONS)
 
 model_argument = click.argument("model", shell_complete=complete_files, is_eager=True,
-                                callback=make_option_check_callback(_require_model_file))
+                                callback=make_option_check_callback(require_model_file))
 """The argument MODEL. It is parsed before all options, so that a missing network is reported first."""
 precision_option = option_under_heading(
     FREQUENT, "--precision", metavar="PRECISION", type=click.Choice([precision.value for precision in REQUESTABLE]),
@@ -342,7 +346,7 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
     from trt_tui.options import Options
 
     values = {field.name: arguments[field.name] for field in fields(Options) if field.name in arguments}
-    values |= {"other": Precision(arguments["other"]), "production": _join_plugins(arguments),
+    values |= {"other": Precision(arguments.get("other", "fp16")), "production": _join_plugins(arguments),
                "compute_capability": _parse_compute_capability(arguments.get("compute_capability")),
                "tensor_ranges": _parse_tensor_ranges(arguments.get("tensor_ranges", ())),
                "preview": not arguments.get("no_preview", False)}

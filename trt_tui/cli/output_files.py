@@ -80,6 +80,28 @@ def check_new_calib_cache(arguments: Mapping[str, Any]) -> None:
     _check_output_path(path)
 
 
+def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:
+    """Returns the file and the runs of ``FILE.json[:RUN,...]``, without duplicates. No runs mean all runs.
+
+    Raises:
+        InputError: A run does not exist.
+    """
+    from trt_tui.core.data.dumps import split_dump_spec
+    from trt_tui.formatting import RUN_TITLES
+
+    if outputs_spec is None:
+        return None, ()
+    path, names = split_dump_spec(outputs_spec)
+    if not names and not outputs_spec.endswith(":"):
+        return outputs_spec, ()
+    runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
+    if unknown := [name for name in runs if name not in ("fp32", *RUN_TITLES)]:
+        raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
+                         f"available: {', '.join(('fp32', *RUN_TITLES))}",
+                         f"Name some of them with commas: --save-outputs {path}:fp32.")
+    return str(path), runs
+
+
 def check_input_files(arguments: dict[str, Any]) -> None:
     """Refuses missing files of references, stages and production inputs, before anything is opened. Their contents are
     read later.

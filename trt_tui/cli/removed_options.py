@@ -1,6 +1,9 @@
-"""The options of earlier releases that are gone, with the way round that an error names."""
+"""The options of earlier releases that are gone, with the way round that an error names, and commands with a new name.
+"""
 
 from collections.abc import Mapping
+
+import click
 
 from trt_tui.errors import InputError
 
@@ -25,6 +28,8 @@ REMOVED_OPTIONS: Mapping[str, str] = {
         "--hardware-compatibility": "--hardwareCompatibilityLevel=ampere+", "--sparsity": "--sparsity=enable",
         "--profile": "'--profile=1 --minShapes=X:MIN --optShapes=X:OPT --maxShapes=X:MAX'",
         "--quick": "--builderOptimizationLevel=0"}.items()},
+    **dict.fromkeys(("compare --threshold", "compare --model", "compare -o", "compare --output"),
+                    "Use trt-tui dumps FIRST SECOND, which has it."),
     "--script": "Use -o fix.json, then trt-tui export MODEL --config fix.json --format polygraphy -o fix.py. For a "
                 "fix.sh, use --format trtexec.",
     "--top-k": "Use --json OUT, which contains all tensors.",
@@ -56,3 +61,22 @@ def refuse_removed_metric(metric_spec: str) -> None:
     if metric_spec.startswith("detection:map"):
         raise InputError("trt-tui has no --metric=detection:map any more", "",
                          REMOVED_OPTIONS["--metric=detection:map"])
+
+
+def _is_dump(dump_spec: str) -> bool:
+    """Returns True if a path names a dump, whether it exists or not. The reader of dumps refuses pickles."""
+    from pathlib import Path
+
+    from trt_tui.core.data.array_files import PICKLE_SUFFIXES
+    from trt_tui.core.data.dumps import DUMP_SUFFIXES, split_dump_spec
+
+    suffix = split_dump_spec(dump_spec)[0].suffix.lower()
+    return suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(dump_spec).is_dir()
+
+
+def replace_old_spelling(words: list[str]) -> list[str]:
+    """Returns the words of a command line with the new name of a command on dumps, which a note names."""
+    if len(words) < 2 or words[0] not in ("compare", "inspect") or not _is_dump(words[1]):
+        return words
+    click.echo(f"Note: `trt-tui {words[0]}` of dumps is `trt-tui dumps` from 0.3 on; 0.4 has only that.", err=True)
+    return ["dumps", *words[1:]]

@@ -18,6 +18,7 @@ ParameterValues = Mapping[str, Any]
 
 _PRODUCTION_OPTIONS = ("plugins", "production")
 _ENGINE_OPTIONS = ("weak", "strict", "judge_at", "builds", *_PRODUCTION_OPTIONS, "compute_capability")
+_FIX_OPTIONS = ("output", "config_path", "force", "calib_cache")
 _DATA_OPTIONS = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
 
@@ -63,7 +64,8 @@ INEFFECTIVE_OPTIONS = (
                        "--scheduler already selects where measurements run",
                            "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(
-        ("open", "compare", "search", "build", "export"), ("force", ), lambda values: not _get_config_paths(values),
+        ("open", "compare", "search", "build", "export", "dumps"), ("force", ),
+        lambda values: not _get_config_paths(values),
         "it allows a config of another network structure, and no config is named",
             "Name one with --config, or leave it out."),
     IneffectiveOptions(("open", "compare", "search", "build", "export"), ("other", ),
@@ -84,6 +86,12 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],
                        "it needs --outputs, the outputs of production for these inputs",
                        "Name them with --outputs, or leave it out."),
+    IneffectiveOptions(("dumps", ), ("threshold", "network", "json_path", *_FIX_OPTIONS),
+                       lambda values: values["second"] is None, "one dump is listed", "Name two, or leave it out."),
+    IneffectiveOptions(("dumps", ), _FIX_OPTIONS, lambda values: values["network"] is None,
+                       "a fix is made for a network", "Name the network with --model, or leave it out."),
+    IneffectiveOptions(("dumps", ), ("calib_cache", ), lambda values: values["output"] is None,
+                       "-o takes ranges from it, and is not named", "Add -o precision.json, or leave it out."),
     IneffectiveOptions(("build", ), ("weak", "strict", *_PRODUCTION_OPTIONS, "compute_capability", "backend"),
                        _builds_no_engine, "no engine is built",
                        "Name an engine with -o model.engine, or leave it out."),
