@@ -255,7 +255,7 @@ def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
 def test_the_front_keeps_what_nothing_beats(files):
     session = SessionState(Options(files[0]))
     data, backend = DataSummary("x.npz", 8, 8, 8, False), BackendSummary("ONNX Runtime", "1", "CPU", False)
-    session.opened_network = ev.NetworkOpened(1, open_network(files[0]).build_outline(), (), data, backend)
+    session._opened_network = ev.NetworkOpened(1, open_network(files[0]).build_outline(), (), data, backend)
     session.target = parse_target("sqnr>=20")
     for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):
         config = session.config.with_group_precision(session.outline.groups[:count], Precision.FP32)

@@ -770,7 +770,7 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
     broken = replace(both, outputs={"boxes": OutputErrors(ErrorMetrics(nan=1)), "scores": scores})
     assert column.text(RunRow(broken)) == "NaN boxes"
     judged = session.judged_outputs[0]
-    session.opened_network = replace(session.opened_network, judged_outputs=(
+    session._opened_network = replace(session.opened_network, judged_outputs=(
         replace(judged, name="boxes"), replace(judged, name="scores")))
     in_files = [replace(both, outputs={"boxes": boxes, "scores": replace(
         scores, worst_index=index, worst_file="part17.npz", worst_sqnr_db=-3.2)}) for index in (12345, 6)]

@@ -47,22 +47,20 @@ class ChangeHistory:
     """The states of a session with undo and redo.
 
     An undo never loses the current state; only a new change after an undo loses the undone ones.
+
+    Attributes:
+        state: The current state. Changes that are not the user's replace it, without an undo step.
     """
 
     def __init__(self, initial_config: PrecisionConfig) -> None:
         self._past: list[UserState] = []
         self._future: list[UserState] = []
-        self._current = UserState(initial_config)
+        self.state = UserState(initial_config)
 
     @property
     def current(self) -> PrecisionConfig:
         """The config of the current state."""
-        return self._current.config
-
-    @property
-    def state(self) -> UserState:
-        """The current state."""
-        return self._current
+        return self.state.config
 
     def push_config(self, config: PrecisionConfig) -> bool:
         """Makes a config the current one, as `push_state` does with a state in which only the config differs."""
@@ -73,32 +71,26 @@ class ChangeHistory:
 
         If it does not differ, no undo step is added, and only the reasons are replaced.
         """
-        if state == self.state:
-            self.replace_state(state)
-            return False
-        self._past.append(self._current)
-        self._future.clear()
-        self._current = state
-        return True
-
-    def replace_state(self, state: UserState) -> None:
-        """Replaces the current state without an undo step, for changes that are not the user's."""
-        self._current = state
+        is_changed = state != self.state
+        if is_changed:
+            self._past.append(self.state)
+            self._future.clear()
+        self.state = state
+        return is_changed
 
     def undo(self) -> bool:
         """Restores the previous state. Returns True if there was a previous state."""
-        if not self._past:
-            return False
-        self._future.append(self._current)
-        self._current = self._past.pop()
-        return True
+        return self._restore_last_state(self._past, self._future)
 
     def redo(self) -> bool:
         """Restores the state that was undone last. Returns True if there was an undone state."""
-        if not self._future:
+        return self._restore_last_state(self._future, self._past)
+
+    def _restore_last_state(self, states: list[UserState], other_states: list[UserState]) -> bool:
+        if not states:
             return False
-        self._past.append(self._current)
-        self._current = self._future.pop()
+        other_states.append(self.state)
+        self.state = states.pop()
         return True
 
     def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
@@ -109,17 +101,17 @@ class ChangeHistory:
                 chosen_names={change_config(config): name for config, name in state.chosen_names.items()})
 
         self._past, self._future = list(map(change_state, self._past)), list(map(change_state, self._future))
-        self._current = change_state(self._current)
+        self.state = change_state(self.state)
 
     def snapshot(self) -> tuple[list[UserState], UserState, list[UserState]]:
         """Returns the past states (oldest first), the current state, and the undone states (the next redo last)."""
-        return list(self._past), self._current, list(self._future)
+        return list(self._past), self.state, list(self._future)
 
     @classmethod
     def from_snapshot(cls, past: list[UserState], current: UserState, future: list[UserState]) -> ChangeHistory:
         """Builds a history from the result of `snapshot`."""
         history = cls(current.config)
-        history._past, history._current, history._future = list(past), current, list(future)
+        history._past, history.state, history._future = list(past), current, list(future)
         return history
 
     @property

@@ -12,6 +12,7 @@ from pathlib import Path
 import platformdirs
 from filelock import FileLock, Timeout
 
+from trt_tui.core.data.input_files import FileStamp, read_file_stamp
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
 from trt_tui.files.damaged_files import rename_damaged_file
@@ -44,21 +45,8 @@ class _SessionFile:
 
     path: Path
     modified_ns: int
-    version: FileVersion
+    version: FileStamp | None
     saved_session: SavedSession
-
-
-FileVersion = tuple[int, int, int] | None
-"""Inode, modification time and size of a file; None for a file that does not exist. Each save gives another version."""
-
-
-def _find_file_version(path: Path) -> FileVersion:
-    """Returns the version of a file on disk."""
-    try:
-        status = path.stat()
-    except OSError:
-        return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 class SessionFolder:
@@ -82,7 +70,7 @@ class SessionFolder:
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
         self.load_failures: list[str] = []
         self._path: Path | None = None
-        self._version: FileVersion = None
+        self._version: FileStamp | None = None
         self._other_sessions: list[_SessionFile] = []
         self._lock: FileLock | None = None
 
@@ -120,7 +108,7 @@ class SessionFolder:
         files = []
         for path in self.folder.glob(f"{_session_file_stem(structure_hash)}*.json"):
             try:
-                modified_ns, version = path.stat().st_mtime_ns, _find_file_version(path)
+                modified_ns, version = path.stat().st_mtime_ns, read_file_stamp(path)
                 saved = read_session_file(path)
             except (OSError, InputError) as error:
                 self._record_load_failure(path, getattr(error, "cause", "") or str(error))
@@ -206,12 +194,12 @@ class SessionFolder:
         """Writes the session to its file. A full or read-only disk is ignored, so that the work can go on."""
         if self._path is None:
             self._lock_unused_file(structure_hash)
-        elif _find_file_version(self._path) not in (self._version, None):
+        elif read_file_stamp(self._path) not in (self._version, None):
             self._lock_unused_file(structure_hash)
         if self._path is not None:
             with contextlib.suppress(InputError):
                 write_file_atomically(self._path, encode_session(saved_session), is_private=True)
-                self._version = _find_file_version(self._path)
+                self._version = read_file_stamp(self._path)
 
     def _record_load_failure(self, path: Path, cause: str) -> None:
         self.load_failures.append(f"The session saved in {path} cannot be loaded and is left as it is: {cause}.")
@@ -235,7 +223,7 @@ class SessionFolder:
         ]
         return [self.folder / f"{name}.json" for name in names]
 
-    def _lock_session_file(self, path: Path, version: FileVersion) -> str | None:
+    def _lock_session_file(self, path: Path, version: FileStamp | None) -> str | None:
         """Locks a session file for this program.
 
         Args:

@@ -136,10 +136,6 @@ class SessionState:
             raise NotReadyError("nothing is open yet", "", "Wait for the network.")
         return self._opened_network
 
-    @opened_network.setter
-    def opened_network(self, event: ev.NetworkOpened) -> None:
-        self._opened_network = event
-
     @property
     def outline(self) -> NetworkOutline | None:
         return self._opened_network.outline if self._opened_network is not None else None
@@ -280,7 +276,7 @@ class SessionState:
 
         Changes since the last step that the user did not make, such as the first target, are no steps of their own.
         """
-        self.history.replace_state(self.user_state)
+        self.history.state = self.user_state
         yield
         if self.history.push_state(self.user_state):
             self.save_session()
