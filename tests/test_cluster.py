@@ -36,7 +36,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs import search_evaluator
+from trt_tui.jobs import search_job
 from trt_tui.jobs.engine import BuildOutput, BuildTask
 from trt_tui.jobs.engine_preview import PreviewClient, PreviewTask
 from trt_tui.jobs.store import ResultCache, ResultStore
@@ -185,9 +185,9 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
     workspace.calibration = Calibration("minmax", 8, "", ranges_of(workspace))
     request, report = rq.FindMixedPrecisionConfig(INT8, ("sqnr>=40",)), SimpleNamespace(wake=running.woken.set)
     with mock.patch.object(workspace, "worker_pool",
-                           running.hired), mock.patch.object(search_evaluator, "MIN_PARALLEL_S", 0.0):
+                           running.hired), mock.patch.object(search_job, "MIN_PARALLEL_S", 0.0):
         run_to_end(
-            search_evaluator.SearchEvaluator(
+            search_job.SearchEvaluator(
                 workspace, store, report, request).measure_accuracies_in_parallel(lambda count: configs[:count]))
     found = [store.load_result(workspace, "verdict", config, Accuracy) for config in configs]
     assert all(found[:2]) and not any(found[2:])  # one for each worker

@@ -45,10 +45,10 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.core.search import ReductionStep, SearchOutcome, SearchSpace
 from trt_tui.formatting import milliseconds_text
-from trt_tui.jobs import engine, scheduler, search_evaluator
+from trt_tui.jobs import engine, scheduler, search_job
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.search_engines import LatencyModel
+from trt_tui.jobs.search_job import LatencyModel
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 
@@ -260,13 +260,13 @@ def test_workers_measure_what_a_search_may_request_next(options, tmp_path, first
     worker.workspace.worker_pool = SimpleNamespace(
         failure_reason="", count_workers=lambda: 3, take_new_messages=list,
         make_executor=lambda workspace, *more: LocalExecutor(workspace))
-    monkeypatch.setattr(search_evaluator, "MIN_PARALLEL_S", 0.0)
+    monkeypatch.setattr(search_job, "MIN_PARALLEL_S", 0.0)
 
     def measure(workspace, store, reporter, configs, urgency):
         ahead.append(configs)
         yield urgency
 
-    monkeypatch.setattr(search_evaluator, "measure_accuracies_in_parallel", measure)
+    monkeypatch.setattr(search_job, "measure_accuracies_in_parallel", measure)
     ended = found(worker.answer(GOAL))
     tried = [ended.result.config, *ended.pareto_configs.values()]
     assert max(map(len, ahead)) == 3 and all(len(set(configs)) == len(configs) for configs in ahead)
@@ -524,7 +524,7 @@ def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_bui
         yield
 
     for name in ("preview_config", "preview_engine"):
-        monkeypatch.setattr(search_evaluator.SearchEvaluator, name, preview)
+        monkeypatch.setattr(search_job.SearchEvaluator, name, preview)
     worker = with_builder(0.0, lambda config: 1.0 if config.precision_of(worker.network.get_group(
         unused)) is Precision.INT8 else latency_ms)
     changed = INT8.with_group_precision([worker.network.get_group(unused)], Precision.FP16)
@@ -552,7 +552,7 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
         yield
 
     for name in ("preview_config", "preview_engine"):
-        monkeypatch.setattr(search_evaluator.SearchEvaluator, name, preview)
+        monkeypatch.setattr(search_job.SearchEvaluator, name, preview)
     start = engine.judge_worst_engine
 
     def failing(builder, config):
@@ -582,8 +582,8 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
 
     goal = replace(GOAL, tolerances=(tolerance,), try_zero_cost=False, try_ranges=False)
     plain = found(opened().answer(goal))
-    monkeypatch.setattr(search_evaluator.SearchEvaluator, "preview_engine", preview)
-    monkeypatch.setattr(search_evaluator.SearchEvaluator, "preview_config", without_preview)
+    monkeypatch.setattr(search_job.SearchEvaluator, "preview_engine", preview)
+    monkeypatch.setattr(search_job.SearchEvaluator, "preview_config", without_preview)
     ended = found(opened().answer(replace(goal, use_preview=True)))
     assert asked[0] == plain.result.config and plain.result.is_met and ended.result.is_met
     if idle_place is None:
@@ -621,7 +621,7 @@ def looked_into(monkeypatch):
             better = OutputErrors(replace(one.errors, sqnr_db=(one.errors.sqnr_db or 0) + 20 * sound))
             return EngineErrors(how, groups, (), 4, replace(verdict, outputs={name: better}) if how == MARKED else None)
 
-        monkeypatch.setattr(search_evaluator.SearchEvaluator, "measure_engine_errors", inside)
+        monkeypatch.setattr(search_job.SearchEvaluator, "measure_engine_errors", inside)
 
     return look
 

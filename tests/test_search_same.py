@@ -16,7 +16,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search.search import Search
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs import search_evaluator, search_job
+from trt_tui.jobs import search_job
 from trt_tui.session.search_status import SearchStatus, evaluation_table, make_search_request
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -143,7 +143,7 @@ def exports(opened, monkeypatch):
                 for name, one in verdict.outputs.items()}
             return ExportedRun(replace(verdict, outputs=outputs, intervals=None), "ONNX Runtime 1 CPU", "cpu")
 
-        monkeypatch.setattr(search_evaluator, "execute_exported_file", execute)
+        monkeypatch.setattr(search_job, "execute_exported_file", execute)
         return opened
     return make
 
@@ -215,7 +215,7 @@ def test_an_export_that_yields_nan_is_no_margin(exports, monkeypatch):
         return ExportedRun(Accuracy({"logits": OutputErrors(ErrorMetrics(nan=4))}, samples=12), "ONNX Runtime 1 CPU",
                            "cpu")
 
-    monkeypatch.setattr(search_evaluator, "execute_exported_file", execute)
+    monkeypatch.setattr(search_job, "execute_exported_file", execute)
     ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",))))
     assert ended.exported.is_met is False and "4 NaN or Inf" in ended.exported.exported_result_text and len(
         ended.remarks) <= 1
@@ -228,7 +228,7 @@ def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
         yield urgency
         return ExportedRun(None, "ONNX Runtime 1 CPU", "cpu", missing_reason="it has no kernel for BF16")
 
-    monkeypatch.setattr(search_evaluator, "execute_exported_file", execute)
+    monkeypatch.setattr(search_job, "execute_exported_file", execute)
     request = make_search_request(INT8, ("sqnr>=40",))
     ended = found(worker.answer(request))
     assert SearchStatus(request, end_event=ended).is_target_met and ended.target_outcome.outcome.value == "PASS?"

@@ -1,63 +1,614 @@
-"""The search as a job: the search proposes configs, an evaluator measures them, and engines confirm the result."""
+"""The search as a job: the search proposes configs, an evaluator measures them, and engines confirm the result.
+
+An engine may deviate from its simulation by more than rounding explains. Such a deviation is not used as a margin. A
+kernel computes something else, and raising more layers avoids that kernel only by chance. Errors inside the engine show
+the group at which the deviation begins. Fusion barriers around that group then prevent the kernel from being chosen. If
+a marked engine agrees with the simulation, its barriers are used instead, halved as long as one half suffices.
+"""
 
 import copy
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import (
+    Callable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
+from dataclasses import (
+    dataclass,
+    field,
+    replace,
+)
+from functools import (
+    partial,
+)
 
-from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
-from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
-from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, Caveat, EngineResult, ExportedResult
-from trt_tui.core.measure.target import Target, parse_target
+import numpy as np
+
+from trt_tui.core.calibration.calibration import (
+    Calibration,
+    select_ranges_for_type,
+)
+from trt_tui.core.data.batches import (
+    SampleName,
+)
+from trt_tui.core.data.held_out import (
+    MIN_HELD_OUT_SAMPLES,
+    MIN_SEARCH_SAMPLES,
+)
+from trt_tui.core.data.samples import (
+    JudgedFeeds,
+)
+from trt_tui.core.engines.fallback_ladder import (
+    unrequested_precisions_text,
+)
+from trt_tui.core.engines.preview import (
+    Preview,
+)
+from trt_tui.core.lowering.lowering_checks import (
+    no_lower_precision_reason,
+    reduces_precision,
+)
+from trt_tui.core.measure.engine_agreement import (
+    ACCUMULATION_GAP_DB,
+    find_engine_divergence,
+    sqnr_gap_of_engine_db,
+)
+from trt_tui.core.measure.results import (
+    FP32_ENGINE,
+    MARKED,
+    Accuracy,
+    Caveat,
+    EngineErrors,
+    EngineResult,
+    ExportedResult,
+    ExportedRun,
+    GroupErrors,
+)
+from trt_tui.core.measure.shares import (
+    GroupSensitivity,
+    sensitivity_from_sweep,
+)
+from trt_tui.core.measure.target import (
+    Target,
+    parse_target,
+)
 from trt_tui.core.measure.target_outcome import (
     HeldOutResult,
+    HeldOutValue,
     Outcome,
     TargetOutcome,
     TargetResult,
     check_targets,
     judge_accuracy,
 )
-from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval, remove_unused_qdq
-from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
-from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
-from trt_tui.core.moves.config import MoveKey, PrecisionConfig
-from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.known_defects import match_known_defects
-from trt_tui.core.network.target_release import BuildTarget
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
-from trt_tui.core.search.pareto import pareto_front
-from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP
-from trt_tui.core.search.space import find_added_moves
-from trt_tui.core.search.trials import TrialKey
-from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.formatting import counted_noun_text, duration_text, milliseconds_text, name_list_text
-from trt_tui.jobs import events as ev
-from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibration import ensure_ranges
-from trt_tui.jobs.check_command import CheckResult, validate_check_command
-from trt_tui.jobs.comparison import send_reference_metric
-from trt_tui.jobs.engine import build_and_send_engine
-from trt_tui.jobs.executions import execute_exported_file
-from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.search_engines import (
-    LatencyModel,
-    add_barriers,
-    config_without_ranges,
-    count_macs,
-    engine_gap_text,
-    is_unexplained_gap,
-    list_group_times,
-    triage_engine,
+from trt_tui.core.measure.unused_qdq import (
+    PREVIEW_REASON,
+    QdqRemoval,
+    remove_unused_qdq,
 )
-from trt_tui.jobs.search_evaluator import SearchEvaluator
-from trt_tui.jobs.steps import Steps, Urgency
-from trt_tui.jobs.store import ResultStore
-from trt_tui.workspace import Workspace
+from trt_tui.core.measure.zero_cost_kind import (
+    TrialBudget,
+    ZeroCostKind,
+)
+from trt_tui.core.measure.zero_cost_kinds import (
+    list_searched_stages,
+)
+from trt_tui.core.moves.config import (
+    MoveKey,
+    PrecisionConfig,
+)
+from trt_tui.core.moves.layer_moves import (
+    BarrierMove,
+    RangeMove,
+)
+from trt_tui.core.moves.move import (
+    Move,
+)
+from trt_tui.core.moves.zero_cost_checks import (
+    replace_file_precision,
+)
+from trt_tui.core.network.known_defects import (
+    match_known_defects,
+)
+from trt_tui.core.network.layers import (
+    FusionGroup,
+    NetworkOutline,
+)
+from trt_tui.core.network.network import (
+    Network,
+)
+from trt_tui.core.network.target_release import (
+    BuildTarget,
+)
+from trt_tui.core.quantized_types import (
+    QUANTIZED_TYPES,
+)
+from trt_tui.core.search import (
+    TOP_DOWN_METHODS,
+    Search,
+    SearchSpace,
+    Trial,
+    ZeroCostEffort,
+)
+from trt_tui.core.search.pareto import (
+    pareto_front,
+)
+from trt_tui.core.search.search import (
+    ALONE_STEP,
+    COMBINED_STEP,
+    RANGES_STEP,
+)
+from trt_tui.core.search.space import (
+    find_added_moves,
+)
+from trt_tui.core.search.trials import (
+    TrialKey,
+)
+from trt_tui.errors import (
+    CancelledError,
+    InputError,
+    TrtTuiError,
+)
+from trt_tui.files.scratch import (
+    create_scratch_folder,
+)
+from trt_tui.formatting import (
+    add_decibel_unit,
+    counted_noun_text,
+    decibels_text,
+    duration_text,
+    milliseconds_text,
+    name_list_text,
+)
+from trt_tui.jobs import (
+    events as ev,
+)
+from trt_tui.jobs import (
+    requests as rq,
+)
+from trt_tui.jobs.calibration import (
+    ensure_ranges,
+    measure_ranges_by_method,
+)
+from trt_tui.jobs.check_command import (
+    CheckResult,
+    run_check_command,
+    shown_error_text,
+    validate_check_command,
+    write_check_files,
+)
+from trt_tui.jobs.comparison import (
+    add_metric_intervals,
+    load_group_errors,
+    measure_accuracies_in_parallel,
+    measure_final_accuracy,
+    run_group_sweep,
+    send_group_errors,
+    send_reference_metric,
+)
+from trt_tui.jobs.engine import (
+    build_and_send_engine,
+    build_engines_in_parallel,
+    get_engine,
+    send_engine_errors,
+)
+from trt_tui.jobs.engine_preview import (
+    PreviewClient,
+    is_tensorrt_rtx_installed,
+    preview_mismatch_reason,
+)
+from trt_tui.jobs.executions import (
+    execute_exported_file,
+)
+from trt_tui.jobs.scheduler import (
+    JobReporter,
+    take_last_value,
+)
+from trt_tui.jobs.steps import (
+    Steps,
+    Urgency,
+    override_urgency,
+)
+from trt_tui.jobs.store import (
+    ResultStore,
+)
+from trt_tui.jobs.what_if import (
+    propose_zero_cost_moves,
+)
+from trt_tui.workspace import (
+    Workspace,
+    can_run_engines,
+)
+
+MIN_PARALLEL_S = 0.1
+"""The duration in seconds of one accuracy measurement from which workers measure further configs in advance."""
+
+
+class SearchEvaluator:
+    """The measurements of a search in its workspace.
+
+    Attributes:
+        can_build: True if engines can run here.
+        feed_index: The only feed of the search; None for all feeds, or if the worst sample is not known yet.
+
+    Raises:
+        InputError: The selected sample does not exist, or it does not judge the search.
+    """
+
+    def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter,
+                 request: rq.FindMixedPrecisionConfig) -> None:
+        self.workspace, self.store, self.reporter, self.request = workspace, store, reporter, request
+        builder = workspace.builder
+        self.can_build = builder is not None and can_run_engines(builder, workspace.plan.settings)
+        self.feed_index: int | None = None
+        if request.sample not in ("", "worst"):
+            name = SampleName.from_text(request.sample)
+            assert name is not None, "the text was checked"
+            self.feed_index, _ = workspace.data_sets.judged_samples.find_sample(name)
+            if self.feed_index not in workspace.feeds:
+                raise InputError(f"sample {name} cannot be searched on", "it calibrates",
+                                 "Name another sample, or calibrate on other data with --calib-data.")
+        feeds = workspace.feeds  # those that calibrate are searched at the end, unless nothing is measured then
+        self._searched_feeds = feeds.searched_feeds if len(feeds) == 1 else ()
+        self._max_duration_s = 0.0
+        self._shown_check_errors = ""
+        self._has_named_file_layers = False
+
+    # -- accuracies -----------------------------------------------------------------------------------------------
+
+    def measure_accuracy(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        """Returns the accuracy of a config on all samples of the search, or on the batch of the selected sample."""
+        workspace = self.workspace
+        if not self.request.sample:
+            return (yield from self._measure_accuracy_on_all_samples(config))
+        if self.feed_index is None:
+            full_accuracy = yield from self._measure_accuracy_on_all_samples(self.request.config)
+            worst, feeds = full_accuracy.worst_sample_errors, workspace.feeds
+            name = worst.worst_sample if worst is not None else None
+            worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
+            self.feed_index = worst_feed if worst_feed in feeds else feeds[0]
+            self._searched_feeds = () if worst_feed in feeds else (worst_feed,)
+        return (yield from override_urgency(Urgency.SEARCH, take_last_value(workspace.analysis.measure_accuracy(
+            config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)))))
+
+    def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
+        start_time = time.monotonic()
+        accuracy = yield from measure_final_accuracy(self.workspace, self.store, self.reporter, config, Urgency.SEARCH)
+        self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
+        return accuracy
+
+    def measure_accuracies_in_parallel(self,
+                                       choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+        """Measures the requested config in parallel with configs that may be requested next, if there are workers.
+
+        Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
+        takes longer.
+
+        Args:
+            choose_configs: A function that returns up to a number of configs, the requested config first.
+        """
+        worker_pool = self.workspace.worker_pool
+        if (worker_pool is None or worker_pool.failure_reason or self.request.sample
+                or self._max_duration_s < MIN_PARALLEL_S):
+            return
+        worker_count = worker_pool.count_workers()
+        if worker_count > 1 and self.store.load_result(self.workspace, "verdict", choose_configs(1)[0],
+                                                       Accuracy) is None:
+            yield from measure_accuracies_in_parallel(self.workspace, self.store, self.reporter,
+                                                      choose_configs(worker_count), Urgency.SEARCH)
+
+    def measure_metric_interval(self, config: PrecisionConfig) -> Steps[Accuracy | None]:
+        """Returns the accuracy of a config on all samples with the confidence interval of the metric."""
+        yield from override_urgency(Urgency.SEARCH, add_metric_intervals(self.workspace, self.store, self.reporter,
+                                                                         {"config": config}))
+        return self.store.load_result(self.workspace, "verdict", config, Accuracy)
+
+    def measure_held_out_samples(self, config: PrecisionConfig, accuracy: Accuracy | None,
+                                 targets: Sequence[Target]) -> Steps[HeldOutResult | None]:
+        """Returns the accuracy of a result on samples that the search has not used; None if there are too few.
+
+        Samples that calibrate the start of the search judge a result without measured ranges.
+
+        Args:
+            accuracy: The accuracy on the samples of the search.
+        """
+        workspace, analysis = self.workspace, self.workspace.analysis
+        others = workspace.held_out if self.feed_index is None else [
+            index for index in workspace.feeds if index != self.feed_index]
+        calibrating, is_calibrated = workspace.feeds.searched_feeds, workspace.is_calibrated_on_data(config)
+        feed_indices = JudgedFeeds.from_indices(
+            sorted((*others, *(() if is_calibrated else calibrating))),
+            calibrating if is_calibrated and self.feed_index is not None else ())
+        if not feed_indices or not targets:
+            return None
+        held_out_targets = tuple(targets)
+        if any(target.kind == "metric" for target in targets):
+            for index in feed_indices:
+                analysis.get_reference_outputs(index)
+                yield Urgency.SEARCH
+            base = analysis.measure_reference_metric(feed_indices)
+            held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
+        partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
+        held_out_accuracy = yield from self.reporter.follow(take_last_value(partials, "held-out samples"),
+                                                            Urgency.SEARCH)
+        selection_count = (workspace.judged_sample_count if self.feed_index is None else
+                           workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index))
+        values = tuple(
+            HeldOutValue(held_out_target.text, *_value_and_interval_texts(target, accuracy),
+                         *_value_and_interval_texts(held_out_target, held_out_accuracy))
+            for target, held_out_target in zip(targets, held_out_targets, strict=True))
+        return HeldOutResult(check_targets(held_out_targets, held_out_accuracy), held_out_accuracy.samples,
+                             selection_count, values)
+
+    # -- groups, changes and ranges -------------------------------------------------------------------------------
+
+    def measure_sensitivities(self, config: PrecisionConfig,
+                              group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
+        """Returns the sensitivities of some groups of a config, by name.
+
+        All groups are measured on a few samples, and groups that may matter on more. The groups are in network order,
+        independent of known errors.
+        """
+        sweep = yield from run_group_sweep(
+            self.workspace, self.store, self.reporter, config, "alone", "sensitivity of each layer",
+            lambda *_: Urgency.SEARCH, group_order=group_names, feed_indices=self.workspace.feeds, reduces_groups=True)
+        return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
+
+    def propose_zero_cost_moves(self, config: PrecisionConfig, kind: ZeroCostKind,
+                                budget: TrialBudget) -> dict[str, PrecisionConfig]:
+        """Returns the configs with further zero-cost moves of a kind, by the label of the moves.
+
+        Args:
+            budget: The budget of the configs that are simulated to measure the moves.
+        """
+        workspace, leaves_file = self.workspace, False
+        if workspace.network.source_model is not None:
+            try:
+                ensure_ranges(workspace, self.store, self.reporter,
+                              [replace_file_precision(config, workspace.network.groups)])
+                leaves_file = True
+            except InputError as error:
+                if not self._has_named_file_layers:
+                    self.reporter.send(ev.LogMessage(
+                        self.reporter.job, "Zero-cost changes are not tried on layers in file precision: "
+                                           f"{error.title}.", "warning"))
+                self._has_named_file_layers = True
+        proposals = propose_zero_cost_moves(
+            workspace, self.store, self.reporter, workspace.network.groups, config, [kind],
+            reason=f"search:{self.request.method}", may_replace_file_precision=leaves_file,
+            in_separate_pass=True, budget=budget)
+        return {proposal.label: proposal.config for proposal in proposals}
+
+    def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
+                                   config: PrecisionConfig) -> dict[str, dict[str, float]]:
+        """Returns the ranges (amax) of other range methods for the quantized tensors of some groups, by tensor and
+        method. Ranges equal to the current range are left out."""
+        method_ranges = measure_ranges_by_method(self.workspace, self.reporter, groups, config, in_separate_pass=True)
+        other_ranges: dict[str, dict[str, float]] = {}
+        for group in groups:
+            precision = config.precision_of(group)
+            current = select_ranges_for_type(self.workspace.ranges, QUANTIZED_TYPES[precision])
+            for tensor in dict.fromkeys(site.tensor for site in group.calibrated_qdq_sites(precision)):
+                other_ranges[tensor] = {method: amax for method, amax in method_ranges[tensor].items()
+                                        if amax != current.get(tensor)}
+        return other_ranges
+
+    # -- engines and files ----------------------------------------------------------------------------------------
+
+    def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
+        """Returns the engine of a config, measured as built; from the store if it was built before.
+
+        Its simulated accuracy is sent too.
+        """
+        accuracy = yield from self.measure_accuracy(config)
+        self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
+        return (yield from get_engine(self.workspace, self.store, self.reporter, config))
+
+    def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
+        """Returns the errors inside the engine of a config; None if there is no engine.
+
+        A marked engine is measured if the release has no debug tensors.
+        """
+        builder = self.workspace.builder
+        use_marked_engine = builder is None or not builder.capabilities.debug_tensors
+        return send_engine_errors(self.workspace, self.store, self.reporter, config, use_marked_engine)
+
+    def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
+        """Returns the simulated errors at the groups of a config, by group name."""
+        yield from send_group_errors(self.workspace, self.store, self.reporter, {"config": config}, Urgency.SEARCH)
+        return load_group_errors(self.workspace, self.store, config,
+                                 self.workspace.find_group_error_feeds(config)) or {}
+
+    def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
+        """Executes the exported file of a config on the samples of the search. Returns the result."""
+        feed_indices = None if self.feed_index is None else [self.feed_index]
+        exported_run = yield from execute_exported_file(self.workspace, self.store, self.reporter, config,
+                                                        Urgency.SEARCH, feed_indices)
+        if feed_indices is None:
+            self.reporter.send(ev.ExportedFileExecuted(self.reporter.job, config, exported_run))
+        return exported_run
+
+    def preview_config(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns the preview of a config; None if no preview is possible here. Weakly typed releases have none."""
+        if not is_tensorrt_rtx_installed() or preview_mismatch_reason(self.workspace):
+            return None
+        preview = yield from self._make_preview_client().preview_config(config)
+        return preview if preview.refusal is None else None
+
+    def preview_engine(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns the preview of a config with the effects of its moves; None if no preview is possible here."""
+        preview = yield from self.preview_config(config)
+        if preview is None or preview.ineffective_groups is not None:
+            return preview
+        return (yield from self._make_preview_client().add_move_effects(config, preview))
+
+    def _make_preview_client(self) -> PreviewClient:
+        return PreviewClient(self.workspace, self.store, self.reporter, self.workspace.ranges)
+
+    def run_check_command(self, config: PrecisionConfig) -> Steps[CheckResult]:
+        """Runs the check command on a config, once while the network is open.
+
+        The result is not stored on disk, since files that the command reads may change.
+        """
+        workspace, command = self.workspace, self.request.check_command or ""
+        key = self.store.make_result_key(workspace, "check", config, command)
+        result = workspace.check_results.get(key)
+        if result is None:
+            arrays_by_tensor: dict[str, list[np.ndarray]] = {}
+            for outputs in workspace.analysis.execute_config(config, workspace.ranges, workspace.feeds):
+                for tensor, array in outputs.items():
+                    arrays_by_tensor.setdefault(tensor, []).append(np.atleast_1d(array))
+                yield Urgency.SEARCH
+            joined = {tensor: np.concatenate(arrays) for tensor, arrays in arrays_by_tensor.items()}
+            with create_scratch_folder() as scratch_folder:
+                (folder := scratch_folder / "check").mkdir()
+                write_check_files(folder, workspace.network, config, workspace.calibration or Calibration(),
+                                  workspace.ranges, joined)
+                result = yield from run_check_command(command, folder, self.reporter.wake)
+                self._show_check_errors(config, result, shown_error_text(folder))
+            workspace.check_results[key] = result
+        yield Urgency.SEARCH
+        return result
+
+    def _show_check_errors(self, config: PrecisionConfig, result: CheckResult, error_text: str) -> None:
+        """Sends the stderr of a failed check or an uncertain pass, unless the last such check had the same text."""
+        if not result.failure_reason + result.doubt_reason or error_text in ("", self._shown_check_errors):
+            return
+        count = len(config.find_raised_groups(self.workspace.network))
+        self.reporter.send(ev.LogMessage(
+            self.reporter.job, f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}", "note"))
+        self._shown_check_errors = error_text
+
+
+def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tuple[str, str]:
+    """Returns the value that a target bounds and its confidence interval as texts; "" if they are unknown."""
+    if accuracy is None:
+        return "", ""
+    return target.measured_value_text(accuracy), target.confidence_interval_text(accuracy)
+
+
+TRIAGE_REASON = "search:triage"
+"""The reason stored in fusion barriers that the triage of a search has added."""
+
+
+# -- latencies -------------------------------------------------------------------------------------------------------
+
+
+def count_macs(network: NetworkOutline, group_names: Iterable[str]) -> dict[str, float]:
+    """Returns the multiply-accumulates of some groups; 0 if they are unknown."""
+    return {name: float(sum(network.get_layer(layer).macs or 0 for layer in network.get_group(name).layers))
+            for name in group_names}
+
+
+def list_group_times(engine: EngineResult, group_names: Iterable[str]) -> dict[str, float]:
+    """Returns the time in ms of each group in an engine, without groups whose layers were not timed."""
+    return {name: ms for name in group_names if name in engine.implementations
+            and (ms := engine.implementations[name].latency_ms) is not None}
+
+
+def config_without_ranges(config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config without its ranges and measured moves, which do not affect latency."""
+    return config.without_moves(RangeMove).without_measured_moves()
+
+
+@dataclass
+class LatencyModel:
+    """The latencies of configs, estimated from the engines of a search.
+
+    The difference between the median latencies of the start engine and the engine with all candidates raised is divided
+    among the raised groups. The division follows the differences of their engine layers' times, or the
+    multiply-accumulates of the groups if layers were not timed. A group in an intermediate precision gets a fraction of
+    its part, by the bytes of a value (`Precision.value_bytes`). The estimate is exact for every measured config.
+
+    Attributes:
+        measured: The latencies in ms of the engines built as requested, by `config_without_ranges`.
+    """
+
+    measured: dict[PrecisionConfig, float] = field(default_factory=dict)
+
+    def fit(self, search_space: SearchSpace, start_engine: EngineResult, raised_engine: EngineResult) -> None:
+        """Fits the model to two timed engines: that of the start config, and that with all candidates raised."""
+        assert start_engine.latency_ms is not None and raised_engine.latency_ms is not None, "both are timed"
+        self._search_space, names = search_space, search_space.candidates
+        self._end_points = {0.0: start_engine.latency_ms[0], 1.0: raised_engine.latency_ms[0]}
+        start_ms, raised_ms = list_group_times(start_engine, names), list_group_times(raised_engine, names)
+        self._weights = {name: max(0.0, raised_ms[name] - start_ms[name]) if name in start_ms.keys() & raised_ms.keys()
+                         else 0.0 for name in names}
+        if not any(self._weights.values()):
+            self._weights = count_macs(search_space.network, names)
+
+    def estimate(self, config: PrecisionConfig) -> float:
+        """Returns the latency of a config in ms."""
+        if (measured_ms := self.measured.get(config_without_ranges(config))) is not None:
+            return measured_ms
+        measured_points = {self._raised_time_fraction(other): latency for other, latency in self.measured.items()}
+        points = self._end_points | {fraction: latency for fraction, latency in measured_points.items()
+                                     if 0.0 < fraction < 1.0}
+        positions = sorted(points)
+        return float(np.interp(self._raised_time_fraction(config), positions,
+                               [points[position] for position in positions]))
+
+    def _raised_time_fraction(self, config: PrecisionConfig) -> float:
+        return sum(weight * self._raised_precision_fraction(name, config)
+                   for name, weight in self._weights.items()) / (sum(self._weights.values()) or 1.0)
+
+    def _raised_precision_fraction(self, group_name: str, config: PrecisionConfig) -> float:
+        """Returns the fraction of the way from a group's start precision (0) to the highest precision (1), by bytes per
+        value."""
+        group, highest = self._search_space.network.get_group(group_name), self._search_space.higher_precision
+        current, start = config.precision_of(group), self._search_space.start_config.precision_of(group)
+        start_width, highest_width, current_width = (group.resolve_file_precision(precision).value_bytes
+                                                     for precision in (start, highest, current))
+        if highest_width <= start_width:
+            return float(current is highest)
+        return min(1.0, max(0.0, (current_width - start_width) / (highest_width - start_width)))
+
+
+# -- triage ----------------------------------------------------------------------------------------------------------
+
+
+def is_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> bool:
+    """Returns True if an engine is worse than its simulation by more than rounding and FP16 accumulators explain."""
+    if simulated_accuracy.nonfinite_count:
+        return False
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    return bool(engine_accuracy.nonfinite_count) or gap is not None and gap > ACCUMULATION_GAP_DB
+
+
+def engine_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> str:
+    """Returns the deviation of an engine from its simulation as text."""
+    if engine_accuracy.nonfinite_count:
+        return f"{engine_accuracy.nonfinite_count} NaN or Inf, which the simulation does not have"
+    gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
+    return f"{add_decibel_unit(decibels_text(gap, mark=''))} worse than simulated, which rounding does not explain"
+
+
+def add_barriers(config: PrecisionConfig, tensors: Sequence[str]) -> PrecisionConfig:
+    """Returns a config with fusion barriers at some tensors."""
+    return config.with_moves({tensor: BarrierMove(TRIAGE_REASON) for tensor in tensors})
+
+
+def _halve(tensors: list[str]) -> list[list[str]]:
+    """Returns the two halves of a set of tensors; [] for a single one."""
+    half = len(tensors) // 2
+    return [tensors[:half], tensors[half:]] if half else []
+
+
+def _list_groups_at(network: Network, group_name: str) -> list[str]:
+    """Returns the groups whose results a group reads, and the group."""
+    producers = [network.producer.get(tensor) for tensor in network.get_group(group_name).inputs]
+    groups = [network.find_group(producer) for producer in producers if producer is not None]
+    return [*(group.name for group in groups if group is not None), group_name]
+
+
+def _list_results_usable_as_outputs(network: Network, config: PrecisionConfig, group_names: Sequence[str]) -> list[str]:
+    """Returns the result tensors of groups that can become outputs, in the order of the groups."""
+    excluded = {*config.get_moves(BarrierMove), *network.blocking_plugins}
+    return [tail for tail in dict.fromkeys(network.get_group(name).final_tensor for name in group_names)
+            if tail not in excluded and not BarrierMove().refusal_reason(network, tail)]
+
 
 MAX_EXPORT_ROUNDS = 4
 """The maximum number of times that a search continues because the exported file of its result misses the target."""
@@ -516,7 +1067,9 @@ class SearchJob:
         """
         search_space = self.search.search_space
         all_raised = search_space.build_config(search_space.candidates)
-        yield from self.evaluator.build_engines_in_parallel((search_space.start_config, all_raised))
+        evaluator = self.evaluator
+        yield from build_engines_in_parallel(evaluator.workspace, evaluator.store, evaluator.reporter,
+                                             (search_space.start_config, all_raised))
         engines = []
         for config in (search_space.start_config, all_raised):
             engine = yield from self._build_engine(config)
@@ -679,14 +1232,64 @@ class SearchJob:
         if not self._can_triage:
             return False, gap_remark
         self._can_triage = False
-        remarks, barriers = yield from triage_engine(self.evaluator, config, simulated_accuracy, self._build_engine,
-                                                     self._count_builds_left)
+        remarks, barriers = yield from self._find_mending_barriers(config, simulated_accuracy)
         if barriers:
             self.search.search_space = replace(self.search.search_space, start_config=add_barriers(
                 self.search.search_space.start_config, barriers))
             self.search.restart()
             self.confirmed = None
         return bool(barriers), "; ".join((gap_remark, *remarks))
+
+    def _find_mending_barriers(self, config: PrecisionConfig,
+                               simulated_accuracy: Accuracy) -> Steps[tuple[list[str], list[str]]]:
+        """Searches for the group at which an engine deviates from its simulation, and for barriers that mend it.
+
+        Args:
+            config: The config of the engine.
+            simulated_accuracy: The accuracy of the simulation of that config.
+
+        Returns:
+            The findings for the user, and the tensors whose fusion barriers make the engine agree with the simulation.
+        """
+        network = self.network
+        if self._count_builds_left() <= 0:
+            return ["--max-builds leaves no build to find the place"], []
+        engine_errors = yield from self.evaluator.measure_engine_errors(config)
+        if engine_errors is None or engine_errors.missing_reason:
+            reason = f": {engine_errors.missing_reason}" if engine_errors is not None else ""
+            return [f"the place is unknown{reason}"], []
+        simulated_errors = yield from self.evaluator.measure_group_errors(config)
+        divergence = find_engine_divergence(network, simulated_errors, engine_errors)
+        remarks = [f"the difference begins at {divergence.group_name}: {divergence.divergence_description}"
+                   ] if divergence is not None else []
+        is_marked = engine_errors.source == MARKED  # the build of the marked engine counts too
+        if is_marked:
+            if engine_errors.accuracy is not None and is_unexplained_gap(simulated_accuracy, engine_errors.accuracy):
+                return [*remarks, "with every group's result as an output too: no fusion is to blame, and no barrier "
+                                  "helps; another tactic source or optimization level may"], []
+            remarks = ["with every group's result as an output it agrees with the simulation: a fusion computes "
+                       "something else"]
+            tensors = _list_results_usable_as_outputs(network, config, [group.name for group in network.groups])
+        else:
+            tensors = _list_results_usable_as_outputs(network, config, _list_groups_at(network, divergence.group_name)
+                                                      if divergence is not None else [])
+        barriers = tensors if is_marked else []
+        open_parts = _halve(tensors) if is_marked else [tensors] * bool(tensors)
+        while open_parts:
+            part = open_parts.pop(0)
+            if self._count_builds_left() - is_marked <= 0:
+                return [*remarks, "--max-builds leaves too few builds to find the fusion"], []
+            engine = yield from self._build_engine(add_barriers(config, part))
+            if not isinstance(engine, TrtTuiError) and engine.is_built_as_requested and engine.accuracy is not None \
+                    and not is_unexplained_gap(simulated_accuracy, engine.accuracy):
+                barriers, open_parts = part, _halve(part) if is_marked else []
+        if barriers:
+            remarks.append(f"{counted_noun_text(len(barriers), 'fusion barrier')} at {name_list_text(barriers)}: the "
+                           "engine agrees with the simulation")
+        else:
+            remarks.append("no fusion barrier was found that mends it" if tensors else
+                           "the group at which the difference begins is unknown")
+        return remarks, barriers
 
     def _deviating_engine_remark(self, engine: EngineResult) -> str:
         """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result.
