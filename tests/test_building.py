@@ -1,4 +1,4 @@
-"""trt_tui.jobs.executions: what stands where a part of judging an engine fails."""
+"""trt_tui.jobs.engine: what stands where a part of judging an engine fails."""
 
 from types import SimpleNamespace
 
@@ -19,8 +19,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engine_build import EngineBuilder
-from trt_tui.jobs.executions import judge_engine, measure_engine_accuracy
+from trt_tui.jobs.engine import EngineBuilder, judge_engine, measure_engine_accuracy
 from trt_tui.jobs.scheduler import Reporter
 from trt_tui.workspace import BuildPlan
 

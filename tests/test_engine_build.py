@@ -1,4 +1,4 @@
-"""trt_tui.jobs.engine_build: following a build in a thread, and what tells cached engines apart."""
+"""trt_tui.jobs.engine: following a build in a thread, and what tells cached engines apart."""
 
 import contextlib
 import threading
@@ -19,8 +19,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import engine_build
-from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder, lower_for_builder
+from trt_tui.jobs import engine
+from trt_tui.jobs.engine import BuiltEngine, EngineBuilder, lower_for_builder
 from trt_tui.jobs.scheduler import Reporter, take_last_value
 from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait
 from trt_tui.jobs.store import EngineCache
@@ -103,13 +103,13 @@ def resnet(named_network):
 def lingering(monkeypatch):
     """Build threads live on after their last wake until this event is set."""
     go_on = threading.Event()
-    run = engine_build._BuildThread.run
+    run = engine._BuildThread.run
 
     def lives_on(build) -> None:
         run(build)
         go_on.wait(20)
 
-    monkeypatch.setattr(engine_build._BuildThread, "run", lives_on)
+    monkeypatch.setattr(engine._BuildThread, "run", lives_on)
     yield go_on
     go_on.set()
 

@@ -1,4 +1,4 @@
-"""trt_tui.jobs.executions and .engines: engines built and judged in a real child process, on stand-ins of
+"""trt_tui.jobs.engine and .engines: engines built and judged in a real child process, on stand-ins of
 TensorRT."""
 
 import re
@@ -18,7 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.engine_build import _add_node_to_error_title
+from trt_tui.jobs.engine import _add_node_to_error_title
 from trt_tui.options import Options
 
 FP32, FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))

@@ -37,7 +37,7 @@ from trt_tui.core.runner import (
     TensorInfo,
 )
 from trt_tui.errors import CancelledError
-from trt_tui.jobs.executions import measure_engine_accuracy
+from trt_tui.jobs.engine import measure_engine_accuracy
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
@@ -383,7 +383,7 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
 
 def execute(workspace: Workspace, store: ResultStore, report: JobReporter, config: PrecisionConfig, urgency: Urgency,
             feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
-    """In place of `trt_tui.jobs.executions.execute_exported_file`: the null backend executes what is exported, in
+    """In place of `trt_tui.jobs.exported_run.execute_exported_file`: the null backend executes what is exported, in
     this process."""
     analysis = workspace.analysis
     typed = lower_from_source_model(workspace.network, config, workspace.ranges).model

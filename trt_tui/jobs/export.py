@@ -32,16 +32,11 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.target_release import BuildTarget, parse_release
 from trt_tui.core.precision import Precision
-from trt_tui.files.writing import (
-    fill_folder_atomically,
-    require_empty_folder,
-    write_file_atomically,
-)
+from trt_tui.files.writing import fill_folder_atomically, require_empty_folder, write_file_atomically
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import add_ranges_of_config, collect_calibration_to_write, collect_ranges_to_write
-from trt_tui.jobs.engine_build import lower_for_builder, report_known_defects, timing_cache_path
-from trt_tui.jobs.executions import make_build_settings
+from trt_tui.jobs.engine import lower_for_builder, make_build_settings, report_known_defects, timing_cache_path
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter
 from trt_tui.jobs.steps import Steps, Urgency

@@ -53,9 +53,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.comparison import measure_final_accuracy, send_reference_metric
-from trt_tui.jobs.engine import get_engine
-from trt_tui.jobs.engine_build import EngineBuilder
-from trt_tui.jobs.executions import EngineRun, add_engine_performance, make_build_settings
+from trt_tui.jobs.engine import EngineBuilder, EngineRun, add_engine_performance, get_engine, make_build_settings
 from trt_tui.jobs.opening import WorkspaceSlot
 from trt_tui.jobs.scheduler import JobReporter, Reporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency

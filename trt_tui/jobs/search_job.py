@@ -9,52 +9,20 @@ a marked engine agrees with the simulation, its barriers are used instead, halve
 import copy
 import math
 import time
-from collections.abc import (
-    Callable,
-    Iterable,
-    Mapping,
-    Sequence,
-)
-from dataclasses import (
-    dataclass,
-    field,
-    replace,
-)
-from functools import (
-    partial,
-)
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
-from trt_tui.core.calibration.calibration import (
-    Calibration,
-    select_ranges_for_type,
-)
-from trt_tui.core.data.batches import (
-    SampleName,
-)
-from trt_tui.core.data.held_out import (
-    MIN_HELD_OUT_SAMPLES,
-    MIN_SEARCH_SAMPLES,
-)
-from trt_tui.core.data.samples import (
-    JudgedFeeds,
-)
-from trt_tui.core.engines.fallback_ladder import (
-    unrequested_precisions_text,
-)
-from trt_tui.core.engines.preview import (
-    Preview,
-)
-from trt_tui.core.lowering.lowering_checks import (
-    no_lower_precision_reason,
-    reduces_precision,
-)
-from trt_tui.core.measure.engine_agreement import (
-    ACCUMULATION_GAP_DB,
-    find_engine_divergence,
-    sqnr_gap_of_engine_db,
-)
+from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
+from trt_tui.core.data.batches import SampleName
+from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
+from trt_tui.core.data.samples import JudgedFeeds
+from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
+from trt_tui.core.engines.preview import Preview
+from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
+from trt_tui.core.measure.engine_agreement import ACCUMULATION_GAP_DB, find_engine_divergence, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     MARKED,
@@ -66,14 +34,8 @@ from trt_tui.core.measure.results import (
     ExportedRun,
     GroupErrors,
 )
-from trt_tui.core.measure.shares import (
-    GroupSensitivity,
-    sensitivity_from_sweep,
-)
-from trt_tui.core.measure.target import (
-    Target,
-    parse_target,
-)
+from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
+from trt_tui.core.measure.target import Target, parse_target
 from trt_tui.core.measure.target_outcome import (
     HeldOutResult,
     HeldOutValue,
@@ -83,77 +45,25 @@ from trt_tui.core.measure.target_outcome import (
     check_targets,
     judge_accuracy,
 )
-from trt_tui.core.measure.unused_qdq import (
-    PREVIEW_REASON,
-    QdqRemoval,
-    remove_unused_qdq,
-)
-from trt_tui.core.measure.zero_cost_kind import (
-    TrialBudget,
-    ZeroCostKind,
-)
-from trt_tui.core.measure.zero_cost_kinds import (
-    list_searched_stages,
-)
-from trt_tui.core.moves.config import (
-    MoveKey,
-    PrecisionConfig,
-)
-from trt_tui.core.moves.layer_moves import (
-    BarrierMove,
-    RangeMove,
-)
-from trt_tui.core.moves.move import (
-    Move,
-)
-from trt_tui.core.moves.zero_cost_checks import (
-    replace_file_precision,
-)
-from trt_tui.core.network.known_defects import (
-    match_known_defects,
-)
-from trt_tui.core.network.layers import (
-    FusionGroup,
-    NetworkOutline,
-)
-from trt_tui.core.network.network import (
-    Network,
-)
-from trt_tui.core.network.target_release import (
-    BuildTarget,
-)
-from trt_tui.core.quantized_types import (
-    QUANTIZED_TYPES,
-)
-from trt_tui.core.search import (
-    TOP_DOWN_METHODS,
-    Search,
-    SearchSpace,
-    Trial,
-    ZeroCostEffort,
-)
-from trt_tui.core.search.pareto import (
-    pareto_front,
-)
-from trt_tui.core.search.search import (
-    ALONE_STEP,
-    COMBINED_STEP,
-    RANGES_STEP,
-)
-from trt_tui.core.search.space import (
-    find_added_moves,
-)
-from trt_tui.core.search.trials import (
-    TrialKey,
-)
-from trt_tui.errors import (
-    CancelledError,
-    InputError,
-    TrtTuiError,
-)
-from trt_tui.files.scratch import (
-    create_scratch_folder,
-)
+from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval, remove_unused_qdq
+from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
+from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.layer_moves import BarrierMove, RangeMove
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.zero_cost_checks import replace_file_precision
+from trt_tui.core.network.known_defects import match_known_defects
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.target_release import BuildTarget
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
+from trt_tui.core.search.pareto import pareto_front
+from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP
+from trt_tui.core.search.space import find_added_moves
+from trt_tui.core.search.trials import TrialKey
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.formatting import (
     add_decibel_unit,
     counted_noun_text,
@@ -162,16 +72,9 @@ from trt_tui.formatting import (
     milliseconds_text,
     name_list_text,
 )
-from trt_tui.jobs import (
-    events as ev,
-)
-from trt_tui.jobs import (
-    requests as rq,
-)
-from trt_tui.jobs.calibration import (
-    ensure_ranges,
-    measure_ranges_by_method,
-)
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibration import ensure_ranges, measure_ranges_by_method
 from trt_tui.jobs.check_command import (
     CheckResult,
     run_check_command,
@@ -188,39 +91,14 @@ from trt_tui.jobs.comparison import (
     send_group_errors,
     send_reference_metric,
 )
-from trt_tui.jobs.engine import (
-    build_and_send_engine,
-    build_engines_in_parallel,
-    get_engine,
-    send_engine_errors,
-)
-from trt_tui.jobs.engine_preview import (
-    PreviewClient,
-    is_tensorrt_rtx_installed,
-    preview_mismatch_reason,
-)
-from trt_tui.jobs.executions import (
-    execute_exported_file,
-)
-from trt_tui.jobs.scheduler import (
-    JobReporter,
-    take_last_value,
-)
-from trt_tui.jobs.steps import (
-    Steps,
-    Urgency,
-    override_urgency,
-)
-from trt_tui.jobs.store import (
-    ResultStore,
-)
-from trt_tui.jobs.what_if import (
-    propose_zero_cost_moves,
-)
-from trt_tui.workspace import (
-    Workspace,
-    can_run_engines,
-)
+from trt_tui.jobs.engine import build_and_send_engine, build_engines_in_parallel, get_engine, send_engine_errors
+from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
+from trt_tui.jobs.exported_run import execute_exported_file
+from trt_tui.jobs.scheduler import JobReporter, take_last_value
+from trt_tui.jobs.steps import Steps, Urgency, override_urgency
+from trt_tui.jobs.store import ResultStore
+from trt_tui.jobs.what_if import propose_zero_cost_moves
+from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
 """The duration in seconds of one accuracy measurement from which workers measure further configs in advance."""

@@ -52,7 +52,7 @@ from trt_tui.jobs.comparison import (
     send_group_errors,
 )
 from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.executions import find_stored_exported_run
+from trt_tui.jobs.exported_run import find_stored_exported_run
 from trt_tui.jobs.scheduler import JobReporter, get_executor, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import ResultStore
