@@ -22,9 +22,7 @@ from tests.driven import run_to_end
 from tests.networks.odd import conv_net
 from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
-from trt_tui.cluster import executor, launch
-from trt_tui.cluster.executor import ClusterWorkerPool
-from trt_tui.cluster.launch import ClusterSpec
+from trt_tui.cluster.cluster import ClusterSpec, ClusterWorkerPool
 from trt_tui.core.calibration.calibration import Calibration, calibrate
 from trt_tui.core.calibration.statistics import collect_tensor_stats
 from trt_tui.core.engines.preview import Preview
@@ -93,7 +91,7 @@ class Running:
             time.sleep(0.01)
 
     def serving(self, count):
-        self.until(lambda: self.hired.cluster.count_workers() == count)
+        self.until(lambda: self.hired.count_workers() == count)
         return self
 
     def hands(self):
@@ -126,7 +124,7 @@ def workspace(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def running(workspace):
-    with mock.patch.object(launch, "_PRELOADED_MODULES", nursery.PRELOADED):
+    with mock.patch.object(clusters, "_PRELOADED_MODULES", nursery.PRELOADED):
         made = Running(workspace, ClusterSpec(workers=2)).serving(2)
         yield made
         made.hired.close()
@@ -139,9 +137,9 @@ def ranges_of(workspace, **options):
 
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
 def test_ranges_are_equal_to_the_last_bit(workspace, running, method):
-    ranges, before = ranges_of(workspace, method=method), running.hired.cluster.transfer_counts.results
+    ranges, before = ranges_of(workspace, method=method), running.hired.transfer_counts["results"]
     assert ranges_of(workspace, method=method, executor=running.hands()) == ranges
-    assert running.hired.cluster.transfer_counts.results > before
+    assert running.hired.transfer_counts["results"] > before
 
 
 def test_statistics_and_corrections_are_equal_to_the_last_bit(workspace, running):
@@ -229,31 +227,31 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     assert [len(data) for data in again.engines.values()] == [again.result.engine_bytes] and not made[items[1]].engines
     assert other.workspace.builder is None  # nothing was built here
     other.workspace.worker_pool = running.hired
-    report, before = SimpleNamespace(wake=running.woken.set), running.hired.cluster.transfer_counts.results
+    report, before = SimpleNamespace(wake=running.woken.set), running.hired.transfer_counts["results"]
     asking = PreviewClient(other.workspace, ResultStore(ResultCache(tmp_path)), report, {})
     previews = run_to_end(asking.preview_configs([fp32, fp16, fp32]))
     for config, found in zip((fp32, fp16, fp32), previews, strict=True):
         here = run_to_end(PreviewTask(asking._make_preview_request(config)).run_item(other.workspace, config))
         assert replace(found, preview_s=0) == replace(here,
                                                       preview_s=0) and here.implementations and here.refusal is None
-    assert running.hired.cluster.transfer_counts.results > before and asking._store.results.get(
+    assert running.hired.transfer_counts["results"] > before and asking._store.results.get(
         asking._preview_cache_key(fp16), Preview)
     running.hands()
     running.serving(2)
 
 
 def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path):
-    before = running.hired.cluster.transfer_counts.files
+    before = running.hired.transfer_counts["files"]
     items = [*map(str, range(30)), "once", *map(str, range(30, 40))]
     found = running.done(Errand(tmp_path), items)
     assert Counter(item for item, _ in found) == Counter(items) and all(came[0] == item for item, came in found)
     assert len({pid for _, (_, pid) in found}) >= 2 and os.getpid() not in {pid for _, (_, pid) in found}
-    running.until(lambda: running.hired.cluster.last_lost_address)  # the list of workers is read at intervals
+    running.until(lambda: running.hired.last_lost_address)  # the list of workers is read at intervals
     running.serving(2)
     (told,) = [text for _, text in running.hired.take_new_messages() if "is lost" in text]
     assert ("ended by signal 9: other workers continue its work" in told
-            and "(1 lost)" in running.hired.cluster.worker_count_text)
-    assert running.hired.cluster.transfer_counts.files == before == 0  # workers of this host read the same files
+            and "(1 lost)" in running.hired.worker_count_text)
+    assert running.hired.transfer_counts["files"] == before == 0  # workers of this host read the same files
 
 
 def test_what_ends_two_workers_fails_as_its_own_job(running, tmp_path):
@@ -285,7 +283,7 @@ def other(workspace, running):
     made = []
 
     def make(serving=2):
-        made.append(Running(workspace, ClusterSpec(running.hired.cluster.local_cluster.scheduler_address)))
+        made.append(Running(workspace, ClusterSpec(running.hired.local_cluster.scheduler_address)))
         return made[-1].serving(serving)
 
     yield make
@@ -295,16 +293,16 @@ def other(workspace, running):
 
 def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_path):
     """As to hosts that do not see them: with other stamps."""
-    parcel_of, tasks = executor.build_manifest, running.hired.cluster.local_cluster.scheduler.tasks
+    parcel_of, tasks = clusters.build_manifest, running.hired.local_cluster.scheduler.tasks
     before = set(tasks)
 
     def unseen(*arguments):
         parcel = parcel_of(*arguments)
         return replace(parcel, files=tuple(replace(file, stamp=(0, file.size_bytes, 0)) for file in parcel.files))
 
-    with mock.patch.object(executor, "build_manifest", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
+    with mock.patch.object(clusters, "build_manifest", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
         far = other()
-    assert far.hired.cluster.transfer_counts.files == sum(
+    assert far.hired.transfer_counts["files"] == sum(
         os.path.getsize(path) for path, _ in workspace.stamped_files.stamps)
     assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) - before
     far.hired.close()
@@ -313,22 +311,22 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
 
 @pytest.mark.parametrize(("field", "word"), [("program", "trt-tui"), ("runtime", "ONNX Runtime")])
 def test_workers_of_another_version_are_refused_by_name(workspace, other, tmp_path, field, word):
-    kind_of = executor.get_worker_environment
-    with mock.patch.object(executor, "get_worker_environment",
+    kind_of = clusters.get_worker_environment
+    with mock.patch.object(clusters, "get_worker_environment",
                            lambda backend: replace(kind_of(backend), **{field: "0.0"})):
         alone = other(serving=0)
-        alone.until(lambda: len(alone.hired.cluster.messages) == 2)
+        alone.until(lambda: len(alone.hired.messages) == 2)
     for _, text in alone.hired.take_new_messages():
         assert text.startswith("Worker tcp://127.0.0.1:") and f"is not used: it has {word} " in text
     assert alone.done(Errand(tmp_path), ["1"]) == [("1", ("1", os.getpid()))]
 
 
 def test_another_gpu_or_builder_matters_to_engines_alone(workspace, other, tmp_path):
-    kind_of = executor.get_worker_environment
-    with mock.patch.object(executor, "get_worker_environment",
+    kind_of = clusters.get_worker_environment
+    with mock.patch.object(clusters, "get_worker_environment",
                            lambda backend: replace(kind_of(backend), gpu="NVIDIA Other")):
         one = other()
-    assert one.hired.cluster.count_workers(for_engines=True) == 0
+    assert one.hired.count_workers(for_engines=True) == 0
     for _ in range(2):
         one.hired.make_executor(workspace, one.woken.set, for_engines=True)
     said = [text for _, text in one.hired.take_new_messages() if "builds no engines: it has GPU " in text]
@@ -346,10 +344,10 @@ def test_a_scheduler_that_is_named_has_to_answer(workspace):
 
 def test_workers_that_come_and_go_are_known(running, other, tmp_path):
     alone = other()
-    before = set(alone.hired.cluster._workers)
+    before = set(alone.hired._workers)
     os.kill(running.done(Errand(tmp_path), ["1"])[0][1][1], signal.SIGKILL)
-    alone.until(lambda: alone.hired.cluster.count_workers() == 2
-                and len(set(alone.hired.cluster._workers) & before) == 1)
+    alone.until(lambda: alone.hired.count_workers() == 2
+                and len(set(alone.hired._workers) & before) == 1)
     assert len(alone.done(Errand(tmp_path), ["1", "2", "3"])) == 3
 
 
@@ -358,7 +356,7 @@ def test_a_scheduler_that_gives_no_list_does_not_hold_up_the_end(other):
         await asyncio.sleep(60)
 
     alone = other()
-    with mock.patch.object(alone.hired.cluster._client, "scheduler", SimpleNamespace(identity=never)):
+    with mock.patch.object(alone.hired._client, "scheduler", SimpleNamespace(identity=never)):
         time.sleep(2 * clusters.POLL_INTERVAL_S)
         since = time.monotonic()
         alone.hired.close()

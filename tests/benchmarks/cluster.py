@@ -18,12 +18,10 @@ import tempfile
 import threading
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import asdict
 from typing import Any
 
 from trt_tui.backends.registry import get_engine_builder
-from trt_tui.cluster.executor import ClusterWorkerPool
-from trt_tui.cluster.launch import ClusterSpec
+from trt_tui.cluster.cluster import ClusterSpec, ClusterWorkerPool
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.execution import Executor
@@ -68,7 +66,7 @@ class Bench:
         since = time.perf_counter()
         self.hired = ClusterWorkerPool(hiring)
         self.hired.open_workspace_on_workers(workspace)
-        while self.hired.cluster.count_workers() < hiring.workers:
+        while self.hired.count_workers() < hiring.workers:
             assert time.perf_counter() - since < START_S, [*self.hired.take_new_messages()]
             time.sleep(0.02)
         self.start_s = time.perf_counter() - since
@@ -141,10 +139,10 @@ def main() -> None:
         line: dict[str, Any] = {"network": network.name, "workers": name, "provider": workspace.backend.provider,
                                 "samples": workspace.judged_sample_count, "groups": len(groups),
                                 "start s": round(bench.start_s, 2)}
-        moved = bench.hired.cluster.transfer_counts
+        moved = bench.hired.transfer_counts
         if not arguments.no_sweep:
             bench.swept(ranges, groups[:2 * hiring.workers])
-            moved.items = moved.results = 0
+            moved["items"] = moved["results"] = 0
             sweep_s, swept = bench.swept(ranges)
             first.setdefault("swept", (sweep_s, swept))
             line |= {"sweep s": round(sweep_s, 2), "times as fast": round(first["swept"][0] / sweep_s, 2),
@@ -162,7 +160,7 @@ def main() -> None:
             line |= {"builds": arguments.builds, "first build s": round(warm_s, 2), "one build s": round(one_s, 2),
                      "builds s": round(build_s, 2), "builds, times one": round(build_s / first["built"][0], 2),
                      "builds, times as fast": round(first["built"][1] / build_s, 2)}
-        line["moved"] = asdict(moved)
+        line["moved"] = dict(moved)
         bench.hired.close()
         print(json.dumps(line), flush=True)
 

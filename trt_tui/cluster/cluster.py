@@ -1,27 +1,165 @@
-"""The connection to a Dask cluster, whose workers open the workspace of this program.
+"""The workers of a Dask cluster, and the executor of jobs on them.
 
-Dask decides which worker executes a task, repeats the tasks of lost workers, restarts processes, transfers bytes, and
-frees all results when this program ends. A worker that has opened the workspace offers a resource of Dask with the key
-of its manifest, which the tasks of the workspace require. Only workers with the same software as this process open it.
+The cluster is a local one of this program, or a running scheduler of the user. Dask decides which worker executes a
+task, repeats the tasks of lost workers, restarts processes, transfers bytes, and frees all results when this program
+ends. A worker that has opened the workspace offers a resource of Dask with the key of its manifest, which the tasks of
+the workspace require. Only workers with the same software as this process open it.
 """
 
+from __future__ import annotations
+
+import itertools
+import logging
+import multiprocessing
+import os
+import pickle
 import threading
 import time
 import uuid
-from collections import deque
-from collections.abc import Callable
+from asyncio import CancelledError
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from distributed import Client, Future, SpecCluster
+import dask
+from distributed import Client, Future, KilledWorker, Nanny, Scheduler, SpecCluster
+from distributed.client import FutureCancelledError
 
+from trt_tui.backends.cuda import count_devices
 from trt_tui.cluster import worker
-from trt_tui.cluster.launch import ClusterSpec, configure_dask, launch_local_cluster
-from trt_tui.cluster.manifest import WorkspaceManifest
-from trt_tui.errors import TrtTuiError, exception_text
+from trt_tui.cluster.worker import (
+    WorkerEnvironment,
+    WorkerWorkspace,
+    WorkspaceManifest,
+    build_manifest,
+    get_worker_environment,
+)
+from trt_tui.core.execution import LocalExecutor, Task
+from trt_tui.errors import InputError, TrtTuiError, exception_text
+from trt_tui.files.scratch import create_scratch_folder
 from trt_tui.formatting import counted_noun_text
+from trt_tui.options import Options
+from trt_tui.workspace import Workspace
+
+LOCAL_HOST = "127.0.0.1"
+"""The address at which a local cluster listens."""
+
+DEFAULT_WORKER_THREADS = 4
+"""The number of threads of a worker if the user has not set the number of workers."""
+
+_PRELOADED_MODULES = ("distributed", "distributed.nanny", "onnxruntime", "trt_tui.cluster.worker")
+"""The modules imported by the process that local workers are forked from. That process has no threads and uses no GPU.
+"""
+
+_DASK_CONFIG = {
+    "distributed.worker.multiprocessing-method": "forkserver",
+    "distributed.nanny.pre-spawn-environ": {},
+    "distributed.admin.tick.limit": "1h",
+    "distributed.scheduler.allowed-failures": 1,
+    "distributed.scheduler.work-stealing": False,
+    "distributed.comm.timeouts.connect": "5s",
+}
+
+
+@dataclass(frozen=True)
+class ClusterSpec:
+    """The cluster that the options request.
+
+    Attributes:
+        scheduler: The address of a running scheduler; "" for a local cluster.
+        gpus: The value of CUDA_VISIBLE_DEVICES for each worker; empty for workers on processor cores.
+        workers: The number of workers.
+        threads: The number of threads that each worker runs an operator on.
+    """
+
+    scheduler: str = ""
+    gpus: tuple[str, ...] = ()
+    workers: int = 0
+    threads: int = 1
+
+
+def parse_cluster_options(options: Options) -> ClusterSpec | None:
+    """Returns the cluster that the options request; None if they request none.
+
+    Raises:
+        InputError: A requested GPU does not exist.
+    """
+    if options.scheduler is not None:
+        return ClusterSpec(options.scheduler)
+    if options.gpus is not None:
+        gpus = _list_visible_gpus(options.gpus)
+        return ClusterSpec(gpus=gpus, workers=len(gpus))
+    if options.workers is None:
+        return None
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if options.workers == "auto":
+        return ClusterSpec(workers=max(1, cores // DEFAULT_WORKER_THREADS), threads=min(DEFAULT_WORKER_THREADS, cores))
+    return ClusterSpec(workers=int(options.workers), threads=max(1, cores // int(options.workers)))
+
+
+def _list_visible_gpus(requested_gpus: str) -> tuple[str, ...]:
+    """Returns for each requested GPU the value of CUDA_VISIBLE_DEVICES that makes only this GPU visible."""
+    visible_setting = os.environ.get("CUDA_VISIBLE_DEVICES")
+    visible = [entry.strip() for entry in visible_setting.split(",")
+               ] if visible_setting else [str(entry) for entry in range(count_devices())]
+    if requested_gpus == "all":
+        numbers = list(range(len(visible)))
+    else:
+        numbers = list(dict.fromkeys(int(entry) for entry in requested_gpus.split(",")))
+    if not visible or any(number >= len(visible) for number in numbers):
+        raise InputError(f"--gpus {requested_gpus}: no such GPU", f"{len(visible)} are visible",
+                         "Name them by their numbers from 0, or use --workers for processor cores.")
+    return tuple(visible[number] for number in numbers)
+
+
+def configure_dask(folder: Path) -> None:
+    """Configures Dask in this process, and the process that local workers are forked from.
+
+    Args:
+        folder: The folder for files of Dask.
+    """
+    dask.config.set({**_DASK_CONFIG, "temporary-directory": str(folder)})
+    logging.getLogger("distributed").setLevel(logging.ERROR)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(list(_PRELOADED_MODULES))
+
+
+class _MonitoredNanny(Nanny):
+    """A Dask nanny that reports the exit code of its worker's process."""
+
+    def __init__(self, *args: Any, ended: Callable[[str, int], None], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._report_exit = ended
+
+    def _on_worker_exit_sync(self, exitcode: int) -> None:
+        if self.process is not None and self.process.worker_address:
+            self._report_exit(self.process.worker_address, exitcode)
+        super()._on_worker_exit_sync(exitcode)  # type: ignore[no-untyped-call]
+
+
+def launch_local_cluster(spec: ClusterSpec, folder: Path, on_worker_exit: Callable[[str, int], None]) -> SpecCluster:
+    """Returns a cluster of processes on this host, as a context manager. Waits until they have started.
+
+    Args:
+        folder: The folder for files of the workers.
+        on_worker_exit: A function that is called with the address and the exit code of each ended worker process. Dask
+            restarts the process.
+    """
+    shared_options = {
+        "host": LOCAL_HOST, "dashboard_address": f"{LOCAL_HOST}:0", "nthreads": spec.threads, "memory_limit": 0,
+        "local_directory": str(folder), "ended": on_worker_exit, "silence_logs": "ERROR"
+    }
+    gpu_settings: list[dict[str, str]] = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in spec.gpus] or [{}] * spec.workers
+    workers = {
+        number: {"cls": _MonitoredNanny, "options": {**shared_options, "env": {"ORT_DISABLE_TELEMETRY": "1", **pin}}}
+        for number, pin in enumerate(gpu_settings)
+    }
+    options = {"host": LOCAL_HOST, "port": 0, "dashboard_address": f"{LOCAL_HOST}:0"}
+    return SpecCluster(workers, {"cls": Scheduler, "options": options}, name="trt-tui")
+
 
 CONNECT_TIMEOUT_S = 5.0
 """The time in seconds within which a scheduler named by the user must answer."""
@@ -50,34 +188,24 @@ class WorkerHandle:
 
     address: str
     manifest: WorkspaceManifest
-    workspace: "Future[Any] | None" = None
+    workspace: Future[Any] | None = None
     refusal_reason: str = ""
     engine_refusal_reason: str = ""
     is_announced: bool = False
     is_lost: bool = False
 
 
-@dataclass
-class TransferByteCounts:
-    """The numbers of bytes sent to workers (files and items) and received from them (results)."""
-
-    files: int = 0
-    items: int = 0
-    results: int = 0
-
-
-class Cluster:
-    """The client of a Dask cluster, which opens the workspace on the workers and sends tasks to them.
+class ClusterWorkerPool:
+    """The workers of a Dask cluster as a `trt_tui.workspace.WorkerPool`, which opens the workspace on them.
 
     A thread watches the connection and the list of workers.
 
     Args:
         spec: The scheduler to connect to, or the local cluster to start.
-        folder: The folder for files of Dask.
 
     Attributes:
         messages: The messages for the user, each with its level ("info", "warning") and text.
-        transfer_counts: The bytes transferred so far.
+        transfer_counts: The bytes of files and items sent to workers, and of results received from them, so far.
         local_cluster: The cluster that this program has started; None before the start, or with a scheduler of the
             user.
         failure_reason: The reason why the cluster was lost; "" while it exists.
@@ -86,10 +214,13 @@ class Cluster:
         wake: A function that another thread calls after each message, and when the number of workers changes.
     """
 
-    def __init__(self, spec: ClusterSpec, folder: Path) -> None:
+    def __init__(self, spec: ClusterSpec) -> None:
+        self._scratch_stack = ExitStack()
+        self._folder = self._scratch_stack.enter_context(create_scratch_folder())
         self.spec = spec
+        self._open_workspace: Workspace | None = None
         self.messages: deque[tuple[str, str]] = deque()
-        self.transfer_counts = TransferByteCounts()
+        self.transfer_counts = Counter[str]()
         self.failure_reason = ""
         self.last_lost_address = ""
         self.outage_counts = [0, 0]
@@ -100,40 +231,50 @@ class Cluster:
         self._workers: dict[str, WorkerHandle] = {}
         self._manifest: WorkspaceManifest | None = None
         self._listed_manifest: WorkspaceManifest | None = None
-        self._environment: worker.WorkerEnvironment
+        self._environment: WorkerEnvironment
         self._piece_futures: dict[tuple[str, int], Future[bytes]] = {}
         self._piece_lock = threading.Lock()
         self._exit_codes: dict[str, int] = {}
         self._lost_worker_count = 0
-        configure_dask(folder)
-        self._folder = folder
+        configure_dask(self._folder)
         self._thread = threading.Thread(target=self._watch_cluster, daemon=True, name="cluster")
         self._thread.start()
 
     # -- called by jobs -----------------------------------------------------------------------------------------------
 
-    def require_connection(self) -> None:
-        """Waits for the connection to the scheduler that the user has named.
+    def take_new_messages(self) -> Iterator[tuple[str, str]]:
+        while self.messages:
+            yield self.messages.popleft()
+
+    def open_workspace_on_workers(self, workspace: Workspace) -> None:
+        """Opens the network and data of a workspace on all workers, in place of those that the workers have open. Waits
+        for the connection to the scheduler that the user has named, but not for the workers.
 
         Raises:
             TrtTuiError: The scheduler does not answer.
         """
-        if self.spec.scheduler:
-            if not self._connected.wait(2 * CONNECT_TIMEOUT_S) or self.failure_reason:
-                raise TrtTuiError(f"no Dask scheduler answers at {self.spec.scheduler}", self.failure_reason,
-                                  "Check the address. With TLS it is tls://HOST:PORT, and Dask's configuration "
-                                  "names the certificates (distributed.comm.tls: ca-file, client.cert, client.key).")
-
-    def open_manifest_on_workers(self, manifest: WorkspaceManifest,
-                                 required_environment: worker.WorkerEnvironment) -> None:
-        """Opens the network and data of a manifest on all workers, in place of the workspace that the workers have
-        open. Does not wait for it.
-
-        Args:
-            required_environment: The versions and the GPU that workers must have.
-        """
-        self._environment, self._manifest = required_environment, manifest
+        workspace = workspace.full_workspace
+        if self._open_workspace is workspace:
+            return
+        if self.spec.scheduler and self._open_workspace is None and (
+                not self._connected.wait(2 * CONNECT_TIMEOUT_S) or self.failure_reason):
+            raise TrtTuiError(f"no Dask scheduler answers at {self.spec.scheduler}", self.failure_reason,
+                              "Check the address. With TLS it is tls://HOST:PORT, and Dask's configuration names the "
+                              "certificates (distributed.comm.tls: ca-file, client.cert, client.key).")
+        folder = self._folder / uuid.uuid4().hex
+        folder.mkdir()
+        manifest = build_manifest(workspace, folder)
+        self._environment, self._manifest = get_worker_environment(workspace.backend), manifest
+        self._open_workspace = workspace
         self._changed.set()
+
+    def make_executor(self, workspace: Workspace, wake_caller: Callable[[], None],
+                      for_engines: bool = False) -> ClusterExecutor[Any]:
+        self.wake = wake_caller
+        self.open_workspace_on_workers(workspace)
+        if for_engines:
+            self.report_workers_unfit_for_engines()
+        return ClusterExecutor(self, workspace, wake_caller, for_engines)
 
     @property
     def manifest(self) -> WorkspaceManifest:
@@ -141,7 +282,7 @@ class Cluster:
         assert self._manifest is not None, "a workspace is opened before its tasks run"
         return self._manifest
 
-    def submit(self, function: Callable[..., Any], *arguments: Any, for_engines: bool, priority: int) -> "Future[Any]":
+    def submit(self, function: Callable[..., Any], *arguments: Any, for_engines: bool, priority: int) -> Future[Any]:
         """Starts a function on a worker that has the current workspace open. Returns the future of its result.
 
         Args:
@@ -198,10 +339,12 @@ class Cluster:
         return f", ended by signal {-exit_code}" if exit_code < 0 else f", which ended with exit code {exit_code}"
 
     def close(self) -> None:
-        """Closes the connection, ends a cluster that this program has started, and waits for the end."""
+        """Closes the connection, ends a cluster that this program has started, and waits for the end. Nothing stays on
+        a cluster of the user."""
         self._closing.set()
         self._changed.set()
         self._thread.join()
+        self._scratch_stack.close()
 
     # -- the connection -----------------------------------------------------------------------------------------------
 
@@ -276,16 +419,16 @@ class Cluster:
     def _prepare_worker(self, handle: WorkerHandle) -> None:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
-            info = self._call_on_worker(handle, worker.describe_worker)
-            if differences := self._environment.describe_differences(info.environment, False):
+            environment = self._call_on_worker(handle, worker.describe_worker)
+            if differences := self._environment.describe_differences(environment, False):
                 raise TrtTuiError(f"it has {'; '.join(differences)}")
-            handle.engine_refusal_reason = "; ".join(self._environment.describe_differences(info.environment, True))
-            workspace = self._submit_to_worker(handle, worker.WorkerWorkspace, handle.manifest)
-            for number in self._call_on_worker(handle, worker.list_missing_files, workspace):
+            handle.engine_refusal_reason = "; ".join(self._environment.describe_differences(environment, True))
+            workspace = self._submit_to_worker(handle, WorkerWorkspace, handle.manifest)
+            for number in self._call_on_worker(handle, WorkerWorkspace.list_missing_files, workspace):
                 for position in range(-(-handle.manifest.files[number].size_bytes // PIECE_BYTES) or 1):
                     piece = self._send_file_piece(handle, number, position)
-                    self._call_on_worker(handle, worker.receive_file_piece, workspace, number, piece)
-            self._call_on_worker(handle, worker.open_workspace, workspace, not handle.engine_refusal_reason)
+                    self._call_on_worker(handle, WorkerWorkspace.receive_file_piece, workspace, number, piece)
+            self._call_on_worker(handle, WorkerWorkspace.open_workspace, workspace, not handle.engine_refusal_reason)
         except Exception as error:
             handle.refusal_reason = exception_text(error).partition("\n")[0]
             if not handle.is_lost and not self._closing.is_set():
@@ -295,20 +438,20 @@ class Cluster:
         if not any(other.workspace is None and not other.refusal_reason for other in self._list_workers()):
             self._piece_futures.clear()
             self._post_message("info", f"{counted_noun_text(self.count_workers(), 'worker')} of "
-                               f"{self.spec.scheduler or 'this host'} ready: {info.environment.runtime}")
+                               f"{self.spec.scheduler or 'this host'} ready: {environment.runtime}")
         self.wake()
 
-    def _send_file_piece(self, handle: WorkerHandle, file_index: int, piece_index: int) -> "Future[bytes]":
+    def _send_file_piece(self, handle: WorkerHandle, file_index: int, piece_index: int) -> Future[bytes]:
         """Sends a piece of a file to a worker, unless Dask can copy it from another worker."""
         key = handle.manifest.files[file_index].path, piece_index
         with self._piece_lock:
             if key not in self._piece_futures or self._piece_futures[key].status != "finished":
                 piece = handle.manifest.read_file_piece(file_index, piece_index * PIECE_BYTES, PIECE_BYTES)
-                self.transfer_counts.files += len(piece)
+                self.transfer_counts["files"] += len(piece)
                 self._piece_futures[key] = self._client.scatter(piece, workers=[handle.address], hash=False)
             return self._piece_futures[key]
 
-    def _submit_to_worker(self, handle: WorkerHandle, function: Callable[..., Any], *arguments: Any) -> "Future[Any]":
+    def _submit_to_worker(self, handle: WorkerHandle, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Starts a function on one worker. Returns the future of its result, which stays on the worker."""
         return self._client.submit(function, *arguments, workers=[handle.address], allow_other_workers=False,
                                    pure=False, key=f"trt-tui-{uuid.uuid4().hex}")
@@ -325,3 +468,183 @@ class Cluster:
             if handle.is_lost or self._closing.is_set():
                 raise TrtTuiError("the worker is lost")
         return future.result()
+
+
+Item = TypeVar("Item")
+T = TypeVar("T")
+
+BATCH_TARGET_S = 0.4
+"""The intended duration in seconds of a batch on a worker."""
+
+MAX_PREFETCHED_ITEMS = 4096
+"""The maximum number of items that are taken from their source before their execution."""
+
+MAX_LOST_WORKERS = 2
+"""The number of workers that may end during an item before the item is given up."""
+
+_task_run_numbers = itertools.count()
+
+
+@dataclass(eq=False)
+class ItemBatch(Generic[Item]):
+    """A batch of items that a worker receives together.
+
+    Attributes:
+        lost_workers: The number of workers that have ended during the execution of these items.
+    """
+
+    items: list[Item]
+    lost_workers: int = 0
+
+
+class ClusterExecutor(Generic[Item]):
+    """The executor of a job on the workers of a cluster. If no worker is ready, this process executes the items.
+
+    Args:
+        workspace: The workspace that the workers have open too.
+        wake: A function that another thread calls when the job can continue.
+        for_engines: True to use only the workers with the same builder and GPU as this process.
+    """
+
+    def __init__(self, pool: ClusterWorkerPool, workspace: Workspace, wake: Callable[[], None],
+                 for_engines: bool = False) -> None:
+        self._pool, self._local_executor, self._wake = pool, LocalExecutor(workspace), wake
+        self._for_engines, self._outage_count = for_engines, pool.outage_counts[for_engines]
+        self._waiting: deque[ItemBatch[Item]] = deque()
+        self._futures: dict[ItemBatch[Item], Future[Any]] = {}
+        self._arrivals: deque[tuple[ItemBatch[Item], Any]] = deque()
+        self._seconds_per_item: float | None = None
+        self._is_running_locally = False
+
+    def map(self, task: Task[Workspace, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
+        source, pickled_task, number = iter(items), pickle.dumps(task), next(_task_run_numbers)
+        try:
+            while True:
+                missing_count = MAX_PREFETCHED_ITEMS - len(self._waiting)
+                self._waiting.extend(ItemBatch([item]) for item in itertools.islice(source, missing_count))
+                while self._arrivals:
+                    batch, outcome = self._arrivals.popleft()
+                    if self._futures.pop(batch, None) is not None:
+                        yield from self._take_results(task, batch, outcome)
+                if self._lost_all_workers:
+                    self._recall_batches(task)
+                worker_count = self._count_workers()
+                while self._waiting and len(self._futures) < worker_count:
+                    self._submit_batch(pickled_task, self._take_batch(worker_count), number)
+                if not self._futures and not self._waiting:
+                    return
+                if self._can_run_locally:
+                    self._is_running_locally = True
+                    yield from self._local_executor.map(task, self._waiting.popleft().items)
+                    self._is_running_locally = False
+                else:
+                    yield None
+        finally:
+            for future in self._futures.values():
+                future.release()
+            self._futures.clear()
+            self._waiting.clear()
+            self._is_running_locally = False
+
+    def is_ready(self) -> bool:
+        if self._is_running_locally:
+            return self._local_executor.is_ready()
+        return bool(self._arrivals) or self._can_run_locally or not (self._waiting or self._futures) or (
+            self._lost_all_workers) or (bool(self._waiting) and len(self._futures) < self._count_workers())
+
+    @property
+    def location_text(self) -> str:
+        return self._pool.worker_count_text
+
+    @property
+    def _lost_all_workers(self) -> bool:
+        """True if no worker executes the batches in execution any more. Dask does not start them on later workers."""
+        return bool(self._futures) and (not self._pool.is_connected
+                                        or self._pool.outage_counts[self._for_engines] != self._outage_count)
+
+    def _count_workers(self) -> int:
+        return self._pool.count_workers(self._for_engines)
+
+    @property
+    def _can_run_locally(self) -> bool:
+        """True if this process executes the next items: no worker is ready, or can become ready for an engine. Items
+        during which a worker has ended wait for a further worker too."""
+        if not self._waiting or self._count_workers():
+            return False
+        needs_worker = self._for_engines or self._waiting[0].lost_workers > 0
+        return not (needs_worker and self._pool.can_get_more_workers)
+
+    def _take_batch(self, worker_count: int) -> ItemBatch[Item]:
+        """Takes a batch of waiting items. The first batch has one item; later batches take about `BATCH_TARGET_S`, and
+        become smaller towards the end, so that all ``worker_count`` workers end together."""
+        batch = self._waiting.popleft()
+        if self._seconds_per_item is not None and not batch.lost_workers:
+            batch_size = min(int(BATCH_TARGET_S / max(self._seconds_per_item, 1e-6)),
+                             len(self._waiting) // (2 * worker_count))
+            while len(batch.items) < batch_size and not self._waiting[0].lost_workers:
+                batch.items += self._waiting.popleft().items
+        return batch
+
+    def _submit_batch(self, pickled_task: bytes, batch: ItemBatch[Item], priority: int) -> None:
+        if not self._futures:
+            self._outage_count = self._pool.outage_counts[self._for_engines]
+        items = pickle.dumps(batch.items)
+        self._pool.transfer_counts["items"] += len(items)
+        future = self._futures[batch] = self._pool.submit(
+            worker.run_task, self._pool.manifest.key, pickled_task, items, for_engines=self._for_engines,
+            priority=priority)
+        future.add_done_callback(partial(self._receive_results, batch))
+
+    def _receive_results(self, batch: ItemBatch[Item], future: Future[Any]) -> None:
+        """Receives the results of a batch, or the exception of Dask, in a thread of Dask."""
+        try:
+            self._arrivals.append((batch, future.result()))
+        except BaseException as error:
+            self._arrivals.append((batch, error))
+        self._wake()
+
+    def _take_results(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item],
+                      outcome: Any) -> Iterator[tuple[Item, T]]:
+        """Yields the items of a batch with their results.
+
+        Raises:
+            TrtTuiError: An item failed, or has ended too many workers.
+        """
+        if isinstance(outcome, KilledWorker):
+            self._retry_items(task, batch, outcome.allowed_failures + 1, outcome.last_worker.address)
+        elif isinstance(outcome, (OSError, CancelledError, FutureCancelledError)):  # the connection is lost
+            self._waiting.extendleft(ItemBatch([item], batch.lost_workers) for item in reversed(batch.items))
+        elif isinstance(outcome, BaseException):
+            raise outcome
+        else:
+            duration_s, packed = outcome
+            self._pool.transfer_counts["results"] += len(packed)
+            results = pickle.loads(packed)
+            self._seconds_per_item = duration_s / max(1, len(results))
+            for item, result in zip(batch.items, results, strict=False):
+                if isinstance(result, Exception):
+                    raise result
+                yield item, result
+
+    def _recall_batches(self, task: Task[Workspace, Item, T]) -> None:
+        """Returns the batches in execution to the queue after the loss of all workers."""
+        for batch, future in list(self._futures.items()):
+            del self._futures[batch]
+            future.release()
+            self._outage_count = self._pool.outage_counts[self._for_engines]
+            self._retry_items(task, batch, 1 if self._pool.is_connected else 0, self._pool.last_lost_address)
+
+    def _retry_items(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int,
+                     last_address: str) -> None:
+        """Returns the items of a batch to the queue after the loss of workers, each item in a separate batch.
+
+        Raises:
+            TrtTuiError: The only item of the batch has ended `MAX_LOST_WORKERS` workers.
+        """
+        lost_workers += batch.lost_workers
+        if len(batch.items) == 1 and lost_workers >= MAX_LOST_WORKERS:
+            raise TrtTuiError(
+                f"{task.describe_item(batch.items[0])}: {lost_workers} workers ended while they measured it",
+                f"The last was {last_address}{self._pool.worker_exit_text(last_address)}.",
+                "The log contains their output. Memory may be short (--batch), or a library of operators at fault.")
+        self._waiting.extendleft(ItemBatch([item], min(lost_workers, 1)) for item in reversed(batch.items))

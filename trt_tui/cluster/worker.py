@@ -1,4 +1,8 @@
-"""The worker side of a cluster: its description, its workspace, and the execution of tasks.
+"""What a worker needs to open the workspace of the program, and the worker side of a cluster.
+
+A manifest contains the options and the files that they name. File contents are sent only to workers that do not see the
+same file at the same path; workers on the same host do. A script that generates samples is not executed again: its
+samples are sent as files.
 
 Dask keeps a `WorkerWorkspace` while the program that created it is connected. Its inference sessions and files are
 removed when Dask drops it.
@@ -8,31 +12,153 @@ from __future__ import annotations
 
 import contextlib
 import importlib.metadata
+import os
 import pickle
 import shutil
-import socket
 import time
 import uuid
 import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from distributed import get_worker
 from distributed.utils import sync
 
 import trt_tui
 from trt_tui.backends.cuda import find_first_device
-from trt_tui.cluster.manifest import WorkspaceManifest
+from trt_tui.core.data.input_files import FileStamp, Fingerprint, read_file_stamp
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.data.userscript import split_script_spec
 from trt_tui.core.execution import LocalExecutor, Task
 from trt_tui.core.lowering.rulebook import ARITHMETIC_VERSION
 from trt_tui.core.runner import Backend
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.files.writing import make_private_folder
+from trt_tui.options import Options
 from trt_tui.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class ManifestFile:
+    """A file of a manifest, with its stamp at the time of reading.
+
+    Attributes:
+        path: The absolute path.
+    """
+
+    path: str
+    stamp: FileStamp
+
+    @property
+    def is_present_on_this_host(self) -> bool:
+        """True if this process sees the same file at the same path."""
+        return read_file_stamp(self.path) == self.stamp
+
+    @property
+    def size_bytes(self) -> int:
+        return self.stamp[1]
+
+
+@dataclass(frozen=True)
+class WorkspaceManifest:
+    """The options, files and fingerprint from which a worker opens the same workspace.
+
+    Attributes:
+        options: The options, with absolute paths.
+        source: The fingerprint of the results. A worker that has opened anything else is refused.
+        uses_reference_weights: True if FP32 means the weights of the reference.
+        key: The key of the workspace on workers.
+    """
+
+    options: Options
+    files: tuple[ManifestFile, ...]
+    source: Fingerprint
+    uses_reference_weights: bool = False
+    key: str = field(default_factory=lambda: f"trt-tui-{uuid.uuid4().hex}")
+
+    def list_resources(self, for_engines: bool) -> dict[str, int]:
+        """Returns Dask's resources that a task of this workspace requires: the worker itself, for one task at a time.
+
+        Args:
+            for_engines: True if the task needs a worker with the same builder and GPU as this process.
+        """
+        return {self.key: 1, **({f"{self.key}-engines": 1} if for_engines else {})}
+
+    def rebase_option_paths(self, root_folder: Path) -> Options:
+        """Returns the options with all paths below ``root_folder`` in place of the file system root."""
+        return _map_option_paths(self.options, lambda path: str(root_folder) + path)
+
+    def read_file_piece(self, file_index: int, start_byte: int, byte_count: int) -> bytes:
+        """Reads ``byte_count`` bytes of a file from ``start_byte`` on, or fewer at the end of the file."""
+        with open(self.files[file_index].path, "rb") as stream:
+            stream.seek(start_byte)
+            return stream.read(byte_count)
+
+
+def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
+    """Builds the manifest of a workspace whose network and data are hashed.
+
+    Args:
+        folder: The folder for the samples of scripts. It must exist as long as the manifest is in use.
+
+    Raises:
+        OSError: The disk is full.
+    """
+    source, options = workspace.fingerprint, workspace.options
+    assert source is not None, "a workspace is identified before it is handed on"
+    # Ranges are part of tasks; the other options concern this process only.
+    options = replace(options, calib_cache=None, new_calib_cache=None, stages=(), engine_files=(), outputs=None,
+                      inputs=None, gpus=None, workers=None, scheduler=None,
+                      production=replace(options.production, timing_cache=""))
+    options = _map_option_paths(options, os.path.abspath)
+    paths = [path for path, current_stamp in workspace.stamped_files.stamps if current_stamp is not None]
+    if _is_script_spec(options.data):
+        paths += _write_feeds(workspace.samples, folder / "data")
+        options = replace(options, data=str(folder / "data"), samples=None, batch=workspace.samples.batch)
+    if workspace.calib_data_samples is not None and _is_script_spec(options.calib_data):
+        paths += _write_feeds(workspace.calib_data_samples, folder / "calib")
+        options = replace(options, calib_data=str(folder / "calib"))
+    files = [ManifestFile(path, current_stamp) for path in dict.fromkeys(map(os.path.abspath, paths))
+             if (current_stamp := read_file_stamp(path)) is not None]
+    return WorkspaceManifest(options, tuple(files), source, bool(workspace.network.weights_source_name))
+
+
+def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
+    """Returns the options with ``map_path`` applied to each path. A suffix behind a path, such as a function name,
+    stays."""
+    def map_path_specs(path_specs: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(map(map_path, path_specs))
+
+    def map_optional_path_spec(path_spec: str | None) -> str | None:
+        return map_path(path_spec) if path_spec is not None else None
+
+    return replace(options, model=map_path(options.model), data=map_optional_path_spec(options.data),
+                   calib_data=map_optional_path_spec(options.calib_data), metric=map_optional_path_spec(options.metric),
+                   reference=map_optional_path_spec(options.reference),
+                   production=replace(options.production, plugins=map_path_specs(options.production.plugins)),
+                   ort_ops=map_path_specs(options.ort_ops))
+
+
+def _is_script_spec(spec: str | None) -> bool:
+    return spec is not None and split_script_spec(spec) is not None and not Path(spec).is_dir()
+
+
+def _write_feeds(samples: Samples, folder: Path) -> list[str]:
+    """Writes each feed with its labels to a separate file. Returns the paths."""
+    folder.mkdir()
+    paths = []
+    for index in range(len(samples)):
+        path = folder / f"{index:08d}.npz"
+        arrays: dict[str, Any] = {**samples.read_feed(index), **samples.read_labels(index)}
+        np.savez(path, **arrays)
+        paths.append(str(path))
+    return paths
+
 
 POLL_INTERVAL_S = 0.05
 """The interval in seconds at which a waiting task checks if it was cancelled."""
@@ -71,19 +197,6 @@ class WorkerEnvironment:
                 if values[name] != other_values[name]]
 
 
-@dataclass(frozen=True)
-class WorkerInfo:
-    """The description that a worker gives of its process.
-
-    Attributes:
-        threads: The number of threads that the worker runs an operator on, if it uses processor cores.
-    """
-
-    environment: WorkerEnvironment
-    host: str
-    threads: int
-
-
 def get_worker_environment(backend: Backend) -> WorkerEnvironment:
     """Returns the environment of this process, with the version of its simulation backend."""
     releases = []
@@ -97,11 +210,10 @@ def get_worker_environment(backend: Backend) -> WorkerEnvironment:
     return WorkerEnvironment(program, f"{backend.version} ({backend.provider})", ", ".join(releases), gpu)
 
 
-def describe_worker() -> WorkerInfo:
+def describe_worker() -> WorkerEnvironment:
     from trt_tui.backends.registry import get_simulation_backend
 
-    return WorkerInfo(get_worker_environment(get_simulation_backend()), socket.gethostname(),
-                      get_worker().state.nthreads)
+    return get_worker_environment(get_simulation_backend())
 
 
 class WorkerWorkspace:
@@ -163,18 +275,6 @@ class WorkerWorkspace:
 
     def _received_file_path(self, file_index: int) -> Path:
         return Path(f"{self._folder}{self._manifest.files[file_index].path}")
-
-
-def list_missing_files(worker_workspace: WorkerWorkspace) -> list[int]:
-    return worker_workspace.list_missing_files()
-
-
-def receive_file_piece(worker_workspace: WorkerWorkspace, file_index: int, piece: bytes) -> None:
-    worker_workspace.receive_file_piece(file_index, piece)
-
-
-def open_workspace(worker_workspace: WorkerWorkspace, builds_engines: bool) -> None:
-    worker_workspace.open_workspace(builds_engines)
 
 
 def is_task_cancelled(task_key: str) -> bool:

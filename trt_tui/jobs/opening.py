@@ -60,8 +60,7 @@ def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> Work
     if importlib.util.find_spec("distributed") is None:
         raise BackendUnavailableError(f"{cluster_options[0]} needs Dask, which is not installed", "",
                                       "pip install 'trt-tui[cluster]'")
-    from trt_tui.cluster.executor import ClusterWorkerPool
-    from trt_tui.cluster.launch import parse_cluster_options
+    from trt_tui.cluster.cluster import ClusterWorkerPool, parse_cluster_options
 
     cluster_spec = parse_cluster_options(options)
     return ClusterWorkerPool(cluster_spec) if cluster_spec is not None else None
