@@ -13,7 +13,7 @@ from polygraphy.comparator import RunResults
 from polygraphy.tools._main import main as polygraphy
 
 from tests.driven import save_resnet
-from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.data.tensor_files import open_dump
 from trt_tui.core.exporters import bundle
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 from trt_tui.session.session import Session

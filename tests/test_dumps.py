@@ -22,7 +22,7 @@ from tests.test_references import results
 from tests.test_weak import Parsed
 from trt_tui.core.calibration.cache import write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.data.tensor_files import open_dump
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.measure import dump_comparison
 from trt_tui.core.measure.dump_comparison import (

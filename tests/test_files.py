@@ -18,8 +18,15 @@ import pytest
 
 from trt_tui.errors import InputError
 from trt_tui.files import reading as files
-from trt_tui.files.scratch import STALE_S, create_scratch_folder, remove_unused_scratch_folders
-from trt_tui.files.writing import fill_folder_atomically, make_private_folder, open_atomic_writer, write_file_atomically
+from trt_tui.files.writing import (
+    STALE_S,
+    create_scratch_folder,
+    fill_folder_atomically,
+    make_private_folder,
+    open_atomic_writer,
+    remove_unused_scratch_folders,
+    write_file_atomically,
+)
 
 
 @pytest.fixture
@@ -41,7 +48,7 @@ KILLED = """
 import os, signal
 from pathlib import Path
 from trt_tui.files.writing import open_atomic_writer
-from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.files.writing import create_scratch_folder
 with create_scratch_folder() as folder, open_atomic_writer(Path(folder.parent) / "out.json") as stream:
     (folder / "network.onnx").write_bytes(b"x")
     stream.write(b"x")
@@ -137,16 +144,16 @@ def test_a_scratch_folder_that_a_starting_process_is_removing_is_not_used(scratc
 
 HOLDS = """
 import fcntl
-from trt_tui.files import scratch
+from trt_tui.files import writing
 real = fcntl.flock
 def waits(lock, kind):
     if fcntl.flock is waits:
         fcntl.flock = real
-        print(scratch.Path(lock.name).parent, flush=True)
+        print(writing.Path(lock.name).parent, flush=True)
         input()
     return real(lock, kind)
 fcntl.flock = waits
-with scratch.create_scratch_folder() as folder:
+with writing.create_scratch_folder() as folder:
     print(folder, flush=True)
     import sys
     sys.stdin.read()

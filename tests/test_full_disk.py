@@ -15,8 +15,7 @@ from tests.driven import DrivenWorker, save_mlp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.files.scratch import STALE_S
-from trt_tui.files.writing import write_file_atomically
+from trt_tui.files.writing import STALE_S, write_file_atomically
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import store as cache_module

@@ -18,7 +18,7 @@ import pytest
 from tests import networks, rtx
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
-from trt_tui.backends.tensorrt.rtx_listing import RtxEngineLayerLister
+from trt_tui.backends.tensorrt.build import RtxEngineLayerLister
 from trt_tui.core.engines.group_implementations import find_group_implementations, has_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report
 from trt_tui.core.engines.layer_listing import read_layer_listing

@@ -14,10 +14,9 @@ from polygraphy.json import save_json
 from tests import networks
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
-from trt_tui.core.data import polygraphy_json
-from trt_tui.core.data.dumps import open_dump
-from trt_tui.core.data.polygraphy_json import Base64Array
+from trt_tui.core.data import tensor_files
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.data.tensor_files import Base64Array, open_dump
 from trt_tui.core.measure.reference import DumpRun, open_file_run
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.network import open_network
@@ -45,7 +44,7 @@ def rows(y, batch):
 def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(lazy_json, "MAX_KEPT_STRING_BYTES", kept)
     monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", 257)  # so that arrays span blocks
-    monkeypatch.setattr(polygraphy_json, "_PIECE_CHARACTERS", 64)
+    monkeypatch.setattr(tensor_files, "_PIECE_CHARACTERS", 64)
     rng = np.random.default_rng(0)
     first = {"a": rng.standard_normal((3, 70)).astype(np.float32), "b\"é": np.asfortranarray(rng.random((5, 4))),
              "flag": np.array(True), "none": np.zeros((0, 3), np.int64), "half": np.float16([1, np.nan, np.inf])}

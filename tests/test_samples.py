@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trt_tui.core.data import array_files, readers
+from trt_tui.core.data import array_files, tensor_files
 from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split_samples
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.runner import TensorInfo
@@ -214,7 +214,7 @@ def test_script(tmp_path):
 
 
 def test_endless_script_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(readers, "MAX_SCRIPT_FEEDS", 7)
+    monkeypatch.setattr(tensor_files, "MAX_SCRIPT_FEEDS", 7)
     body = "def load_data():\n    while True: yield {'x': np.zeros((2, 3), np.float32)}"
     samples = load_samples(script(tmp_path / "load.py", body), STATIC)
     assert len(samples) == 7 and "over 7 feeds" in samples.warnings[0]

@@ -28,8 +28,8 @@ from onnxruntime.quantization.calibrate import CalibrationDataReader
 from tests import networks, rtx
 from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.data.dumps import DumpTensor, open_dump
 from trt_tui.core.data.samples import load_samples
+from trt_tui.core.data.tensor_files import DumpTensor, open_dump
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.bundle import BundleContents, SampleRun, write_bundle
 from trt_tui.core.importers.any_config import read_any_config

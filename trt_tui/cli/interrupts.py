@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator
 
 from trt_tui.errors import ExitCode, InputError
-from trt_tui.files.scratch import remove_temporary_files
+from trt_tui.files.writing import remove_temporary_files
 
 MAX_END_S = 5.0
 """The time for which interrupts are ignored while a command ends. Stopping the background process and writing files

@@ -104,7 +104,7 @@ def _validate_release_text(text: str) -> None:
 
 def require_model_file(path: str) -> None:
     """Raises an `InputError` if the file of a network, or of a dump instead of a network, does not exist."""
-    from trt_tui.core.data.dumps import split_dump_spec
+    from trt_tui.core.data.tensor_files import split_dump_spec
     from trt_tui.files.reading import missing_file_error
 
     if not Path(path).exists() and not split_dump_spec(path)[0].exists():

@@ -109,7 +109,7 @@ def check_input_files(arguments: dict[str, Any]) -> None:
     Raises:
         InputError: An option of stages is invalid, or a file does not exist.
     """
-    from trt_tui.core.data.dumps import split_dump_spec
+    from trt_tui.core.data.tensor_files import split_dump_spec
     from trt_tui.core.measure.stages import list_requested_stages
     from trt_tui.files.reading import check_regular_file
 

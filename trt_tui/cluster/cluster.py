@@ -40,7 +40,7 @@ from trt_tui.cluster.worker import (
 )
 from trt_tui.core.execution import LocalExecutor, Task
 from trt_tui.errors import InputError, TrtTuiError, exception_text
-from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import counted_noun_text
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace

@@ -96,8 +96,7 @@ from trt_tui.core.runner import (
     Runner,
 )
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, RunFailedError, TrtTuiError
-from trt_tui.files.scratch import create_scratch_folder
-from trt_tui.files.writing import write_file_atomically
+from trt_tui.files.writing import create_scratch_folder, write_file_atomically
 from trt_tui.formatting import add_decibel_unit, builder_title, decibels_text, duration_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

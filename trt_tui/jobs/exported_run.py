@@ -26,7 +26,7 @@ from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.randomness import is_random
 from trt_tui.errors import CancelledError, TrtTuiError
-from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import name_list_text
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.scheduler import JobReporter, take_last_value

@@ -10,10 +10,9 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.backends.registry import find_gpu_text, get_engine_builder, missing_builder_reason
-from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
-from trt_tui.core.data.polygraphy_json import RunResultsWriter
 from trt_tui.core.data.samples import JudgedFeeds
+from trt_tui.core.data.tensor_files import RunResultsWriter, open_dump
 from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel, read_engine_report
 from trt_tui.core.engines.profile_report import read_profile_report
 from trt_tui.core.measure.analysis import Analysis, SimulatedConfig

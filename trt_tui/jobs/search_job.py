@@ -63,7 +63,7 @@ from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP
 from trt_tui.core.search.space import find_added_moves
 from trt_tui.core.search.trials import TrialKey
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.files.scratch import create_scratch_folder
+from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import (
     add_decibel_unit,
     counted_noun_text,

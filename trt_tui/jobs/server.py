@@ -17,7 +17,7 @@ from typing import Any
 
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.runner import ExecutionMode
-from trt_tui.files.scratch import remove_unused_scratch_folders
+from trt_tui.files.writing import remove_unused_scratch_folders
 from trt_tui.jobs import engine_preview, opening
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

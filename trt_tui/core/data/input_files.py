@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.data.dumps import split_dump_spec
+from trt_tui.core.data.tensor_files import split_dump_spec
 from trt_tui.core.data.userscript import split_script_spec
 from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256

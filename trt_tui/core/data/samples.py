@@ -30,8 +30,8 @@ from trt_tui.core.data.batches import (
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.padding import BatchPadding
 from trt_tui.core.data.random_inputs import make_random_feeds
-from trt_tui.core.data.readers import read_data_parts
 from trt_tui.core.data.shapes import first_dimension, unknown_input_error
+from trt_tui.core.data.tensor_files import read_data_parts
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text

@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.convenience import extract
 
-from trt_tui.core.data.polygraphy_json import RunResultsWriter, write_polygraphy_inputs
+from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.exporters.polygraphy import tolerance_lines

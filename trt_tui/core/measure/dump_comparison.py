@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trt_tui.core.data.dumps import Dump, DumpTensor
+from trt_tui.core.data.tensor_files import Dump, DumpTensor
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.run_sources import IterableRunSource

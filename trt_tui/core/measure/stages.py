@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from trt_tui.core.data.array_files import PICKLE_SUFFIXES
-from trt_tui.core.data.dumps import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
+from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
 from trt_tui.core.measure.result_kind import ResultKind
 from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult

@@ -1,0 +1,563 @@
+"""Data and dumps in files: the parts of the input data, and the tensors that another program computed.
+
+Input data are an ``.npz``, a folder, an inputs JSON of Polygraphy or a script. A dump holds tensors by name and
+iteration, as Polygraphy's RunResults (``polygraphy run --save-outputs``; a file, or a folder with one file per
+iteration), Polygraphy's inputs JSON, the outputs of ``trtexec --exportOutput``, or an ``.npz``. Types and shapes are
+read when a dump is opened. Values stay in their file until they are needed, except those of trtexec, which are text.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import difflib
+import io
+import json
+import math
+import re
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from trt_tui.core.data.array_files import (
+    DATA_FORMATS,
+    MAX_IN_MEMORY_BYTES,
+    ArraySpool,
+    ArrayWithHeader,
+    DataPart,
+    StoredArray,
+    check_array_file,
+    convert_damaged_file_errors,
+    open_npz,
+    read_npy_bytes,
+    read_npy_header,
+    spool_feed,
+)
+from trt_tui.core.data.userscript import UserFunction, split_script_spec
+from trt_tui.errors import InputError
+from trt_tui.files.lazy_json import FileSpan, read_lazy_json
+from trt_tui.files.reading import missing_file_error
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+MAX_WHOLE_BYTES = 256 << 20
+"""Maximum size in bytes of an array that can only be read in one piece: an ``.npz``, or bytes as Latin-1."""
+
+_HEADER_CHARACTERS = 4 * 16384 // 3 // 4 * 4
+_PIECE_CHARACTERS = 4 << 18
+"""Number of base64 characters that are decoded at a time, a multiple of four."""
+
+_PIECE_BYTES = 3 << 18
+"""Number of bytes that are encoded at a time, a multiple of three."""
+
+
+@dataclass(frozen=True)
+class InMemoryArray:
+    """A stored array whose values are already in memory, because its form cannot be read in pieces.
+
+    Older releases of Polygraphy wrote an ``.npz`` of one array, or bytes as Latin-1. Both forms are read. Nothing is
+    unpickled.
+    """
+
+    array: np.ndarray
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self.array.dtype
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.array.shape
+
+    def load(self) -> np.ndarray:
+        return self.array
+
+
+@dataclass(frozen=True)
+class Base64Array(ArrayWithHeader):
+    """An ``.npy`` in base64 inside a JSON file, with a header that was checked against its length."""
+
+    span: FileSpan
+
+    def read_byte_pieces(self) -> Iterator[bytes]:
+        """Yields the bytes of the array's values in pieces of less than 1 MiB.
+
+        Raises:
+            binascii.Error: The text is not valid base64.
+        """
+        skip = self.header.offset
+        for piece in self.span.iterate_blocks(_PIECE_CHARACTERS):
+            data = base64.b64decode(piece, validate=True)
+            yield data[skip:]
+            skip = max(0, skip - len(data))
+
+    def load(self) -> np.ndarray:
+        """Reads the values of the array. A large array goes through a temporary file."""
+        if self.header.nbytes <= MAX_IN_MEMORY_BYTES:
+            return self.header.build_array(b"".join(self.read_byte_pieces()))
+        return ArraySpool().append_byte_pieces(self.read_byte_pieces(), self.header).load()
+
+
+def open_polygraphy_array(value: Any, title: str) -> StoredArray:
+    """Opens an array that Polygraphy has written to a JSON file.
+
+    Args:
+        value: The value that `trt_tui.files.lazy_json.read_lazy_json` returns for the array.
+        title: The title of the array in messages.
+
+    Raises:
+        InputError: The value is no array, or `_open_base64_array` raises it.
+    """
+    if isinstance(value, dict) and polygraphy_object_kind(value) in ("LazyArray", "LazyNumpyArray"):
+        value = value.get("values")
+    kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
+    if kind == "Tensor" or isinstance(value, dict) and "tensor" in value:
+        raise InputError(f"{title} is a pickled torch tensor",
+                         "they are refused, because loading them can execute arbitrary code",
+                         "Save numpy arrays: tensor.cpu().numpy().")
+    if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
+        raise InputError(f"{title} is not an array of Polygraphy", f"it is {kind or json_kind_text(value)}",
+                         "Save numpy arrays with Polygraphy, or as .npz.")
+    return _open_base64_array(value["array"], title)
+
+
+def json_kind_text(value: object) -> str:
+    return "a list of numbers" if isinstance(value, np.ndarray) else type(value).__name__
+
+
+def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
+    """Opens an array that Polygraphy's JSON holds as a string.
+
+    Raises:
+        InputError: The array holds pickled objects, is damaged, or is too large for its form.
+    """
+    if isinstance(base64_text, str):
+        return InMemoryArray(_decode_base64_array(base64_text, title))
+    start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
+    if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the first bytes of an npz, in base64
+        try:
+            head = base64.b64decode(start[:len(start) // 4 * 4], validate=True)
+            ending = b"".join(
+                FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks())
+            size = base64_text.length // 4 * 3 - ending.count(b"=")
+            if base64_text.length % 4:
+                raise binascii.Error("its length is not a multiple of 4")
+            return Base64Array(read_npy_header(io.BytesIO(head), size, ""), base64_text)
+        except (binascii.Error, ValueError) as error:
+            raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy.") from None
+        except InputError as error:
+            raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
+    if base64_text.length > MAX_WHOLE_BYTES:
+        raise InputError(
+            f"{title} is too large in this form", f"{base64_text.length:,} bytes as an old Polygraphy wrote them; "
+            f"up to {MAX_WHOLE_BYTES:,} are read", "Save it with Polygraphy 0.38 or later, or as .npz.")
+    return InMemoryArray(
+        _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)),
+                             title))
+
+
+def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
+    try:
+        try:
+            data = base64.b64decode(base64_text, validate=True)
+        except (binascii.Error, ValueError):
+            data = base64_text.encode("latin-1")
+        return read_npy_bytes(read_first_npz_array(data) if data[:2] == b"PK" else data)
+    except InputError as error:
+        raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
+    except Exception as error:  # numpy's, zipfile's and the codecs' own
+        raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy, or as .npz.") from None
+
+
+def read_first_npz_array(npz_bytes: bytes) -> bytes:
+    """Returns the first array of an npz in memory as the bytes of an ``.npy``."""
+    with zipfile.ZipFile(io.BytesIO(npz_bytes)) as archive:
+        info = archive.infolist()[0]
+        if info.file_size > max(MAX_IN_MEMORY_BYTES, 2 * len(npz_bytes)):
+            raise ValueError(f"an array would unpack to {info.file_size:,} bytes")
+        return archive.read(info)
+
+
+def polygraphy_object_kind(json_object: dict[str, Any]) -> str | None:
+    """Returns the Polygraphy class of a JSON object, such as ``ndarray`` or ``RunResults``; None for a plain object."""
+    kind = json_object.get("polygraphy_class")
+    if isinstance(kind, str):
+        return kind
+    for key, item in json_object.items():  # the type mark of older releases
+        if isinstance(item, str) and item == "polygraphy_serialized_json_type":
+            return key.replace("__polygraphy_encoded_", "")
+    return None
+
+
+class RunResultsWriter:
+    """A writer of Polygraphy's RunResults, used as a context manager.
+
+    Runners are written one after another, and each runner iteration by iteration.
+    """
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._runner: str | None = None
+        self._is_first_iteration = True
+
+    def __enter__(self) -> RunResultsWriter:
+        self._stream.write(b'{"lst": [')
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self._stream.write((b"]]" if self._runner is not None else b"") + b'], "polygraphy_class": "RunResults"}\n')
+
+    def begin_runner(self, runner_name: str) -> None:
+        """Begins the next runner of the file. Iterations added after this call belong to it."""
+        self._stream.write(b"]], " if self._runner is not None else b"")
+        self._stream.write(f"[{json.dumps(runner_name)}, [".encode())
+        self._runner, self._is_first_iteration = runner_name, True
+
+    def add_iteration(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Writes the outputs of one iteration of the current runner."""
+        self._stream.write((b"" if self._is_first_iteration else b", ") + b'{"outputs": {')
+        self._is_first_iteration = False
+        for number, (name, array) in enumerate(outputs.items()):
+            self._stream.write(f"{', ' if number else ''}{json.dumps(name)}: {{\"values\": ".encode())
+            _write_array(self._stream, array)
+            self._stream.write(b', "polygraphy_class": "LazyArray"}')
+        self._stream.write(f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
+                           '"polygraphy_class": "IterationResult"}'.encode())
+
+
+def write_polygraphy_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes feeds in the form that ``polygraphy run --load-inputs`` reads, one iteration per feed."""
+    stream.write(b"[")
+    for feed_index, feed in enumerate(feeds):
+        stream.write(b", {" if feed_index else b"{")
+        for array_index, (name, array) in enumerate(feed.items()):
+            stream.write(f"{', ' if array_index else ''}{json.dumps(name)}: ".encode())
+            _write_array(stream, array)
+        stream.write(b"}")
+    stream.write(b"]\n")
+
+
+def _write_array(stream: BinaryIO, array: np.ndarray) -> None:
+    stream.write(b'{"array": "')
+    for piece in _encode_base64(array):
+        stream.write(piece)
+    stream.write(b'", "polygraphy_class": "ndarray"}')
+
+
+def _encode_base64(array: np.ndarray) -> Iterator[bytes]:
+    """Yields an array as an ``.npy`` in base64, in pieces."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
+    data = buffer.getbuffer()
+    for start in range(0, len(data), _PIECE_BYTES):
+        yield base64.b64encode(data[start:start + _PIECE_BYTES])
+
+
+DUMP_FORMATS = ("Polygraphy's RunResults (polygraphy run --save-outputs OUT.json), outputs of trtexec (trtexec "
+                "--exportOutput=OUT.json), or an .npz of arrays by tensor name")
+DUMP_SUFFIXES = (".json", ".npz")
+MAX_DUMP_FILES = 1 << 16
+"""Maximum number of files in a folder."""
+
+Iteration = Mapping[str, StoredArray]
+"""The tensors of one execution by name, in the order of the file."""
+
+
+@dataclass(frozen=True)
+class Dump:
+    """The tensors of a dump by iteration.
+
+    Attributes:
+        source: The title in messages: the file, with the runner if the file holds several.
+        runner: The Polygraphy runner that computed the tensors; "" in a file without runners.
+        files: The files that were read.
+    """
+
+    source: str
+    iterations: tuple[Iteration, ...]
+    runner: str
+    files: tuple[Path, ...]
+
+    @property
+    def tensor_names(self) -> tuple[str, ...]:
+        """Names of the tensors in the order of the first iteration. All iterations have the same tensors."""
+        return tuple(self.iterations[0])
+
+
+def split_dump_spec(spec: str) -> tuple[Path, str]:
+    """Splits ``FILE[:RUNNER]`` into the file and the runner; the runner is "" if none is named."""
+    path, colon, runner = spec.rpartition(":")
+    if colon and not Path(spec).exists() and Path(path).suffix.lower() in DUMP_SUFFIXES:
+        return Path(path), runner
+    return Path(spec), ""
+
+
+def list_dump_files(spec: str) -> tuple[Path, ...]:
+    """Lists the files of a dump in the order of their iterations.
+
+    Raises:
+        InputError: The dump is a folder without JSON files, or with too many.
+    """
+    path, _ = split_dump_spec(spec)
+    if not path.is_dir():
+        return (path,)
+    files = sorted((file for file in path.iterdir() if file.suffix == ".json"), key=_file_number_sort_key)
+    if not files or len(files) > MAX_DUMP_FILES:
+        raise InputError(f"folder {path} is not a dump", f"it holds {counted_noun_text(len(files), '.json file')}",
+                         f"Give {DUMP_FORMATS}, or a folder of such JSON files, one an iteration.")
+    return tuple(files)
+
+
+def _file_number_sort_key(path: Path) -> tuple[int, str]:
+    """Returns a key that sorts files by the number in their names."""
+    digits = "".join(character for character in path.stem if character.isdigit())
+    return (int(digits[-15:]) if digits else 0, path.name)
+
+
+def open_dump(spec: str) -> Dump:
+    """Opens a dump and reads the types and shapes of its tensors, but not their values.
+
+    Args:
+        spec: ``FILE`` or ``FILE:RUNNER``. The default is the first runner.
+
+    Raises:
+        InputError: The file cannot be read, is not a dump, lacks the runner, or has iterations with different tensors.
+    """
+    path, requested_runner = split_dump_spec(spec)
+    files = list_dump_files(spec)
+    iterations: list[Iteration] = []
+    runners: list[str] = []
+    runner = requested_runner
+    for file in files:
+        iterations_by_runner = _read_iterations_by_runner(file,
+                                                          file.name if len(files) == 1 else f"{path.name}/{file.name}")
+        runners += [name for name in iterations_by_runner if name not in runners]
+        if not requested_runner and not iterations:
+            runner = next(iter(iterations_by_runner))
+        if runner not in iterations_by_runner:
+            near = difflib.get_close_matches(runner, runners, 1, 0.3) or runners
+            raise InputError(f"{path.name} holds no runner {runner}", f"it holds {name_list_text(runners)}",
+                             f"Name one of them: {path.name}:{near[0]}.")
+        iterations += iterations_by_runner[runner]
+    if not iterations or not iterations[0]:
+        raise InputError(f"{path.name} holds no tensors", f"runner {runner} has none" if runner else "",
+                         f"Give {DUMP_FORMATS}.")
+    for number, iteration in enumerate(iterations):
+        if set(iteration) != set(iterations[0]):
+            raise InputError(f"iterations 0 and {number} of {path.name} hold different tensors",
+                             f"only one of them has {name_list_text(sorted(set(iteration) ^ set(iterations[0])))}",
+                             "Save the outputs of runs of one network.")
+    return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), runner, files)
+
+
+def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[Iteration]]:
+    """Reads the iterations of each runner in a file; those of a file without runners have the key ""."""
+    if check_array_file(file, source_title) == 0:
+        raise InputError(f"{source_title} is empty", "", f"Give {DUMP_FORMATS}.")
+    if file.suffix.lower() == ".npz":
+        return {"": [open_npz(file, source_title).arrays]}
+    if file.suffix.lower() != ".json":
+        raise InputError(f"{source_title} is not a dump of tensors", f"its name ends in {file.suffix or 'nothing'}",
+                         f"Give {DUMP_FORMATS}.")
+    with convert_damaged_file_errors(source_title):
+        value = read_lazy_json(file, source_title)
+    runs = value.get("lst") if isinstance(value, dict) and polygraphy_object_kind(value) == "RunResults" else None
+    if isinstance(runs, list):
+        iterations_by_runner: dict[str, list[Iteration]] = {}
+        for item in runs:
+            if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
+                    and isinstance(item[1], list)):
+                raise _not_a_dump_error(source_title, "a runner is a name with a list of iterations")
+            iterations_by_runner[item[0]] = [
+                _parse_iteration(iteration, f"{source_title}, {item[0]}, iteration {number}")
+                for number, iteration in enumerate(item[1])
+            ]
+        if not iterations_by_runner:
+            raise InputError(f"{source_title} holds no runs", "", f"Give {DUMP_FORMATS}.")
+        return iterations_by_runner
+    if _is_trtexec_output_list(value):
+        return {"": [_parse_trtexec_outputs(value, source_title)]}
+    inputs_list = value if isinstance(value, list) else [value]
+    if not inputs_list or not all(isinstance(item, dict)
+                                  for item in inputs_list) or polygraphy_object_kind(inputs_list[0]) is not None:
+        object_kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
+        raise _not_a_dump_error(
+            source_title, f"it holds {'Polygraphy’s ' + object_kind if object_kind else json_kind_text(value)}")
+    return {
+        "": [_parse_iteration(item, f"{source_title}, iteration {number}") for number, item in enumerate(inputs_list)]
+    }
+
+
+def _not_a_dump_error(source_title: str, reason: str) -> InputError:
+    return InputError(f"{source_title} is not a dump of tensors", reason, f"Give {DUMP_FORMATS}.")
+
+
+def _is_trtexec_output_list(value: object) -> bool:
+    return isinstance(value, list) and bool(value) and all(
+        isinstance(item, dict) and item.keys() == {"name", "dimensions", "values"}
+        and isinstance(item["name"], str) and isinstance(item["dimensions"], str) for item in value)
+
+
+def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: str) -> dict[str, StoredArray]:
+    """Parses the outputs of one execution: name, dimensions such as ``1x10``, and values with six significant digits.
+
+    The source of the format is ``exportJSONOutput`` in TensorRT's ``sampleReporting.cpp``. No type is written. Whole
+    numbers get the smallest signed integer type, which is castable to float types too. All other tensors are FP32.
+    """
+    arrays: dict[str, StoredArray] = {}
+    for output in outputs:
+        name, dimensions, values = output["name"], output["dimensions"], output["values"]
+        title = f"{source_title}: {name}"
+        if isinstance(values, list) and not values:
+            values = np.zeros(0)
+        if not isinstance(values, np.ndarray) or re.fullmatch(r"(\d{1,12}(x\d{1,12}){0,31})?", dimensions) is None:
+            raise _not_a_dump_error(title, "an output of trtexec has dimensions such as 1x10, and a list of numbers")
+        shape = tuple(map(int, dimensions.split("x"))) if dimensions else ()
+        if math.prod(shape) != values.size or name in arrays:
+            cause = (f"{dimensions or 'a single value'} are {math.prod(shape):,} values, {values.size:,} are present"
+                     if name not in arrays else "the name occurs twice")
+            raise InputError(f"{title} is damaged", cause, "Let trtexec write the file again.")
+        with np.errstate(over="ignore"):
+            arrays[name] = InMemoryArray(values.astype(_find_smallest_type(values)).reshape(shape))
+    return arrays
+
+
+def _find_smallest_type(values: np.ndarray) -> np.dtype:
+    """Returns the smallest signed integer type that holds all values, or FP32 if a value is not a whole number."""
+    with np.errstate(invalid="ignore"):
+        for integer_type in (np.int8, np.int16, np.int32, np.int64):
+            if np.array_equal(values.astype(integer_type), values):
+                return np.dtype(integer_type)
+    return np.dtype(np.float32)
+
+
+def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
+    """Parses the arrays of one iteration: an IterationResult of Polygraphy, or a plain object of arrays by name."""
+    outputs = value.get("outputs") if isinstance(value,
+                                                 dict) and polygraphy_object_kind(value) == "IterationResult" else value
+    if not isinstance(outputs, dict):
+        raise _not_a_dump_error(source_title, "an iteration is an object of arrays by name")
+    return {name: _open_number_array(array_value, f"{source_title}: {name}") for name, array_value in outputs.items()}
+
+
+def _open_number_array(value: Any, title: str) -> StoredArray:
+    member = open_polygraphy_array(value, title)
+    if member.dtype.kind not in "biufUS":
+        raise InputError(f"{title} holds {member.dtype}", "only numbers can be compared",
+                         "Save it as float32; numpy has no built-in BF16 and FP8.")
+    return member
+
+
+def count_tensor_rows(iterations: Sequence[Iteration], tensor_name: str) -> int | None:
+    """Counts the rows of a tensor's first axis over all iterations; None if it has no axis or the other axes differ."""
+    shapes = [iteration[tensor_name].shape for iteration in iterations]
+    if any(not shape or shape[1:] != shapes[0][1:] for shape in shapes):
+        return None
+    return sum(shape[0] for shape in shapes)
+
+
+class DumpTensor:
+    """One tensor of a dump over all iterations, read by rows. The iteration that was read last stays loaded."""
+
+    def __init__(self, dump: Dump, name: str) -> None:
+        self._arrays = [iteration[name] for iteration in dump.iterations]
+        self._source = dump.source
+        self._open_iteration: tuple[int, np.ndarray] | None = None
+
+    def read_iteration(self, iteration_index: int) -> np.ndarray:
+        """Reads the whole tensor of one iteration. Raises the errors of `convert_damaged_file_errors`."""
+        if self._open_iteration is None or self._open_iteration[0] != iteration_index:
+            self._open_iteration = None
+            with convert_damaged_file_errors(self._source):
+                self._open_iteration = (iteration_index, self._arrays[iteration_index].load())
+        return self._open_iteration[1]
+
+    def read_rows(self, start: int, stop: int) -> np.ndarray:
+        """Reads a range of the tensor's rows, numbered over all iterations.
+
+        Raises the errors of `convert_damaged_file_errors`.
+        """
+        pieces, first_row = [], 0
+        for number, member in enumerate(self._arrays):
+            rows = member.shape[0]
+            if first_row < stop and start < first_row + rows:
+                pieces.append(self.read_iteration(number)[max(0, start - first_row):stop - first_row])
+            first_row += rows
+        return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
+
+
+MAX_SCRIPT_FEEDS = 1024
+"""Maximum number of feeds from a script if no number of samples is requested."""
+
+
+def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) -> Iterator[DataPart]:
+    """Yields the data parts (files or single feeds) of a ``--data`` specification, each when it is requested.
+
+    A script with a limit on the samples may yield parts without end.
+
+    Args:
+        sample_limit: Maximum number of samples that are used; None for all.
+        warnings: A list to which warnings for the user are appended.
+
+    Raises:
+        InputError: The data cannot be read. `UserFunction` can raise other errors.
+    """
+    script = split_script_spec(spec)
+    if script is not None and not Path(spec).is_dir():
+        yield from _read_script_parts(UserFunction(script[0], script[1] or "load_data"), sample_limit, warnings)
+        return
+    path = Path(spec)
+    if path.is_dir():
+        files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".json"))
+        if not files:
+            raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {DATA_FORMATS}.")
+        for file in files:
+            for part in _read_file_parts(file, f"{path.name}/{file.name}"):
+                yield replace(part, file=file.name if len(files) > 1 else "")
+    elif path.exists():
+        yield from _read_file_parts(path, path.name)
+    else:
+        raise missing_file_error(f"Data not found: {spec}", path, f"Give {DATA_FORMATS}.")
+
+
+def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
+    empty = check_array_file(path, source_title) == 0
+    with convert_damaged_file_errors(source_title):
+        archive = zipfile.is_zipfile(path)
+    if empty:
+        raise InputError(f"{source_title} is empty", next_step=f"Give {DATA_FORMATS}.")
+    if archive or path.suffix == ".npz":
+        yield open_npz(path, source_title)
+    elif path.suffix == ".json":
+        spool, value = ArraySpool(), read_lazy_json(path, source_title)
+        for index, feed in enumerate(value if isinstance(value, list | np.ndarray) else [value]):
+            title = f"{source_title}, feed {index}"
+            if isinstance(feed, dict):
+                feed = _load_polygraphy_arrays(feed, title)
+            yield spool_feed(feed, title, spool)
+    else:
+        hint = "A single .npy has no input name: save it with numpy.savez. " if path.suffix == ".npy" else ""
+        raise InputError(f"{source_title} is not a readable data file", next_step=f"{hint}Give {DATA_FORMATS}.")
+
+
+def _load_polygraphy_arrays(feed: dict[str, Any], title: str) -> dict[str, np.ndarray]:
+    if kind := polygraphy_object_kind(feed):
+        raise InputError(f"{title} holds Polygraphy's {kind}, not feeds of numpy arrays", "",
+                         "Save the inputs with polygraphy run --save-inputs, or as .npz.")
+    with convert_damaged_file_errors(title):
+        return {name: open_polygraphy_array(value, f"{title}: {name}").load() for name, value in feed.items()}
+
+
+def _read_script_parts(user_function: UserFunction, sample_limit: int | None,
+                       warnings: list[str]) -> Iterator[DataPart]:
+    spool = ArraySpool()
+    feeds = user_function.iterate_results()
+    for feed_index, feed in enumerate(feeds):
+        if sample_limit is None and feed_index == MAX_SCRIPT_FEEDS:
+            warnings.append(f"{user_function} gave over {MAX_SCRIPT_FEEDS} feeds; the rest is ignored")
+            return
+        yield spool_feed(feed, f"{user_function}, feed {feed_index}", spool)
