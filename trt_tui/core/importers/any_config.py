@@ -7,14 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
-from trt_tui.core.importers import polygraphy_commands, trtexec
-from trt_tui.core.importers.command_lines import (
-    POLYGRAPHY,
-    CommandLine,
-    config_beside_text,
-    has_command_line,
-    parse_commands,
-)
+from trt_tui.core.importers.command_lines import CommandLine, config_beside_text, has_command_line, parse_commands
+from trt_tui.core.importers.commands import COMMAND_FORMS, SCRIPT_OPTIONS, read_command
 from trt_tui.core.importers.imported_settings import ImportedSettings, build_config
 from trt_tui.core.importers.modelopt import (
     find_modelopt_calls,
@@ -129,8 +123,6 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
                          "--fp16, --int8, --layerPrecisions",
                          config_beside_text(file, "Name a config, or a line that has one of them."))
     command = max(precision_commands, key=_precision_sort_key)
-    read_command = (polygraphy_commands.read_polygraphy_command
-                    if command.tool == POLYGRAPHY else trtexec.read_trtexec_command)
     settings = read_command(command, network, file)
     if other_lines := [str(candidate.line_number) for candidate in precision_commands if candidate is not command]:
         settings.notes.append(
@@ -143,10 +135,10 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
 def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
     """Returns a key that sorts commands by the length of their lists of layers, then by their number of precision
     options."""
-    options = polygraphy_commands.PRECISION_OPTIONS if command.tool == POLYGRAPHY else trtexec.PRECISION_OPTIONS
+    options = COMMAND_FORMS[command.tool].precision_options
     list_length = sum(
         len(entry)
-        for name in ("layerPrecisions", "layer-precisions", *polygraphy_commands.SCRIPT_OPTIONS)
+        for name in ("layerPrecisions", "layer-precisions", *SCRIPT_OPTIONS)
         for entry in command.options.get(name, ()))
     return list_length, sum(name in options for name in command.options)
 

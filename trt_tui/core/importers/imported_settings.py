@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.engines.inspector import LayerFinder
+from trt_tui.core.importers.command_lines import PRECISION_BY_NAME
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -80,6 +81,23 @@ class ImportedSettings:
         if (boundary_type := precisions.get(str(omission_record.get("around")))) is not None and (
                 boundary_type is not Precision.FP16 or self.other is boundary_type):
             self.other = boundary_type
+
+
+def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str],
+                          quantized_flags: Sequence[str]) -> None:
+    """Sets the default precisions from a builder's flags, which are keys of `PRECISION_BY_NAME`."""
+    float_precisions, quantized_precisions = [PRECISION_BY_NAME[flag] for flag in float_flags
+                                              ], [PRECISION_BY_NAME[flag] for flag in quantized_flags]
+    settings.other = float_precisions[0] if float_precisions else Precision.FP32
+    settings.quantized = quantized_precisions[0] if quantized_precisions else settings.other
+    if len(float_precisions) + bool(quantized_precisions) > 1:
+        labels = " and ".join(precision.label for precision in (*quantized_precisions[:1], *float_precisions[:1]))
+        settings.notes.append(
+            f"TensorRT chooses between {labels} for layers without a setting; here layers that can run in "
+            f"{(quantized_precisions or float_precisions)[0].label} do so, the others run in {settings.other.label}")
+    settings.unread_lines += [
+        f"--{precision.value}: {quantized_precisions[0].label} is used" for precision in quantized_precisions[1:]
+    ]
 
 
 def build_config(settings: ImportedSettings, network: Network, file_name: str, *, force: bool = False) -> LoadedConfig:

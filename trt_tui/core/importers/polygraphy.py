@@ -24,7 +24,7 @@ from trt_tui.core.importers.command_lines import (
     parse_commands,
     refuse_strongly_typed_build,
 )
-from trt_tui.core.importers.imported_settings import ImportedSettings
+from trt_tui.core.importers.imported_settings import ImportedSettings, apply_precision_flags
 from trt_tui.core.importers.python_scripts import (
     UNREADABLE_SCRIPT_ERRORS,
     find_constants,
@@ -32,7 +32,6 @@ from trt_tui.core.importers.python_scripts import (
     read_literal,
     source_text,
 )
-from trt_tui.core.importers.trtexec import apply_precision_flags
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX
