@@ -21,10 +21,19 @@ from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.registry import find_tensorrt_version, get_simulation_backend
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, HeldOutChoice, choose_held_out_feeds, find_shared_feeds
 from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
-from trt_tui.core.data.samples import JudgedFeeds, Samples, SampleSplit, load_samples, split_samples
+from trt_tui.core.data.samples import (
+    MIN_HELD_OUT_SAMPLES,
+    HeldOutChoice,
+    JudgedFeeds,
+    Samples,
+    SampleSplit,
+    choose_held_out_feeds,
+    find_shared_feeds,
+    load_samples,
+    split_samples,
+)
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, parse_shapes
 from trt_tui.core.data.tensor_files import list_dump_files
 from trt_tui.core.data.userscript import list_script_files, split_script_spec

@@ -574,7 +574,7 @@ class FindMixedPrecisionConfig(Request):
         sample: The sample on whose batch alone accuracy is measured: its index, "worst" for the worst sample of
             ``config``, or "" for all samples.
         hold_out: True to measure the result on held-out samples, and to choose on the others, if there are enough
-            samples (`trt_tui.core.data.held_out`).
+            samples (`trt_tui.core.data.samples`).
     """
 
     job_kind = JobKind("trt_tui.jobs.search_job.run_search_job", "search from {config}", Urgency.SEARCH,

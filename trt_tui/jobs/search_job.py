@@ -17,8 +17,7 @@ import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_type
 from trt_tui.core.data.batches import SampleName
-from trt_tui.core.data.held_out import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES
-from trt_tui.core.data.samples import JudgedFeeds
+from trt_tui.core.data.samples import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES, JudgedFeeds
 from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision

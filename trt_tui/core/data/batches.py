@@ -6,7 +6,7 @@ feeds of one batch by the same rule:
 - The *lead* input is the first one, in the network's order, whose first dimension is static and whose array holds
   several batches. Failing that, it is the first input that has a dimension.
 - The lead is divided into steps of the network's batch. If its first dimension is static, that is the batch, and the
-  last feed may be smaller if it can be filled up (`trt_tui.core.data.padding`); if not, a remainder is an error. If the
+  last feed may be smaller if it can be filled up (`trt_tui.core.data.batches`); if not, a remainder is an error. If the
   dimension is dynamic, the requested batch size is used, and the last feed may be smaller.
 - Another input with a static first dimension is divided into as many feeds as the lead. It is repeated if its array is
   exactly one batch. Any other length is an error. With a remainder, both have the same batch and the same rows.
@@ -16,23 +16,112 @@ feeds of one batch by the same rule:
   array is repeated.
 - Arrays that are not inputs are labels. Labels with as many rows as the lead are divided with it; all others are passed
   whole.
+
+An array is cast to the type of its input if numpy calls the cast safe (``uint8`` to ``float32``, ``int32`` to
+``int64``). Casts between floating-point types are allowed too, and casts between integer types if the values fit. Other
+casts are errors.
+
+Copies of the last sample fill a feed up that has fewer samples than the fixed batch of a network, for an execution
+only. Everywhere else such a feed has only the rows of its samples: inputs, labels and outputs. No count, error or
+metric includes the copies.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from trt_tui.core.data.array_files import DataPart, StoredArray
-from trt_tui.core.data.element_types import cast_to_input_type, is_castable
 from trt_tui.core.data.shapes import first_dimension, shape_text
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text
+
+
+def is_float(dtype: np.dtype) -> bool:
+    """Returns True if an element type is floating-point, including the types of ml_dtypes."""
+    return dtype.kind == "f" or dtype.name.startswith(("bfloat16", "float8", "float4"))
+
+
+def is_castable(source_type: np.dtype, target_type: np.dtype) -> bool:
+    """Returns True if arrays of one type are accepted for an input of another type.
+
+    Values are checked later, by `cast_to_input_type`.
+    """
+    if target_type.kind in "OUST":  # string tensors
+        return source_type.kind in "US"
+    both_float = is_float(source_type) and is_float(target_type)
+    both_integer = source_type.kind in "iu" and target_type.kind in "iu"
+    return both_float or both_integer or np.can_cast(source_type, target_type, "safe")
+
+
+def cast_to_input_type(array: np.ndarray, input_info: TensorInfo, source_title: str,
+                       first_sample_index: int) -> np.ndarray:
+    """Returns a new contiguous copy of an array in the type of a network input.
+
+    Raises:
+        InputError: The array contains NaN, an infinity, or an integer outside the range of the type.
+    """
+    with np.errstate(over="ignore"):
+        result = np.array(array, dtype=input_info.dtype, order="C", subok=False)
+    is_invalid = None
+    if is_float(input_info.dtype):
+        is_invalid = ~np.isfinite(result)
+    elif input_info.dtype.kind in "iu" and array.dtype != input_info.dtype:
+        is_invalid = result != array
+    if is_invalid is not None and is_invalid.any():
+        position = tuple(int(i) for i in np.argwhere(is_invalid)[0])
+        value = array[position]
+        sample = first_sample_index + (position[0] if position else 0)
+        finite = bool(np.isfinite(np.asarray(value, np.float64)))
+        raise InputError(
+            f"{source_title}: input '{input_info.name}' holds {value} at sample {sample}",
+            f"{input_info.dtype} cannot hold it."
+            if finite else "Errors cannot be measured on data that are not finite.",
+            "Correct or remove that sample.",
+        )
+    return result
+
+
+@dataclass(frozen=True)
+class BatchPadding:
+    """The padding of the last feed of a network with a fixed batch.
+
+    Attributes:
+        batch_size: Rows of a full feed.
+        array_names: Names of the arrays with one row per sample.
+    """
+
+    batch_size: int
+    array_names: frozenset[str]
+
+    def pad_feed(self, feed: Mapping[str, np.ndarray],
+                 extra_names: Collection[str] = ()) -> tuple[Mapping[str, np.ndarray], int | None]:
+        """Returns a full feed, and the number of its samples; None if the feed was full.
+
+        Args:
+            extra_names: Names of more inputs with one row per sample.
+        """
+        rows = next((len(array) for name, array in feed.items() if name in self.array_names and array.ndim), 0)
+        if not 0 < rows < self.batch_size:
+            return feed, None
+        return {name: self.pad_rows(array) if array.ndim and len(array) == rows and (
+            name in self.array_names or name in extra_names) else array for name, array in feed.items()}, rows
+
+    def pad_rows(self, array: np.ndarray) -> np.ndarray:
+        """Returns an array with its last row repeated up to a full batch."""
+        missing = self.batch_size - len(array)
+        return np.concatenate([array, np.repeat(array[-1:], missing, axis=0)]) if missing > 0 else array
+
+    def remove_padding(self, array: np.ndarray, sample_count: int) -> np.ndarray:
+        """Returns the rows of the samples of an output. An output whose first axis is not the batch is unchanged."""
+        is_batch = isinstance(array, np.ndarray) and array.ndim > 0 and len(array) == self.batch_size
+        return array[:sample_count] if is_batch else array
+
 
 DEFAULT_BATCH = 8
 """Maximum batch size of a dynamic network if no batch size is requested."""

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.data.batches import SampleName, choose_default_batch_size
-from trt_tui.core.data.element_types import is_float
+from trt_tui.core.data.batches import SampleName, choose_default_batch_size, is_float
 from trt_tui.core.data.shapes import first_dimension, shape_text
 from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError

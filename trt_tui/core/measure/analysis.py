@@ -16,7 +16,7 @@ from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
-from trt_tui.core.data.element_types import is_float
+from trt_tui.core.data.batches import is_float
 from trt_tui.core.data.samples import JudgedFeeds, SamplePosition, mix_samples_into_batches
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer

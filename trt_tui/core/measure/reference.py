@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
-from trt_tui.core.data.element_types import is_castable, is_float
+from trt_tui.core.data.batches import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.tensor_files import Dump, DumpTensor, count_tensor_rows, open_dump
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
