@@ -18,7 +18,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.server import JobServer
 from trt_tui.jobs.steps import Wait
-from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore
+from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore, engine_key_parts
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionFolder
@@ -109,10 +109,10 @@ class SharedStore(ResultStore):
         self._built: dict[str, EngineResult] = {}
 
     def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
-        return self._built.get(self._engine_result_key(workspace, config))
+        return self._built.get(self.make_result_key(workspace, "engine", config, *engine_key_parts(workspace)))
 
     def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
-        self._built[self._engine_result_key(workspace, config)] = result
+        self._built[self.make_result_key(workspace, "engine", config, *engine_key_parts(workspace))] = result
 
 
 class DrivenWorker(JobServer):

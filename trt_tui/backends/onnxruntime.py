@@ -170,7 +170,8 @@ class OnnxRuntimeBackend:
             arguments["disabled_optimizers"] = ["ConstantFolding"]
         if frees_tensors_early and self.provider == "cpu":
             options.execution_order = self._ort.ExecutionOrder.PRIORITY_BASED
-        if any(_is_cubic_resize(node) for node in model.graph.all_nodes()):
+        if any(node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
+               for node in model.graph.all_nodes()):
             arguments["disabled_optimizers"] = [*arguments.get("disabled_optimizers", ()), _TRANSPOSE_OPTIMIZER]
         if on_mode_change is not None and self.provider == "cuda":
             options.enable_mem_reuse = False  # planning memory reuse takes time quadratic in the number of nodes
@@ -361,10 +362,6 @@ def _read_tensor_info(node_arg: Any) -> TensorInfo:
 def _first_error_line(error: Exception) -> str:
     text = str(error).strip()
     return text.splitlines()[0] if text else type(error).__name__
-
-
-def _is_cubic_resize(node: ir.Node) -> bool:
-    return node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
 
 
 def _get_initializer_tensor(initializer: ir.Value) -> ir.TensorProtocol:

@@ -55,11 +55,6 @@ class ManifestFile:
     stamp: FileStamp
 
     @property
-    def is_present_on_this_host(self) -> bool:
-        """True if this process sees the same file at the same path."""
-        return read_file_stamp(self.path) == self.stamp
-
-    @property
     def size_bytes(self) -> int:
         return self.stamp[1]
 
@@ -88,10 +83,6 @@ class WorkspaceManifest:
             for_engines: True if the task needs a worker with the same builder and GPU as this process.
         """
         return {self.key: 1, **({f"{self.key}-engines": 1} if for_engines else {})}
-
-    def rebase_option_paths(self, root_folder: Path) -> Options:
-        """Returns the options with all paths below ``root_folder`` in place of the file system root."""
-        return _map_option_paths(self.options, lambda path: str(root_folder) + path)
 
     def read_file_piece(self, file_index: int, start_byte: int, byte_count: int) -> bytes:
         """Reads ``byte_count`` bytes of a file from ``start_byte`` on, or fewer at the end of the file."""
@@ -234,7 +225,8 @@ class WorkerWorkspace:
         raise TypeError("a place stays in its worker")
 
     def list_missing_files(self) -> list[int]:
-        return [index for index, file in enumerate(self._manifest.files) if not file.is_present_on_this_host]
+        """Returns the indices of the files that this process does not see at the same path."""
+        return [index for index, file in enumerate(self._manifest.files) if read_file_stamp(file.path) != file.stamp]
 
     def receive_file_piece(self, file_index: int, piece: bytes) -> None:
         """Appends a piece to the local copy of a file."""
@@ -254,7 +246,7 @@ class WorkerWorkspace:
         """
         manifest, options = self._manifest, self._manifest.options
         if self._folder.exists():
-            options = manifest.rebase_option_paths(self._folder)
+            options = _map_option_paths(options, lambda path: str(self._folder) + path)
             for index, file in enumerate(manifest.files):
                 path = self._received_file_path(index)
                 if not path.exists():

@@ -268,7 +268,8 @@ class EngineBuilder:
                 attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
                 first_error = first_error or error
                 next_attempt = None if plan.strict or not _can_retry_with_other_precisions(
-                    error, lowered.constraints) else ladder.choose_next_attempt(attempt, _failed_layer_text(error))
+                    error, lowered.constraints) else ladder.choose_next_attempt(
+                        attempt, error.node if isinstance(error, NetworkParseError) else error.cause)
                 if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(
                         error, NetworkParseError):  # the parser ignores the optimization level
                     raise _complete_build_error(first_error, attempts, network, can_ease) from None
@@ -297,10 +298,10 @@ class EngineBuilder:
             build.start()
             try:
                 while not build.has_ended:
-                    yield Wait(build.has_messages)
+                    yield Wait(lambda: build.has_changed or build.has_ended)
                     yield self._report_messages(build)
             finally:
-                build.request_stop()
+                build.stop_requested = True
                 build.join()
             yield self._report_messages(build)
             if build.error is not None:
@@ -330,17 +331,12 @@ def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
     return error.is_refused if isinstance(error, BuildError) else constraints is None and bool(error.node)
 
 
-def _failed_layer_text(error: BuildError | NetworkParseError) -> str:
-    return error.node if isinstance(error, NetworkParseError) else error.cause
-
-
 def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints: LayerConstraints | None,
                           can_lower_effort: bool) -> FallbackLadder:
     """Returns the fallback ladder of a config, given the layer constraints of the first attempt."""
-    if constraints is None or not constraints.precision_flags:
-        return FallbackLadder(network, config, False, False, can_lower_effort)
-    return FallbackLadder(network, config, True, bool(constraints.precisions or constraints.output_types),
-                          can_lower_effort)
+    has_flags = constraints is not None and bool(constraints.precision_flags)
+    has_layer_precisions = constraints is not None and bool(constraints.precisions or constraints.output_types)
+    return FallbackLadder(network, config, has_flags, has_flags and has_layer_precisions, can_lower_effort)
 
 
 def _adapt_constraints_to_attempt(constraints: LayerConstraints | None, attempt: BuildAttempt,
@@ -391,8 +387,8 @@ class _BuildThread(threading.Thread):
         self._lock = threading.Lock()
         self._messages: list[tuple[str, str]] = []
         self._progress = Progress("building")
-        self._has_changed = True
-        self._stop_requested = False
+        self.has_changed = True
+        self.stop_requested = False
         self._last_wake_s = 0.0
 
     def run(self) -> None:
@@ -408,31 +404,25 @@ class _BuildThread(threading.Thread):
                 self.has_ended = True
             self._wake()
 
-    def has_messages(self) -> bool:
-        return self._has_changed or self.has_ended
-
     def take_messages(self) -> tuple[list[tuple[str, str]], Progress]:
         """Returns the levels and texts of the messages since the last call, and the progress."""
         with self._lock:
             messages, self._messages = self._messages, []
-            self._has_changed = False
+            self.has_changed = False
             return messages, self._progress
-
-    def request_stop(self) -> None:
-        self._stop_requested = True
 
     def _on_step(self, phase: str, done: int, total: int) -> bool:
         with self._lock:
             self._progress = Progress(f"building: {phase}", done, total)
-            self._has_changed = True
+            self.has_changed = True
         self._wake_if_report_due()
-        return not self._stop_requested
+        return not self.stop_requested
 
     def _on_message(self, level: str, text: str) -> None:
         with self._lock:
             self._messages.append((level, text))
             self.cache_refused = self.cache_refused or bool(TIMING_CACHE_REFUSED.search(text))
-            self._has_changed = True
+            self.has_changed = True
         self._wake_if_report_due()
 
     def _wake_if_report_due(self) -> None:

@@ -227,12 +227,11 @@ class ResultStore:
         self.results.put(self.make_result_key(workspace, result_kind, config, *more), result)
 
     def load_engine_result(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
-        return self.results.get(self._engine_result_key(workspace, config), EngineResult)
+        return self.load_result(workspace, "engine", config, EngineResult, *engine_key_parts(workspace))
 
     def save_engine_result(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
         """Stores the result of a config's engine. Raises the errors of `save_result`."""
-        workspace.require_unchanged_files()
-        self.results.put(self._engine_result_key(workspace, config), result)
+        self.save_result(workspace, "engine", config, result, *engine_key_parts(workspace))
 
     def network_sha256(self, network: Network) -> str:
         """Returns the SHA-256 of a network with its external data.
@@ -264,11 +263,10 @@ class ResultStore:
                                   config.comparison_key, more, *workspace.operator_library_hashes,
                                   *workspace.reference_hashes)
 
-    def _engine_result_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
-        plan, builder_identity = (workspace.plan, workspace.builder.cache_identity if workspace.builder is not None else
-                                  ())
-        settings = plan.settings
-        return self.make_result_key(workspace, "engine", config, builder_identity, sorted(settings.profile.items()),
-                                    settings.builder_options.comparison_key,
-                                    settings.compute_capability, plan.weakly_typed, plan.strict,
-                                    sorted(plan.other_shapes), *[plan.builds_per_config] * (plan.builds_per_config > 1))
+
+def engine_key_parts(workspace: Workspace) -> tuple[object, ...]:
+    """Returns the parts of the cache key of an engine's result besides those of every result."""
+    plan, settings, builder = workspace.plan, workspace.plan.settings, workspace.builder
+    return (builder.cache_identity if builder is not None else (), sorted(settings.profile.items()),
+            settings.builder_options.comparison_key, settings.compute_capability, plan.weakly_typed, plan.strict,
+            sorted(plan.other_shapes), *[plan.builds_per_config] * (plan.builds_per_config > 1))

@@ -394,14 +394,6 @@ def _join_by_sum(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-def _join_by_maximum(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(np.maximum.reduce(list(arrays)))
-
-
-def _join_by_minimum(arrays: Sequence[np.ndarray]) -> np.ndarray:
-    return np.asarray(np.minimum.reduce(list(arrays)))
-
-
 def join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Joins the shapes of a tensor's portions: sizes are added along the axis that differs.
 
@@ -415,7 +407,8 @@ def join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 
 _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
-    "ReduceMax": _join_by_maximum, "ReduceMin": _join_by_minimum, "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
+    "ReduceMax": lambda arrays: np.asarray(np.max(arrays, axis=0)),
+    "ReduceMin": lambda arrays: np.asarray(np.min(arrays, axis=0)), "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
     "Size": _join_by_sum, "Shape": join_shapes
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""

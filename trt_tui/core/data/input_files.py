@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Iterable
@@ -165,16 +166,7 @@ def refuse_overwriting_inputs(output_paths: Iterable[Path | str], input_paths: I
     outputs += [path.with_name(f"{path.name}.data") for path in outputs if path.suffix.lower() == ".onnx"]
     existing_outputs = [path for path in outputs if os.path.isfile(path)]
     for path, input_path in ((path, input_path) for path in existing_outputs for input_path in input_paths):
-        if _is_same_file(path, input_path):
-            raise _overwrite_error(path, input_path)
-
-
-def _is_same_file(first_path: Path, second_path: Path) -> bool:
-    try:
-        return os.path.samefile(first_path, second_path)
-    except OSError:  # one of the files does not exist
-        return False
-
-
-def _overwrite_error(output_path: Path, input_path: Path) -> InputError:
-    return InputError(f"{output_path} is an input file", f"writing it would lose {input_path}", "Choose another name.")
+        with contextlib.suppress(OSError):  # one of the files does not exist
+            if os.path.samefile(path, input_path):
+                raise InputError(f"{path} is an input file", f"writing it would lose {input_path}",
+                                 "Choose another name.")
