@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import find_first_device
-from trt_tui.backends.registry import find_tensorrt_version, get_simulation_backend
+from trt_tui.backends.registry import find_installed_version, get_simulation_backend
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
@@ -459,7 +459,7 @@ class Workspace:
         """The release and the GPU that engines are built for: of ``--for``, or else of the TensorRT installed here."""
         builder = self.builder
         if builder is None:
-            return self.options.make_build_target("tensorrt", find_tensorrt_version())
+            return self.options.make_build_target("tensorrt", find_installed_version("tensorrt"))
         return self.options.make_build_target(builder.name, builder.version,
                                               builder.capabilities.gpu_compute_capability)
 

@@ -1,5 +1,6 @@
 """The first visible GPU, read from the NVIDIA driver library. Neither a CUDA toolkit nor a Python package is needed."""
 
+import contextlib
 import ctypes
 import functools
 from collections.abc import Iterable
@@ -60,11 +61,10 @@ def find_first_device() -> CudaDevice:
 def count_devices() -> int:
     """Returns the number of visible GPUs; 0 without a working driver."""
     count = ctypes.c_int()
-    try:
+    with contextlib.suppress(OSError):  # there is no driver
         cuda = ctypes.CDLL("libcuda.so.1")
-    except OSError:
-        return 0
-    return count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+        _ = cuda.cuInit(0) or cuda.cuDeviceGetCount(ctypes.byref(count))
+    return count.value
 
 
 def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | None = None) -> None:

@@ -1,5 +1,6 @@
 """The list of backends, and the diagnosis of the backends that do not work on this machine."""
 
+import contextlib
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence
@@ -121,17 +122,11 @@ def find_gpu_text() -> str:
     return f"the GPU here is {device.name} (compute capability {'.'.join(map(str, device.compute_capability))})"
 
 
-def find_tensorrt_version() -> str:
-    """Returns the version of the installed TensorRT package, which is not imported; "" if it is not installed."""
-    return _find_installed_version("tensorrt")
-
-
-def _find_installed_version(*distributions: str) -> str:
+def find_installed_version(*distributions: str) -> str:
+    """Returns the version of the first of some packages that is installed, without an import; "" if none is."""
     for name in distributions:
-        try:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:  # the next package may be installed
-            continue
     return ""
 
 
@@ -143,7 +138,7 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
     try:
         backend = OnnxRuntimeBackend(provider)
     except BackendUnavailableError as error:
-        return BackendDiagnosis(name, False, _find_installed_version("onnxruntime-gpu", "onnxruntime"),
+        return BackendDiagnosis(name, False, find_installed_version("onnxruntime-gpu", "onnxruntime"),
                                 f"{error.title}: {error.cause}", f"pip install 'trt-tui[{extra}]'")
     detail = "reference, simulation and runs; "
     detail += ("FP16 is computed in FP32 here"
@@ -164,7 +159,7 @@ def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     try:
         trt = import_tensorrt(backend_name)
     except BackendUnavailableError as error:
-        return BackendDiagnosis(backend_name, False, _find_installed_version(module),
+        return BackendDiagnosis(backend_name, False, find_installed_version(module),
                                 " ".join(filter(None, (error.title, error.cause))), remedy)
     if importlib.util.find_spec("polygraphy") is None:
         return BackendDiagnosis(backend_name, False, trt.__version__, "Polygraphy is not installed", remedy)

@@ -12,7 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trt_tui.backends.registry import find_tensorrt_version
+from trt_tui.backends.registry import find_installed_version
 from trt_tui.cli.interrupts import defer_interrupts
 from trt_tui.cli.progress import ProgressLine
 from trt_tui.core.calibration.calibration import Calibration
@@ -564,7 +564,7 @@ class ConfigWriter:
         Args:
             in_any_precision: True for defects of any precision, False for those of the config.
         """
-        target = self._session.options.make_build_target("tensorrt", find_tensorrt_version())
+        target = self._session.options.make_build_target("tensorrt", find_installed_version("tensorrt"))
         return target, match_known_defects(self.outline, target,
                                            None if in_any_precision else self.config.precision_of)
 

@@ -11,7 +11,6 @@ removed when Dask drops it.
 from __future__ import annotations
 
 import contextlib
-import importlib.metadata
 import os
 import pickle
 import shutil
@@ -30,6 +29,7 @@ from distributed.utils import sync
 
 import trt_tui
 from trt_tui.backends.cuda import find_first_device
+from trt_tui.backends.registry import BUILDER_NAMES, find_installed_version, get_simulation_backend
 from trt_tui.core.data.input_files import FileStamp, Fingerprint, read_file_stamp
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import split_script_spec
@@ -190,10 +190,7 @@ class WorkerEnvironment:
 
 def get_worker_environment(backend: Backend) -> WorkerEnvironment:
     """Returns the environment of this process, with the version of its simulation backend."""
-    releases = []
-    for name in ("tensorrt", "tensorrt-rtx"):
-        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-            releases.append(f"{name} {importlib.metadata.version(name)}")
+    releases = [f"{name} {version}" for name in BUILDER_NAMES if (version := find_installed_version(name))]
     gpu = ""
     with contextlib.suppress(BackendUnavailableError):
         gpu = find_first_device().name
@@ -202,8 +199,6 @@ def get_worker_environment(backend: Backend) -> WorkerEnvironment:
 
 
 def describe_worker() -> WorkerEnvironment:
-    from trt_tui.backends.registry import get_simulation_backend
-
     return get_worker_environment(get_simulation_backend())
 
 

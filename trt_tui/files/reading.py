@@ -8,8 +8,8 @@ import hashlib
 import itertools
 import os
 import stat
+from io import BufferedReader
 from pathlib import Path
-from typing import BinaryIO
 
 from trt_tui.errors import InputError
 from trt_tui.formatting import find_similar_names, suggestion_question
@@ -82,7 +82,7 @@ def missing_file_error(title: str, path: Path | str, next_step: str = "Check the
     return InputError(title, cause, next_step)
 
 
-def open_regular_file(path: Path | str, *, max_bytes: int | None = None) -> BinaryIO:
+def open_regular_file(path: Path | str, *, max_bytes: int | None = None) -> BufferedReader:
     """Opens a regular file for reading. The call never waits for the other end of a pipe.
 
     Raises:
@@ -151,14 +151,11 @@ def is_nested_deeper(value: object, max_depth: int) -> bool:
 
 def file_sha256(path: Path | str) -> str:
     """Returns the SHA-256 of a regular file; "" if the file does not exist or cannot be read."""
-    sha256 = hashlib.sha256()
     try:
         with open_regular_file(path) as stream:
-            while piece := stream.read(1 << 22):
-                sha256.update(piece)
+            return hashlib.file_digest(stream, "sha256").hexdigest()
     except (OSError, InputError):
         return ""
-    return sha256.hexdigest()
 
 
 def sampled_file_sha256(path: Path | str) -> str:

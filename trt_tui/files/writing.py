@@ -347,20 +347,15 @@ def convert_write_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        cause = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-            next_step = "Free some space or choose another place; nothing was written."
-        elif isinstance(error, FileNotFoundError):
-            cause, next_step = f"folder {path.parent} does not exist", "Make the folder or choose another place."
-        elif isinstance(error, IsADirectoryError):
-            cause, next_step = "it is a folder", "Name a file."
-        elif error.errno == errno.ENAMETOOLONG:
-            next_step = "Choose a shorter name; an export adds endings like .typed.onnx to it."
-        elif error.errno == errno.ENXIO:
-            cause, next_step = "no process reads from it", "Start the reader first, or name a file."
-        else:
-            next_step = "Choose another place or change its permissions; nothing was written."
-        raise InputError(f"{path} cannot be written", cause, next_step) from None
+        cause, next_step = {
+            **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+                            ("", "Free some space or choose another place; nothing was written.")),
+            errno.ENOENT: (f"folder {path.parent} does not exist", "Make the folder or choose another place."),
+            errno.EISDIR: ("it is a folder", "Name a file."),
+            errno.ENAMETOOLONG: ("", "Choose a shorter name; an export adds endings like .typed.onnx to it."),
+            errno.ENXIO: ("no process reads from it", "Start the reader first, or name a file.")
+        }.get(error.errno or 0, ("", "Choose another place or change its permissions; nothing was written."))
+        raise InputError(f"{path} cannot be written", cause or error.strerror or str(error), next_step) from None
 
 
 def make_private_folder(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """The preview job, which requests the engine layers of a config from a separate process and stores the answer on disk.
 """
 
-import importlib.metadata
 import importlib.util
 import signal
 import threading
@@ -11,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from trt_tui.backends.cuda import find_first_device
+from trt_tui.backends.registry import find_installed_version
 from trt_tui.core.calibration.calibration import ranges_comparison_key
 from trt_tui.core.engines.preview import (
     BarrierEffect,
@@ -266,14 +266,7 @@ class PreviewClient:
         ranges = ranges_comparison_key(self._ranges) if quantizes_activations(self.network, config) else ()
         return FileCache.make_key("preview, code", self._preview_network, config.comparison_key, ranges,
                                   sorted(self._profile.items()), self._gpu_capability, self._requested_capability,
-                                  _find_rtx_release())
-
-
-def _find_rtx_release() -> str:
-    for name in ("tensorrt-rtx", "tensorrt_rtx"):
-        with suppress(importlib.metadata.PackageNotFoundError):  # the package has two names
-            return importlib.metadata.version(name)
-    return ""
+                                  find_installed_version("tensorrt-rtx"))
 
 
 def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:

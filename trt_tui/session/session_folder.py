@@ -192,9 +192,7 @@ class SessionFolder:
 
     def save_session(self, structure_hash: str, saved_session: SavedSession) -> None:
         """Writes the session to its file. A full or read-only disk is ignored, so that the work can go on."""
-        if self._path is None:
-            self._lock_unused_file(structure_hash)
-        elif read_file_stamp(self._path) not in (self._version, None):
+        if self._path is None or read_file_stamp(self._path) not in (self._version, None):
             self._lock_unused_file(structure_hash)
         if self._path is not None:
             with contextlib.suppress(InputError):
