@@ -19,7 +19,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import engine
 from trt_tui.jobs.engine import BuiltEngine, EngineBuilder, lower_for_builder
 from trt_tui.jobs.scheduler import Reporter, take_last_value
 from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait
@@ -99,23 +98,8 @@ def resnet(named_network):
     return named_network("small_resnet")
 
 
-@pytest.fixture
-def lingering(monkeypatch):
-    """Build threads live on after their last wake until this event is set."""
-    go_on = threading.Event()
-    run = engine._BuildThread.run
-
-    def lives_on(build) -> None:
-        run(build)
-        go_on.wait(20)
-
-    monkeypatch.setattr(engine._BuildThread, "run", lives_on)
-    yield go_on
-    go_on.set()
-
-
 @pytest.mark.parametrize("fails", [None, TrtTuiError("it failed")])
-def test_the_last_wake_is_enough_though_the_thread_lives_on(resnet, lingering, fails) -> None:
+def test_the_last_wake_is_enough(resnet, fails) -> None:
     woke, backend, made = threading.Event(), Backend(fails), []
     backend.may_end.clear()
     told = Told(woke.set)
@@ -131,27 +115,8 @@ def test_the_last_wake_is_enough_though_the_thread_lives_on(resnet, lingering, f
                 while not one.ready():
                     assert woke.wait(5), "nobody wakes it any more"
                     woke.clear()
-                if one.ready.__self__.has_ended:
-                    threading.Timer(0.2, lingering.set).start()  # the end waits for the thread itself
     assert told.sent == ["info: building"] and ("building: phase", 1, 2) in told.progress
     assert [type(one) for one in made] == [BuiltEngine] * (fails is None)
-
-
-def test_the_worker_that_takes_the_last_news_early_does_not_wait_for_ever(resnet, lingering) -> None:
-    """What the build said is taken between its last wake and its thread's end: no wake follows."""
-    woke, backend = threading.Event(), Backend()
-    backend.may_end.clear()
-    making = following(backend, resnet, woke.set)
-    waits = next(one for one in making if isinstance(one, Wait))
-    build = waits.ready.__self__
-    backend.may_end.set()
-    while not build.has_ended:
-        assert woke.wait(5)
-        woke.clear()
-    build.take_messages()
-    assert build.is_alive() and waits.ready()
-    lingering.set()
-    assert isinstance(run_to_end(making), BuiltEngine)
 
 
 def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_path, monkeypatch) -> None:

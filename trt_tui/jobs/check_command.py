@@ -13,6 +13,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Callable, Mapping
+from concurrent.futures import wait
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -26,7 +27,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.files.reading import check_regular_file
 from trt_tui.jobs.child_exit import kill_process_tree
-from trt_tui.jobs.steps import Steps, Wait
+from trt_tui.jobs.steps import Steps, Wait, start_thread
 
 CHECK_FILES = {"TRT_TUI_MODEL": "model.onnx", "TRT_TUI_OUTPUTS": "outputs.npz", "TRT_TUI_CONFIG": "precision.json"}
 """The files of a check by the environment variable with the path of each."""
@@ -126,24 +127,21 @@ def run_check_command(command: str, folder: Path, wake: Callable[[], None]) -> S
     writers = [threading.Thread(target=_write_stream, args=(stream, folder / name), daemon=True)
                for stream, name in ((process.stdout, OUTPUT_FILE), (process.stderr, ERROR_OUTPUT_FILE))]
 
-    has_ended = threading.Event()
-
     def wait_for_exit() -> None:
         process.wait()
         for writer in writers:
             writer.join(_OUTPUT_WAIT_S)
-        has_ended.set()
-        wake()
 
-    for thread in (*writers, threading.Thread(target=wait_for_exit, daemon=True)):
-        thread.start()
+    for writer in writers:
+        writer.start()
+    exit_future = start_thread(wait_for_exit, wake)
     try:
-        while not has_ended.is_set():
-            yield Wait(has_ended.is_set)
+        while not exit_future.done():
+            yield Wait(exit_future.done)
     finally:
         if process.poll() is None:
             kill_process_tree(process.pid, "TRT_TUI_MODEL", paths["TRT_TUI_MODEL"])
-        has_ended.wait()
+        wait([exit_future])
         sys.stderr.write("".join(_read_end(folder / name, 1 << 16) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE)))
     exit_code, error_text = process.returncode, shown_error_text(folder)
     if exit_code in _UNSTARTED_CODES:

@@ -9,12 +9,13 @@ its timings.
 import hashlib
 import math
 import os
+import queue
 import re
 import shlex
 import statistics
-import threading
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import wait
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -103,7 +104,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
 from trt_tui.jobs.exported_run import cast_to_declared_types, execute_exported_file
 from trt_tui.jobs.scheduler import JobReporter, Reporter, choose_next_job_step, get_executor, take_last_value
-from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait
+from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait, start_thread
 from trt_tui.jobs.store import EngineCache, ResultStore
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
 
@@ -294,32 +295,33 @@ class EngineBuilder:
                                                                      timing_cache=timing_cache))
             timing_cache = settings.builder_options.timing_cache
             is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
-            build = _BuildThread(backend, written.path, settings, lowered.constraints, self.reporter.wake)
-            build.start()
+            news, start_time = _BuildNews(self.reporter.wake), time.perf_counter()
+            build = start_thread(lambda: (backend.build(
+                written.path, settings, lowered.constraints, on_step=news.on_step, on_message=news.on_message),
+                time.perf_counter()), self.reporter.wake)
             try:
-                while not build.has_ended:
-                    yield Wait(lambda: build.has_changed or build.has_ended)
-                    yield self._report_messages(build)
+                while not build.done():
+                    yield Wait(lambda: news.has_changed or build.done())
+                    yield self._report_news(news)
             finally:
-                build.stop_requested = True
-                build.join()
-            yield self._report_messages(build)
-            if build.error is not None:
-                raise build.error
+                news.is_stopped = True
+                wait([build])
+            yield self._report_news(news)
+            data, end_time = build.result()
             if cache is not None:
                 if timing_cache:
                     cache.add_timing_cache_checksum(Path(timing_cache))
-                cache.write(key, build.data)
+                cache.write(key, data)
                 cache.trim_to_size_limit()
-            origin = "timing cache" if is_cache_warm and not build.cache_refused else "cold"
-            return BuiltEngine(build.data, build.seconds, origin, lowered.notes)
+            origin = "timing cache" if is_cache_warm and not news.cache_refused else "cold"
+            return BuiltEngine(data, end_time - start_time, origin, lowered.notes)
 
-    def _report_messages(self, build: "_BuildThread") -> Progress:
+    def _report_news(self, news: "_BuildNews") -> Progress:
         """Reports the new messages of a build, and returns its progress."""
-        messages, progress = build.take_messages()
-        for level, text in messages:
-            self.report_message(level, text, is_raw=True)
-        return progress
+        news.has_changed = False
+        while not news.messages.empty():
+            self.report_message(*news.messages.get(), is_raw=True)
+        return news.progress
 
 
 def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
@@ -369,64 +371,32 @@ def _complete_build_error(error: BuildError | NetworkParseError, attempts: Seque
     return named_error
 
 
-class _BuildThread(threading.Thread):
-    """A thread that builds an engine and makes its messages available while it runs."""
+class _BuildNews:
+    """The messages and the progress of a build in a thread, which wakes a job at most every `MIN_REPORT_INTERVAL_S`
+    seconds.
 
-    def __init__(self, backend: EngineBackend, model: Path, settings: BuildSettings,
-                 constraints: LayerConstraints | None, wake: Callable[[], None]) -> None:
-        super().__init__(daemon=True)
-        self.backend, self.model, self.settings, self.constraints = backend, model, settings, constraints
-        self.data = b""
-        self.error: Exception | None = None
-        self.seconds = 0.0
-        self.cache_refused = False
-        """True if TensorRT did not accept the timing cache."""
-        self.has_ended = False
-        """True from shortly before the last call of ``wake``. The thread may still be alive for a moment."""
-        self._wake = wake
-        self._lock = threading.Lock()
-        self._messages: list[tuple[str, str]] = []
-        self._progress = Progress("building")
-        self.has_changed = True
-        self.stop_requested = False
-        self._last_wake_s = 0.0
+    Attributes:
+        is_stopped: True to end the build at its next step.
+        cache_refused: True if TensorRT did not accept the timing cache.
+    """
 
-    def run(self) -> None:
-        start = time.perf_counter()
-        try:
-            self.data = self.backend.build(self.model, self.settings, self.constraints, on_step=self._on_step,
-                                           on_message=self._on_message)
-        except Exception as error:
-            self.error = error
-        finally:
-            self.seconds = time.perf_counter() - start
-            with self._lock:
-                self.has_ended = True
-            self._wake()
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.messages, self.progress = queue.SimpleQueue[tuple[str, str]](), Progress("building")
+        self.has_changed, self.is_stopped, self.cache_refused = True, False, False
+        self._wake, self._last_wake_s = wake, 0.0
 
-    def take_messages(self) -> tuple[list[tuple[str, str]], Progress]:
-        """Returns the levels and texts of the messages since the last call, and the progress."""
-        with self._lock:
-            messages, self._messages = self._messages, []
-            self.has_changed = False
-            return messages, self._progress
-
-    def _on_step(self, phase: str, done: int, total: int) -> bool:
-        with self._lock:
-            self._progress = Progress(f"building: {phase}", done, total)
-            self.has_changed = True
+    def on_step(self, phase: str, done: int, total: int) -> bool:
+        self.progress = Progress(f"building: {phase}", done, total)
         self._wake_if_report_due()
-        return not self.stop_requested
+        return not self.is_stopped
 
-    def _on_message(self, level: str, text: str) -> None:
-        with self._lock:
-            self._messages.append((level, text))
-            self.cache_refused = self.cache_refused or bool(TIMING_CACHE_REFUSED.search(text))
-            self.has_changed = True
+    def on_message(self, level: str, text: str) -> None:
+        self.messages.put((level, text))
+        self.cache_refused |= bool(TIMING_CACHE_REFUSED.search(text))
         self._wake_if_report_due()
 
     def _wake_if_report_due(self) -> None:
-        now = time.monotonic()
+        self.has_changed, now = True, time.monotonic()
         if now - self._last_wake_s >= MIN_REPORT_INTERVAL_S:
             self._last_wake_s = now
             self._wake()

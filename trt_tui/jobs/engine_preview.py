@@ -5,6 +5,7 @@ import importlib.util
 import signal
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
+from concurrent.futures import wait
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -36,7 +37,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.scheduler import JobReporter, get_executor
-from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.steps import Steps, Urgency, Wait, start_thread
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
 
@@ -137,18 +138,16 @@ class PreviewTask:
 
         network = _make_preview_network(context, self._request.network.sha256)
         previewer = self._previewer = self._previewer or PreviewServer((network, context.network))
-        request, results = replace(self._request, network=network, config=item), list[Preview | None]()
+        request = replace(self._request, network=network, config=item)
         previewer.wanted_number = request.number
-        thread = threading.Thread(target=lambda: results.append(previewer.make_preview(request)), daemon=True)
-        thread.start()
+        preview = start_thread(lambda: previewer.make_preview(request), lambda: None)
         try:
-            while thread.is_alive():
-                yield Wait(lambda: not thread.is_alive())
+            while not preview.done():
+                yield Wait(preview.done)
         finally:
             previewer.wanted_number = 0
-            thread.join()
-        preview = results[0] if results else None
-        return preview if preview is not None else Preview(refusal=PreviewRefusal("the builder was stopped", "", ""))
+            wait([preview])
+        return preview.result() or Preview(refusal=PreviewRefusal("the builder was stopped", "", ""))
 
 
 class PreviewClient:

@@ -1,6 +1,8 @@
 """The steps of a job, with the urgency of each step and the conditions that a job waits for."""
 
+import threading
 from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TypeVar
@@ -62,6 +64,21 @@ ProgressSteps = Generator[Progress | Wait, None, T]
 def override_urgency(urgency: Urgency, steps: Generator[object, None, T]) -> Steps[T]:
     """Yields the same steps with another urgency, and returns their result."""
     return translate_steps(steps, lambda step: step if isinstance(step, Wait) else urgency)
+
+
+def start_thread(function: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
+    """Calls a function in a thread. Returns the future of its result, which is known before ``wake`` is called."""
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+        wake()
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
 
 
 class PreemptionError(Exception):
