@@ -160,6 +160,13 @@ def test_json_as_polygraphy_writes_it(tmp_path):
     np.testing.assert_array_equal(load_samples(tmp_path / "p.json", STATIC).read_feed(1)["x"], rows(2) * 2)
 
 
+def test_plain_lists_in_json_have_the_type_of_their_numbers(tmp_path):
+    (tmp_path / "p.json").write_text(json.dumps([{"x": rows(2).tolist(), "y": [0, 1]}]))
+    samples = load_samples(tmp_path / "p.json", STATIC)
+    np.testing.assert_array_equal(samples.read_feed(0)["x"], rows(2))
+    assert samples.read_labels(0)["y"].dtype == np.int64
+
+
 @pytest.mark.parametrize(("text", "expected"), [
     ('[{"x": {"array": ', "not valid JSON"), ("not json", "not valid JSON"), ("[]", "gave no samples"),
     ("[3]", "is not a feed"), ('{"lst": [], "polygraphy_class": "RunResults"}', "RunResults, not feeds"),

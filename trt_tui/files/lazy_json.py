@@ -36,6 +36,7 @@ _STRING_PATTERN = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
 _NUMBER_LIST_PATTERN = re.compile(rb"\[([\s]*+[-+.0-9eEaAfFiInNtyY]{1,64}+[\s]*+(?:,[\s]*+[-+.0-9eEaAfFiInNtyY]{1,64}+"
                                   rb"[\s]*+)*+)\]")
 """The characters of a list of numbers. C++ programs write ``nan`` and ``inf``, which are not JSON."""
+_WHOLE_NUMBERS_PATTERN = re.compile(rb"\s*+-?\d{1,18}+\s*+(?:,\s*+-?\d{1,18}+\s*+)*+")
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,8 @@ class FileSpan:
 def read_lazy_json(path: Path, file_name: str) -> Any:
     """Reads a JSON file and returns its value, with each string of over `MAX_KEPT_STRING_BYTES` bytes as a `FileSpan`.
 
-    Objects become dictionaries; of two equal keys the last counts. A list of numbers becomes a float64 array.
+    Objects become dictionaries; of two equal keys the last counts. A list of numbers becomes an array in int64 or
+    float64.
 
     Args:
         file_name: The name of the file in messages.
@@ -120,4 +122,8 @@ def _find_large_values(text: mmap.mmap, path: Path) -> Iterator[tuple[int, int, 
         numbers = _NUMBER_LIST_PATTERN.match(text, start)
         stop = numbers.end() if numbers is not None else match.end()
         if numbers is not None:
-            yield start, stop, np.fromstring(numbers[1], sep=",")
+            dtype = np.int64 if _WHOLE_NUMBERS_PATTERN.fullmatch(numbers[1]) else np.float64
+            values = np.fromstring(numbers[1], dtype, sep=",")
+            if len(values) != numbers[1].count(b",") + 1:  # numpy before 2.3 only warns of a text that is no number
+                raise ValueError("a list of numbers contains something else")
+            yield start, stop, values

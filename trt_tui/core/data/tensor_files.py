@@ -544,12 +544,14 @@ def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
         raise InputError(f"{source_title} is not a readable data file", next_step=f"{hint}Give {DATA_FORMATS}.")
 
 
-def _load_polygraphy_arrays(feed: dict[str, Any], title: str) -> dict[str, np.ndarray]:
+def _load_polygraphy_arrays(feed: dict[str, Any], title: str) -> dict[str, Any]:
+    """Returns a feed with the arrays of Polygraphy in it loaded; lists of numbers stay as they are."""
     if kind := polygraphy_object_kind(feed):
         raise InputError(f"{title} holds Polygraphy's {kind}, not feeds of numpy arrays", "",
                          "Save the inputs with polygraphy run --save-inputs, or as .npz.")
     with convert_damaged_file_errors(title):
-        return {name: open_polygraphy_array(value, f"{title}: {name}").load() for name, value in feed.items()}
+        return {name: open_polygraphy_array(value, f"{title}: {name}").load() if isinstance(value, dict) else value
+                for name, value in feed.items()}
 
 
 def _read_script_parts(user_function: UserFunction, sample_limit: int | None,
