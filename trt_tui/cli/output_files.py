@@ -86,7 +86,7 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
     Raises:
         InputError: A run does not exist.
     """
-    from trt_tui.core.data.dumps import split_dump_spec
+    from trt_tui.core.data.tensor_files import split_dump_spec
     from trt_tui.formatting import RUN_TITLES
 
     if outputs_spec is None:
