@@ -6,9 +6,10 @@ import contextlib
 import ctypes
 import functools
 import io
+import math
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -175,8 +176,8 @@ class OnnxRuntimeBackend:
             arguments["disabled_optimizers"] = [*arguments.get("disabled_optimizers", ()), _TRANSPOSE_OPTIMIZER]
         if on_mode_change is not None and self.provider == "cuda":
             options.enable_mem_reuse = False  # planning memory reuse takes time quadratic in the number of nodes
-        with _expose_weights_as_inputs(model, _MIN_FED_WEIGHT_BYTES if low_memory else None) as weights:
-            proto, names, arrays = _serialize_without_weights(model)
+        proto, weights, names, arrays = _serialize_without_weights(model,
+                                                                   _MIN_FED_WEIGHT_BYTES if low_memory else math.inf)
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
             options.add_external_initializers(names, values)
@@ -369,80 +370,58 @@ def _get_initializer_tensor(initializer: ir.Value) -> ir.TensorProtocol:
     return initializer.const_value
 
 
-@contextlib.contextmanager
-def _expose_weights_as_inputs(model: ir.Model, min_bytes: int | None) -> Iterator[dict[str, np.ndarray]]:
-    """Turns large initializers into graph inputs during the ``with`` block. Yields their arrays by input name, to be
-    fed to every execution.
-
-    Args:
-        min_bytes: The minimum size of the initializers to turn into inputs; None for no such initializers.
-    """
-    graph = model.graph
-    initializers, inputs = dict(graph.initializers), list(graph.inputs)
-    moved_tensors: dict[ir.Value, ir.TensorProtocol] = {}
-    weights = {}
-    try:
-        for name, value in initializers.items() if min_bytes is not None else ():
-            tensor = _get_initializer_tensor(value)
-            if tensor.nbytes < (min_bytes or 0) or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
-                continue
-            array = tensor.numpy()
-            if array.dtype.kind not in "fiub":
-                continue
-            weights[name] = np.ascontiguousarray(array)
-            moved_tensors[value] = tensor
-            del graph.initializers[name]
-            value.const_value = None
-            if not value.is_graph_input():
-                graph.inputs.append(value)
-        yield weights
-    finally:
-        if moved_tensors:
-            graph.inputs[len(inputs):] = []
-            for value, tensor in moved_tensors.items():
-                value.const_value = tensor
-            graph.initializers.clear()
-            graph.initializers.update(initializers)
-
-
-def _serialize_without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray]]:
-    """Returns the serialized model with its large initializers declared as external, and the names and arrays of these
-    initializers.
+def _serialize_without_weights(model: ir.Model, min_fed_bytes: float
+                               ) -> tuple[bytes, dict[str, np.ndarray], list[str], list[np.ndarray]]:
+    """Returns a serialized model without its large initializers, which are unchanged afterwards.
 
     Initializers without a reader are left out: ONNX Runtime drops them first, and then fails to find them by name. An
     initializer in a file that cannot be passed as an array is read here, so that ONNX Runtime opens no file.
+
+    Args:
+        min_fed_bytes: The minimum size of initializers that become graph inputs.
+
+    Returns:
+        The bytes; the arrays of the initializers that are fed to every execution, by input name; the names of those
+        that are declared as external, and their arrays.
     """
-    names, arrays = [], []
-    initializers = model.graph.initializers
-    all_initializers = dict(initializers)
-    tensors = {name: _get_initializer_tensor(value) for name, value in all_initializers.items()}
+    graph, weights, names, arrays = model.graph, dict[str, np.ndarray](), list[str](), list[np.ndarray]()
+    initializers, input_count = dict(graph.initializers), len(graph.inputs)
+    tensors = {name: _get_initializer_tensor(value) for name, value in initializers.items()}
     try:
-        for name, value in all_initializers.items():
+        for name, value in initializers.items():
             tensor = tensors[name]
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
-                del initializers[name]
+                del graph.initializers[name]
                 continue
             is_large = tensor.dtype != ir.DataType.STRING and tensor.nbytes >= _MIN_SHARED_WEIGHT_BYTES
             array = tensor.numpy() if is_large else None
-            if array is not None and array.dtype.kind in "fiub":
+            if array is None or array.dtype.kind not in "fiub":
+                if isinstance(tensor, ir.ExternalTensor):
+                    value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
+            elif tensor.nbytes >= min_fed_bytes and not value.is_graph_output():
+                weights[name] = np.ascontiguousarray(array)
+                del graph.initializers[name]
+                value.const_value = None
+                if not value.is_graph_input():
+                    graph.inputs.append(value)
+            else:
                 names.append(name)
                 arrays.append(np.ascontiguousarray(array))
                 value.const_value = ir.ExternalTensor("weights", 0, tensor.nbytes, tensor.dtype,
                                                       shape=ir.Shape(array.shape), name=name)
-            elif isinstance(tensor, ir.ExternalTensor):
-                value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
         proto: onnx.ModelProto = ir.to_proto(model)
     finally:
-        initializers.clear()
-        for name, value in all_initializers.items():
+        graph.inputs[input_count:] = []
+        graph.initializers.clear()
+        for name, value in initializers.items():
             value.const_value = tensors[name]
-            initializers[name] = value
+            graph.initializers[name] = value
     if random_outputs := {value_name(node.outputs[0]): (node.outputs[0].dtype or ir.DataType.FLOAT).value
                           for node in model.graph.all_nodes() if is_random(node)}:
         make_random_nodes_deterministic(proto.graph, random_outputs, model.opset_imports.get("", 1))
     _expose_bf16_interface_as_fp32(proto.graph)
     proto.ir_version = min(proto.ir_version, MAX_IR_VERSION)
-    return proto.SerializeToString(), names, arrays
+    return proto.SerializeToString(), weights, names, arrays
 
 
 def _expose_bf16_interface_as_fp32(graph: onnx.GraphProto) -> None:
