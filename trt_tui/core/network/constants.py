@@ -1,8 +1,8 @@
 """The values of constant tensors, read from the file or computed by the backend."""
 
 import contextlib
-from collections.abc import Callable, Sequence
-from functools import cached_property
+from collections.abc import Callable, Collection, Sequence
+from functools import cached_property, partial
 
 import numpy as np
 import onnx_ir as ir
@@ -11,6 +11,7 @@ from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.operators import COPIES, POINTWISE, PRODUCTS
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import FP16_MAX, FP16_MIN
 from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
@@ -131,17 +132,16 @@ class ConstantValues:
 
     def _is_computed_from_product(self, tensor: str) -> bool:
         """Returns True if a tensor is the result of a product, followed only by pointwise operators and copies."""
-        graph, stack, visited = self._graph, [tensor], {tensor}
-        while stack:
-            layer = graph.by_name.get(graph.producer.get(stack.pop(), ""))
-            if layer is not None and layer.op_type in PRODUCTS:
-                return True
-            input_names = layer.inputs if layer is not None and layer.op_type in POINTWISE | COPIES else ()
-            stack += [
-                input_name for input_name in input_names if input_name not in visited and graph.is_float(input_name)
-            ]
-            visited.update(input_names)
-        return False
+        graph = self._graph
+        computed = iterate_reachable([tensor], partial(self._list_float_inputs, POINTWISE | COPIES))
+        return any(graph.producer.get(name) is not None and graph.by_name[graph.producer[name]].op_type in PRODUCTS
+                   for name in computed)
+
+    def _list_float_inputs(self, operators: Collection[str], tensor: str) -> list[str]:
+        """Returns the float inputs of the layer that computes a tensor; [] if it has none of the operators."""
+        layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+        return [name for name in layer.inputs if self._graph.is_float(name)] \
+            if layer is not None and layer.op_type in operators else []
 
     @cached_property
     def masked_tensors(self) -> frozenset[str]:
@@ -164,19 +164,11 @@ class ConstantValues:
         The threshold is half the magnitude of the Where's constant (masked logits: -1e9, -3.4e38). Only copies may be
         between the Where and the tensor.
         """
-        graph, stack, visited, magnitudes = self._graph, [tensor], {tensor}, []
-        while stack:
-            name = graph.producer.get(stack.pop())
-            if name is None or graph.by_name[name].op_type not in COPIES | {"Where"}:
-                continue
-            layer = graph.by_name[name]
-            for source in (input_name for input_name in layer.inputs
-                           if input_name and input_name not in visited and graph.is_float(input_name)):
-                visited.add(source)
-                stack.append(source)
+        graph, magnitudes = self._graph, []
+        for name in iterate_reachable([tensor], partial(self._list_float_inputs, COPIES | {"Where"})):
+            for source in self._list_float_inputs(("Where", ), name):
                 constant = stored_tensor(graph.ir_value(source)) if source in graph.constant_tensors else None
-                if constant is not None and layer.op_type == "Where" and self.constant_amax(
-                        source) >= _MIN_MASK_MAGNITUDE:
+                if constant is not None and self.constant_amax(source) >= _MIN_MASK_MAGNITUDE:
                     magnitudes.append(float(self.constant_amax(source)) / 2)
         return min(magnitudes, default=0.0)
 

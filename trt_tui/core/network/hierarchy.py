@@ -63,20 +63,16 @@ class Scope:
     """An inner node of the layer tree, with rows and scopes below.
 
     Attributes:
-        name: The parts of the scope, joined by "/"; several parts if a chain of scopes was merged; "" for the root.
+        label: The parts of the scope, joined by "/"; several parts if a chain of scopes was merged; "" for the root.
         path: Unique in the tree; "" for the root.
         children: Rows and scopes, in the order of their first group in the network.
         groups: Names of all groups below, in row order.
     """
 
-    name: str
+    label: str
     path: str
     children: tuple[Row, ...]
     groups: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return self.name
 
 
 Row: TypeAlias = "Scope | GroupRow | UngroupedRow | OtherNodesRow"
@@ -193,8 +189,9 @@ def _build_immutable_tree(root: _ScopeBuilder, folded_layers: tuple[str, ...]) -
             own_part = _make_unique_label(own_part, taken_names)
             rows.append(_build_row(label, f"{path}/{own_part}" if path else own_part, group_or_layer))
         if scope is not root and len(rows) == 1:
-            row_by_scope[id(scope)] = _merge_scope_with_single_child(
-                scope, rows[0], use_scope_label=not isinstance(scope.items[0], _ScopeBuilder))
+            # the name of a scope identifies its only group, whose own label is dropped
+            label = f"{scope.name}/{rows[0].label}" if isinstance(scope.items[0], _ScopeBuilder) else scope.name
+            row_by_scope[id(scope)] = replace(rows[0], label=label)
             continue
         rows = _make_labels_unique(rows)
         if scope is root and folded_layers:
@@ -202,10 +199,8 @@ def _build_immutable_tree(root: _ScopeBuilder, folded_layers: tuple[str, ...]) -
             rows.append(
                 OtherNodesRow(f"{len(folded_layers)} shape and constant node{plural} folded", "\0folded",
                               folded_layers))
-        names: list[str] = []
-        for row in rows:
-            names.extend(_group_names(row))
-        row_by_scope[id(scope)] = Scope(scope.name, path, tuple(rows), tuple(names))
+        row_by_scope[id(scope)] = Scope(scope.name, path, tuple(rows),
+                                        tuple(name for row in rows for name in _group_names(row)))
     tree = row_by_scope[id(root)]
     assert isinstance(tree, Scope)
     return tree
@@ -217,23 +212,6 @@ def _build_row(label: str, path: str, group_or_layer: FusionGroup | Layer) -> Gr
     refusal_reason = group_or_layer.refusal_reasons.get(Precision.FP16) or group_or_layer.refusal_reasons.get(
         Precision.INT8, "")
     return GroupRow(label, path, group_or_layer, refusal_reason)
-
-
-def _merge_scope_with_single_child(scope: _ScopeBuilder, child_row: Row, use_scope_label: bool) -> Row:
-    """Returns the row of a scope's only child, labelled with the names of both.
-
-    If the child is a group, its own label is dropped, because the name of the scope identifies it.
-    """
-    label = scope.name if use_scope_label else f"{scope.name}/{child_row.label}"
-    if isinstance(child_row, Scope):
-        return Scope(label, child_row.path, child_row.children, child_row.groups)
-    return _replace_label(child_row, label)
-
-
-def _replace_label(row: Row, label: str) -> Row:
-    if isinstance(row, GroupRow):
-        return GroupRow(label, row.path, row.group, row.refusal_reason)
-    return row if isinstance(row, Scope) else replace(row, label=label)
 
 
 def _make_unique_label(label: str, taken_labels: set[str]) -> str:
@@ -251,7 +229,7 @@ def _make_labels_unique(rows: list[Row]) -> list[Row]:
         return rows
     taken_names = {row.label for row in rows if isinstance(row, Scope)}
     return [row if isinstance(row, Scope) or (label := _make_unique_label(row.label, taken_names)) == row.label
-            else _replace_label(row, label) for row in rows]
+            else replace(row, label=label) for row in rows]
 
 
 def _group_names(row: Row) -> tuple[str, ...]:

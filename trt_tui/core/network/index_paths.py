@@ -19,6 +19,7 @@ import onnx_ir as ir
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import COPIES, POINTWISE
+from trt_tui.core.network.reachability import iterate_reachable
 
 INDEX_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (2,), "Upsample": (1,)}
 """Float inputs that are read as positions, counts or factors of a size, by operator.
@@ -42,22 +43,21 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
     exact_groups = {group.name for group in groups
                     if all(_is_copy_or_elementwise(graph.by_name[name]) or graph.by_name[name].kind is LayerKind.INTEGER
                            for name in group.layers)}
-    index_groups: set[str] = set()
-    visited: set[str] = set()
-    pending = [tensor for layer in graph.layers for tensor in _iterate_index_tensors(graph, layer)]
-    while pending:
-        tensor = pending.pop()
-        if tensor in visited or tensor in graph.static_tensors:
-            continue
-        visited.add(tensor)
+
+    def find_layer(tensor: str) -> Layer | None:
         layer = graph.by_name.get(graph.producer.get(tensor, ""))
-        if layer is None or not _is_copy_or_elementwise(layer):
-            continue
-        group = group_by_layer.get(layer.name)
-        if group is not None and group.name in exact_groups:
-            index_groups.add(group.name)
-        pending.extend(filter(None, layer.inputs))
-    return tuple(group.name for group in groups if group.name in index_groups)
+        return layer if layer is not None and _is_copy_or_elementwise(layer) else None
+
+    def list_sources(tensor: str) -> list[str]:
+        layer = find_layer(tensor)
+        return [name for name in layer.inputs if name and name not in graph.static_tensors] if layer is not None else []
+
+    starts = [tensor for layer in graph.layers for tensor in _iterate_index_tensors(graph, layer)
+              if tensor not in graph.static_tensors]
+    layers = [find_layer(tensor) for tensor in iterate_reachable(starts, list_sources)]
+    index_groups = {group_by_layer[layer.name].name for layer in layers
+                    if layer is not None and layer.name in group_by_layer}
+    return tuple(group.name for group in groups if group.name in index_groups & exact_groups)
 
 
 def _is_copy_or_elementwise(layer: Layer) -> bool:

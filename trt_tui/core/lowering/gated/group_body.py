@@ -12,6 +12,7 @@ from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Node
 from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 
@@ -272,16 +273,13 @@ def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensor
     if (tensor in branch_tensors or producer_name is None or producer_name not in group.shape_layers
             or tensor in emitter.values):
         return branch_tensors[tensor]
-    needed, stack = {producer_name}, [producer_name]
-    while stack:
-        producers = {
-            network.producer.get(name_read, "")
-            for name_read in network.input_tensors(stack.pop())
-            if name_read not in branch_tensors
-        }
-        new_layers = producers.intersection(group.shape_layers) - needed
-        needed |= new_layers
-        stack.extend(new_layers)
+
+    def list_shape_layers(layer: str) -> list[str]:
+        producers = [network.producer.get(name, "") for name in network.input_tensors(layer)
+                     if name not in branch_tensors]
+        return [name for name in producers if name in group.shape_layers]
+
+    needed = set(iterate_reachable([producer_name], list_shape_layers))
     for name in group.shape_layers:
         if name in needed:
             emitter.copy_layer(network.get_layer(name), branch_tensors, nodes, emitter.make_unique_name(name))

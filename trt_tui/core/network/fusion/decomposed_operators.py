@@ -5,6 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from trt_tui.core.network.fusion.grouping import MAX_REGION_LAYERS, FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer, LayerKind
 from trt_tui.core.network.operators import POINTWISE, REDUCTIONS
+from trt_tui.core.network.reachability import iterate_reachable
 
 _START_OPERATORS = REDUCTIONS | {"Pow", "Mul", "Exp"}
 _REGION_OPERATORS = POINTWISE | REDUCTIONS
@@ -165,13 +166,9 @@ def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor
                   derived_layers: Collection[Layer]) -> list[Layer]:
     """Returns the layers that compute the result of a layer from a start tensor, in network order."""
     producers = {layer.outputs[0]: layer for layer in derived_layers}
-    region, stack = {last_layer.name: last_layer}, [last_layer]
-    while stack:
-        for name in grouping.list_dynamic_inputs(stack.pop()):
-            if name != start_tensor and producers[name].name not in region:
-                region[producers[name].name] = producers[name]
-                stack.append(producers[name])
-    return sorted(region.values(), key=lambda layer_in_region: layer_in_region.index)
+    region = iterate_reachable([last_layer], lambda layer: [
+        producers[name] for name in grouping.list_dynamic_inputs(layer) if name != start_tensor])
+    return sorted(region, key=lambda layer_in_region: layer_in_region.index)
 
 
 def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], start_tensor: str) -> str:

@@ -1,6 +1,6 @@
 """The construction of a network's fusion groups by the fusion rules."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from trt_tui.core.network import supported_precisions
 from trt_tui.core.network.fusion import attention, decomposed_operators, epilogues
@@ -13,6 +13,7 @@ from trt_tui.core.network.fusion.grouping import (
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import FUSED_COPIES, NORMALISATIONS, POINTWISE, PRODUCTS
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import Precision
 
 EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch | None],
@@ -115,13 +116,12 @@ def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDr
     """Returns the ungrouped layers between the group's results and the shapes that the group reads, in network order.
     """
     graph = grouping.graph
-    shape_layers: set[str] = set()
-    stack = [
-        name for layer in group_draft.layers for name in graph.input_tensors(layer.name) if name in graph.static_tensors
-    ]
-    while stack:
-        layer = graph.producer.get(stack.pop(), "")
-        if layer not in shape_layers and grouping.ungrouped_positions.get(layer) == group_draft.position:
-            shape_layers.add(layer)
-            stack.extend(graph.input_tensors(layer))
-    return tuple(sorted(shape_layers, key=lambda name: graph.by_name[name].index))
+
+    def list_shape_layers(tensors: Iterable[str]) -> list[str]:
+        producers = [graph.producer.get(name, "") for name in tensors]
+        return [name for name in producers if grouping.ungrouped_positions.get(name) == group_draft.position]
+
+    starts = list_shape_layers(name for layer in group_draft.layers for name in graph.input_tensors(layer.name)
+                               if name in graph.static_tensors)
+    return tuple(sorted(iterate_reachable(starts, lambda layer: list_shape_layers(graph.input_tensors(layer))),
+                        key=lambda name: graph.by_name[name].index))
