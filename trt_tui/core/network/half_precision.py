@@ -1,29 +1,13 @@
 """The conversion of networks typed in 16 bits to the FP32 networks that they were made from."""
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.qdq_removal import Fp32Conversion
 
 _HALF_TYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
-
-
-@dataclass
-class UpcastResult:
-    """The changes that the conversion of a 16-bit network to FP32 made.
-
-    Attributes:
-        has_changes: True if the network contained 16-bit types.
-        source_tensors: New tensors by name, each with the tensor of the file that it represents.
-        added_nodes: Names of new nodes.
-    """
-
-    has_changes: bool = False
-    source_tensors: dict[str, str] = field(default_factory=dict)
-    added_nodes: set[str] = field(default_factory=set)
 
 
 def has_half_precision(graph: ir.Graph) -> bool:
@@ -41,7 +25,7 @@ def has_half_precision(graph: ir.Graph) -> bool:
         for node in graph.all_nodes() for attr in node.attributes.values())
 
 
-def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
+def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
     """Converts a network typed in FP16 or BF16 to FP32, in place; its inputs and outputs keep their types."""
     subgraphs = list(graph.subgraphs())
     stored_tensors = [(typed_value, typed_value.const_value)
@@ -56,16 +40,13 @@ def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
     constant_nodes = [typed_node for typed_node in graph.all_nodes() for attribute in typed_node.attributes.values()
                       if attribute.type == ir.AttributeType.TENSOR and attribute.value.dtype in _HALF_TYPES]
     if not (stored_tensors or inputs or cast_nodes or constant_nodes):
-        return UpcastResult()
-    upcast, tensor_names = UpcastResult(has_changes=True), FreshNames(graph)
+        return
+    conversion.has_changes = True
+    tensor_names = FreshNames(graph)
     node_names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
     for value, tensor in stored_tensors:
         value.const_value = _convert_to_float32(tensor)
         value.dtype = ir.DataType.FLOAT
-    for node in constant_nodes:
-        for attr in list(node.attributes.values()):
-            if attr.type == ir.AttributeType.TENSOR and attr.value.dtype in _HALF_TYPES:
-                node.attributes[attr.name] = ir.AttrTensor(attr.name, _convert_to_float32(attr.value))
     for node in cast_nodes:
         node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
     output_types = {
@@ -77,6 +58,8 @@ def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
         for attr in list(node.attributes.values()):
             if attr.name in _TYPE_ATTRIBUTES and attr.type == ir.AttributeType.INT and attr.value in _HALF_TYPES:
                 node.attributes[attr.name] = ir.AttrInt64(attr.name, int(ir.DataType.FLOAT))
+            elif attr.type == ir.AttributeType.TENSOR and attr.value.dtype in _HALF_TYPES:
+                node.attributes[attr.name] = ir.AttrTensor(attr.name, _convert_to_float32(attr.value))
         for output in node.outputs:
             if output.dtype in _HALF_TYPES:
                 output.dtype = ir.DataType.FLOAT
@@ -88,8 +71,8 @@ def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
         cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))},
                        name=node_names.make_unique_name(f"{value.name}__to_fp32"))
         cast.outputs[0].name = tensor_names.make_unique_name(f"{value.name}__fp32")
-        upcast.added_nodes.add(cast.name or "")
-        upcast.source_tensors[cast.outputs[0].name] = value.name or ""
+        conversion.added_nodes.add(cast.name or "")
+        conversion.source_tensors[cast.outputs[0].name] = value.name or ""
         cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
         for use in list(value.uses()):
             use.node.replace_input_with(use.idx, cast.outputs[0])
@@ -101,15 +84,14 @@ def upcast_to_fp32(graph: ir.Graph) -> UpcastResult:
             continue
         name = value.name
         value.name = tensor_names.make_unique_name(f"{name}__fp32")
-        upcast.source_tensors[value.name] = name or ""
+        conversion.source_tensors[value.name] = name or ""
         cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(dtype))},
                        name=node_names.make_unique_name(f"{name}__to_output_type"))
-        upcast.added_nodes.add(cast.name or "")
+        conversion.added_nodes.add(cast.name or "")
         cast.outputs[0].name = name
         cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape
         graph.append(cast)
         graph.outputs[index] = cast.outputs[0]
-    return upcast
 
 
 def drop_identity_casts(graph: ir.Graph) -> dict[str, str]:

@@ -118,15 +118,14 @@ def open_model(path: Path) -> OpenedModel:
             "values: TensorRT accepts no other form.")
     has_file_types = half_precision.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
     original_model = _copy_model(model) if has_file_types else None
-    removal = qdq_removal.remove_qdq_pairs(model.graph)
-    opened_model.quantized_ranges = removal.ranges
-    opened_model.notes += removal.notes
+    conversion = qdq_removal.Fp32Conversion(opened_model.quantized_ranges, notes=opened_model.notes)
+    qdq_removal.remove_qdq_pairs(model.graph, conversion)
     _drop_unused_weights(opened_model)
-    upcast = half_precision.upcast_to_fp32(model.graph) if has_file_types else half_precision.UpcastResult()
-    if original_model is not None and (removal.has_pairs or upcast.has_changes):
-        source_model = opened_model.source_model = SourceModel(original_model,
-                                                               removal.source_tensors | upcast.source_tensors,
-                                                               removal.added_nodes | upcast.added_nodes)
+    if has_file_types:
+        half_precision.upcast_to_fp32(model.graph, conversion)
+    if original_model is not None and conversion.has_changes:
+        source_model = opened_model.source_model = SourceModel(original_model, conversion.source_tensors,
+                                                               conversion.added_nodes)
         opened_model.notes += _source_model_notes(source_model)
     opset = model.graph.opset_imports[""]
     if opset < QUANTIZED_TYPES_OPSET and original_model is not None and any(

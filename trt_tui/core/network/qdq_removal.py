@@ -24,35 +24,37 @@ from trt_tui.formatting import counted_noun_text
 
 
 @dataclass
-class QdqRemovalResult:
-    """The result of the removal of Q/DQ pairs.
+class Fp32Conversion:
+    """The changes that convert a quantized or typed network to the FP32 network that it was made from.
 
     Attributes:
-        ranges: amax of activation tensors that had pairs, by tensor name.
+        ranges: amax of activation tensors that had Q/DQ pairs, by tensor name.
         source_tensors: New tensors by name, each with the tensor of the file that it represents.
         added_nodes: Names of new nodes.
-        has_pairs: True if there was anything to remove.
-        notes: One sentence for each change.
+        has_changes: True if there were Q/DQ pairs to remove or 16-bit types to convert.
+        notes: One sentence for each kind of change.
     """
 
     ranges: dict[str, float] = field(default_factory=dict)
     source_tensors: dict[str, str] = field(default_factory=dict)
     added_nodes: set[str] = field(default_factory=set)
-    has_pairs: bool = False
+    has_changes: bool = False
     notes: list[str] = field(default_factory=list)
 
+    def record_range(self, value: ir.Value, amax: float) -> None:
+        self.ranges[value_name(value)] = max(amax, self.ranges.get(value_name(value), 0.0))
 
-def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
-    """Removes Q/DQ pairs from a graph, in place, and returns their ranges and the changes.
+
+def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
+    """Removes Q/DQ pairs from a graph, in place, and records their ranges and the changes.
 
     A DequantizeLinear on a constant is replaced by its result.
 
     Raises:
         InputError: the scale, zero point or blocks of a node are invalid; the error names the node.
     """
-    removal = QdqRemovalResult()
     activation_by_quantize: dict[ir.Node, ir.Value] = {}
-    activations = _ActivationRestorer(graph)
+    activations = _ActivationRestorer(graph, conversion)
     for node in [candidate for candidate in graph if is_dequantize(candidate)]:
         step = read_qdq_step(node)
         quantized_value = node.inputs[0]
@@ -60,7 +62,7 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
         if quantize is None or quantized_value is not quantize.outputs[0] or not is_quantize(quantize):
             constant = stored_tensor(quantized_value)
             if constant is not None:
-                removal.has_pairs |= _fold_dequantized_weight(graph, node, constant, step)
+                conversion.has_changes |= _fold_dequantized_weight(graph, node, constant, step)
             continue
         quantize_step = read_qdq_step(quantize)
         source = activation_by_quantize.get(quantize) or quantize.inputs[0]
@@ -70,29 +72,20 @@ def remove_qdq_pairs(graph: ir.Graph) -> QdqRemovalResult:
                 and np.isfinite(step.scale) and stored_tensor(source) is None:
             low, high = _compute_representable_range(step)
             if low == 0 and quantize not in activation_by_quantize and can_be_negative(source):
-                activation_by_quantize[quantize] = activation = activations.add_activation(source, high)
-                removal.source_tensors[value_name(activation)] = value_name(source)
-                source = activation
-            amax = max(high, -low)
-            name = value_name(source)
-            removal.ranges[name] = max(amax, removal.ranges.get(name, 0.0))
+                source = activation_by_quantize[quantize] = activations.add_activation(source, high)
+            conversion.record_range(source, max(high, -low))
         elif quantize_step.block_type is not None and quantize_step.block_type.needs_ranges \
                 and quantize_step.scale is not None:
-            amax = float(quantize_step.scale) * quantize_step.block_type.max_tensor_value
-            removal.ranges[value_name(source)] = max(amax, removal.ranges.get(value_name(source), 0.0))
-        removal.has_pairs = True
-        added_node = _replace_value_in_graph(graph, node.outputs[0], source)
-        if added_node:
-            removal.added_nodes.add(added_node)
+            conversion.record_range(source, float(quantize_step.scale) * quantize_step.block_type.max_tensor_value)
+        conversion.has_changes = True
+        _replace_value_in_graph(graph, node.outputs[0], source, conversion)
         _remove_dequantize(graph, node)
         if not any(output.uses() or output.is_graph_output() for output in quantize.outputs):
             graph.remove(quantize, safe=True)
-    removal.added_nodes |= activations.added_nodes
     if activation_by_quantize:
-        removal.notes.append(
+        conversion.notes.append(
             f"{counted_noun_text(len(activation_by_quantize), 'activation')} restored as Relu or Clip: the quantizer "
             "replaced them by a Q/DQ pair whose range clips values below 0.")
-    return removal
 
 
 def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
@@ -140,15 +133,10 @@ def can_be_negative(value: ir.Value) -> bool:
 
 class _ActivationRestorer:
     """A creator of the activations that a quantizer replaced by the ranges of Q/DQ pairs; at most one of a kind per
-    tensor.
+    tensor."""
 
-    Attributes:
-        added_nodes: Names of the new nodes.
-    """
-
-    def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self.added_nodes: set[str] = set()
+    def __init__(self, graph: ir.Graph, conversion: Fp32Conversion) -> None:
+        self._graph, self._conversion = graph, conversion
         self._activation_by_value: dict[tuple[ir.Value, str], ir.Value] = {}
 
     @cached_property
@@ -180,16 +168,14 @@ class _ActivationRestorer:
         output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
         node.meta.update(producer.meta)
         self._graph.insert_after(producer, node)
-        self.added_nodes.add(node.name or "")
+        self._conversion.added_nodes.add(node.name or "")
+        self._conversion.source_tensors[output.name] = value_name(value)
         return output
 
 
-def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value) -> str:
-    """Replaces all uses of ``old_value`` by ``new_value``; returns the name of an added Identity, or "".
-
-    The Identity keeps the name of a graph output.
-    """
-    identity_name = ""
+def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value,
+                            conversion: Fp32Conversion) -> None:
+    """Replaces all uses of ``old_value`` by ``new_value``; an Identity keeps the name of a graph output."""
     if old_value.is_graph_output():
         name = old_value.name
         old_value.name = f"{name}__dequantized"
@@ -200,6 +186,6 @@ def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.
         identity.outputs[0].name = name
         identity.outputs[0].shape, identity.outputs[0].type = old_value.shape, old_value.type
         graph.append(identity)
+        conversion.added_nodes.add(identity_name)
         old_value.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
     old_value.replace_all_uses_with(new_value)
-    return identity_name
