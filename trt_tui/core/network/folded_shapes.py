@@ -173,25 +173,13 @@ def _evaluate_shape_node(node: onnx.NodeProto, values: Mapping[str, np.ndarray],
         return None
 
 
-def _apply_gather(attributes: Attributes, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
-    return np.take(data, indices.astype(np.int64), axis=attributes.get("axis", 0))
-
-
-def _apply_divide(attributes: Attributes, dividend: np.ndarray, divisor: np.ndarray) -> np.ndarray:
-    return np.trunc(dividend / np.where(divisor == 0, np.nan, divisor))
-
-
-def _apply_concat(attributes: Attributes, *pieces: np.ndarray) -> np.ndarray:
-    return np.concatenate(pieces, axis=attributes["axis"])
-
-
 _SHAPE_OPERATORS: dict[str, Callable[..., np.ndarray]] = {
     "Add": lambda attributes, first, second: first + second,
     "Sub": lambda attributes, first, second: first - second,
     "Mul": lambda attributes, first, second: first * second,
-    "Div": _apply_divide,
-    "Gather": _apply_gather,
-    "Concat": _apply_concat,
+    "Div": lambda attributes, dividend, divisor: np.trunc(dividend / np.where(divisor == 0, np.nan, divisor)),
+    "Gather": lambda attributes, data, indices: np.take(data, indices.astype(np.int64), axis=attributes.get("axis", 0)),
+    "Concat": lambda attributes, *pieces: np.concatenate(pieces, axis=attributes["axis"]),
     "Unsqueeze": lambda attributes, data, axes: np.expand_dims(data, tuple(int(axis) for axis in axes)),
     "Squeeze": lambda attributes, data, *axes: np.squeeze(data),
     "Identity": lambda attributes, data: data,

@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
@@ -69,30 +69,32 @@ def _iterate_graphs(model: ir.Model) -> Iterator[ir.Graph]:
         yield from graph.subgraphs()
 
 
+def _replace_tensors(graph: ir.Graph, replace: Callable[[ir.TensorProtocol, bool], ir.TensorProtocol]) -> None:
+    """Replaces the tensors in the initializers and attributes of a graph, without those of its subgraphs.
+
+    Args:
+        replace: Returns the new tensor; receives the old one, and True if it is an initializer.
+    """
+    for value in graph.initializers.values():
+        if value.const_value is not None:
+            value.const_value = replace(value.const_value, True)
+    for node in graph:
+        for name, attr in list(node.attributes.items()):
+            if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
+                node.attributes[name] = ir.AttrTensor(name, replace(attr.value, False), attr.doc_string)
+            elif attr.type == ir.AttributeType.TENSORS and not attr.is_ref():
+                node.attributes[name] = ir.AttrTensors(name, [replace(tensor, False) for tensor in attr.value],
+                                                       attr.doc_string)
+
+
 def _copy_tensors_to_memory(model: ir.Model) -> None:
     """Copies tensors out of the parsed protobuf message.
 
     A tensor in the message is copied at each access and keeps the whole message in memory.
     """
     for graph in _iterate_graphs(model):
-        for value in graph.initializers.values():
-            if isinstance(value.const_value, ir.serde.TensorProtoTensor):
-                value.const_value = _copy_to_memory(value.const_value)
-        _copy_attribute_tensors(graph, ir.serde.TensorProtoTensor)
-
-
-def _copy_attribute_tensors(graph: ir.Graph,
-                            tensor_class: type[ir.serde.TensorProtoTensor] | type[ir.ExternalTensor]) -> None:
-    for node in graph:
-        for name, attr in list(node.attributes.items()):
-            if attr.is_ref():
-                continue
-            if attr.type == ir.AttributeType.TENSOR and isinstance(attr.value, tensor_class):
-                node.attributes[name] = ir.AttrTensor(name, _copy_to_memory(attr.value), attr.doc_string)
-            elif attr.type == ir.AttributeType.TENSORS and any(
-                    isinstance(tensor, tensor_class) for tensor in attr.value):
-                node.attributes[name] = ir.AttrTensors(name, [_copy_to_memory(tensor) for tensor in attr.value],
-                                                       attr.doc_string)
+        _replace_tensors(graph, lambda tensor, _: _copy_to_memory(tensor) if isinstance(
+            tensor, ir.serde.TensorProtoTensor) else tensor)
 
 
 def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
@@ -111,39 +113,26 @@ def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
     folder = path.absolute().parent
     sizes: dict[str, int] = {}
     files = []
+
+    def bind_tensor(tensor: ir.TensorProtocol, stays_on_disk: bool) -> ir.TensorProtocol:
+        if not isinstance(tensor, ir.ExternalTensor):
+            return tensor
+        location = os.fspath(tensor.location)
+        if location not in sizes:
+            files.append(_find_external_data_file(folder, location, path.name, tensor.name))
+            sizes[location] = files[-1].stat().st_size
+        end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
+        if end > sizes[location]:
+            raise _external_data_error(path.name, f"{location} has {sizes[location]} bytes; tensor {tensor.name} "
+                                             f"needs {end}: it is truncated")
+        tensor.base_dir = folder
+        return tensor if stays_on_disk and tensor.nbytes > SMALL_TENSOR_BYTES else _copy_to_memory(tensor)
+
+    _replace_tensors(model.graph, bind_tensor)
     for graph in _iterate_graphs(model):
-        for tensor in _iterate_tensors(graph):
-            if not isinstance(tensor, ir.ExternalTensor):
-                continue
-            location = os.fspath(tensor.location)
-            if location not in sizes:
-                files.append(_find_external_data_file(folder, location, path.name, tensor.name))
-                sizes[location] = files[-1].stat().st_size
-            end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
-            if end > sizes[location]:
-                raise _external_data_error(path.name, f"{location} has {sizes[location]} bytes; tensor {tensor.name} "
-                                                 f"needs {end}: it is truncated")
-            tensor.base_dir = folder
-        for value in graph.initializers.values():
-            tensor_on_disk = value.const_value
-            if isinstance(tensor_on_disk, ir.ExternalTensor) \
-                    and (graph is not model.graph or tensor_on_disk.nbytes <= SMALL_TENSOR_BYTES):
-                value.const_value = _copy_to_memory(tensor_on_disk)
-        _copy_attribute_tensors(graph, ir.ExternalTensor)
+        if graph is not model.graph:
+            _replace_tensors(graph, lambda tensor, _: bind_tensor(tensor, False))
     return files
-
-
-def _iterate_tensors(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
-    """Yields the tensors in the initializers and attributes of a graph, without those of its subgraphs."""
-    yield from (value.const_value for value in graph.initializers.values() if value.const_value is not None)
-    for node in graph:
-        for attr in node.attributes.values():
-            if attr.is_ref():
-                continue
-            if attr.type == ir.AttributeType.TENSOR:
-                yield attr.value
-            elif attr.type == ir.AttributeType.TENSORS:
-                yield from attr.value
 
 
 def _find_external_data_file(folder: Path, location: str, file_name: str, tensor_name: str | None) -> Path:

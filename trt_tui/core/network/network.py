@@ -49,6 +49,7 @@ class Network(NetworkOutline):
 
     Attributes:
         model: The ONNX model at `opset`.
+        constant_amax, is_mask, mask_magnitude_threshold: Those of `trt_tui.core.network.constants.ConstantValues`.
         graph: Its layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
             `input_tensors`, `ir_value`, `is_float` and `is_any_float` are the graph's.
         external_files: The data files that contain the weights.
@@ -112,7 +113,9 @@ class Network(NetworkOutline):
              if graph.has_tensor(tensor)}, find_zero_cost_support(graph, groups),
             find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
             qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples), qdq_candidates)
-        self._constant_values = ConstantValues(graph, self.model, get_backend)
+        self._constant_values = values = ConstantValues(graph, self.model, get_backend)
+        self.constant_amax, self.is_mask = values.constant_amax, values.is_mask
+        self.mask_magnitude_threshold = values.mask_magnitude_threshold
         self._model_by_opset: dict[int, ir.Model] = {self.opset: self.model}
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
@@ -159,20 +162,6 @@ class Network(NetworkOutline):
             return np.full([1] * len(self.shape(tensor) or ()), number, np.float32)
         return self._constant_values.constant_value(tensor)
 
-    def constant_amax(self, tensor: str, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
-        """Returns the largest finite absolute value of a constant, per tensor, channel or block.
-
-        The arguments are those of `trt_tui.core.network.constants.ConstantValues.constant_amax`.
-        """
-        return self._constant_values.constant_amax(tensor, axis, block_size)
-
-    def is_mask(self, tensor: str) -> bool:
-        """Returns True if a constant beyond the range of FP16 is a mask.
-
-        `trt_tui.core.network.constants.ConstantValues.is_mask` has the definition.
-        """
-        return self._constant_values.is_mask(tensor)
-
     @property
     def epsilon_constants(self) -> frozenset[str]:
         """The constants that keep a divisor from being zero and that FP16 rounds to zero."""
@@ -182,11 +171,6 @@ class Network(NetworkOutline):
     def masked_tensors(self) -> frozenset[str]:
         """The tensors into which a mask constant is added, selected or scaled, up to the next Softmax."""
         return self._constant_values.masked_tensors
-
-    def mask_magnitude_threshold(self, tensor: str) -> float:
-        """Returns the magnitude from which the values of a tensor are mask values written by a Where; 0.0 if there are
-        none."""
-        return self._constant_values.mask_magnitude_threshold(tensor)
 
     def convert_model_to_opset(self, opset: int) -> ir.Model:
         """Returns the model converted to an opset, or unchanged if its opset is not lower. Node names stay the same.

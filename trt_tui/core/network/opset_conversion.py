@@ -273,8 +273,7 @@ def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.V
     try:
         return ir.to_proto(model), big
     finally:
-        graph.inputs.clear()
-        graph.inputs.extend(inputs)
+        graph.inputs[:] = inputs
         graph.initializers.clear()
         graph.initializers.update(initializers)
 
@@ -284,8 +283,7 @@ def attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> 
     model = ir.from_proto(proto)
     graph = model.graph
     inputs = list(graph.inputs)
-    graph.inputs.clear()
-    graph.inputs.extend(value for value in inputs if value.name not in weights)
+    graph.inputs[:] = [value for value in inputs if value.name not in weights]
     for value in inputs:
         weight = weights.get(value.name or "")
         if weight is not None and weight.name:
@@ -345,7 +343,4 @@ def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir
 
 def drop_initializer_inputs(graph: ir.Graph) -> None:
     """Removes initializers from the graph inputs, where old files list every weight."""
-    inputs = [value for value in graph.inputs if value.name not in graph.initializers]
-    if len(inputs) != len(graph.inputs):
-        graph.inputs.clear()
-        graph.inputs.extend(inputs)
+    graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]

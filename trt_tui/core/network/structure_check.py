@@ -14,6 +14,7 @@ tensors.
 
 import functools
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 from graphlib import CycleError, TopologicalSorter
 
@@ -479,12 +480,7 @@ def _node_title(node: onnx.NodeProto) -> str:
 
 
 def _find_repeated_name(names: Iterable[str]) -> str | None:
-    seen_names: set[str] = set()
-    for name in names:
-        if name in seen_names:
-            return name
-        seen_names.add(name)
-    return None
+    return next((name for name, count in Counter(names).items() if count > 1), None)
 
 
 def _attribute_type_number(attribute: OpSchema.Attribute) -> int:
