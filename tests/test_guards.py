@@ -20,8 +20,6 @@ from trt_tui.core.calibration.cache import (
 )
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.guards.batch_checks import measure_batch_dependence
-from trt_tui.core.guards.data_guards import find_scaled_inputs
 from trt_tui.core.guards.guard import (
     CACHE_SOURCE,
     CONFIG_SOURCE,
@@ -34,16 +32,17 @@ from trt_tui.core.guards.guard import (
     RangeFacts,
     UnfitLabels,
 )
-from trt_tui.core.guards.input_stats import (
+from trt_tui.core.guards.guards import GUARDS, find_scaled_inputs, measure_float_work_share, run_guards
+from trt_tui.core.guards.measurements import (
     count_samples_by_label_class,
     count_samples_if_all_equal,
     count_samples_with_byte_images,
+    find_mismatched_ranges,
     find_unfit_labels,
+    measure_batch_dependence,
+    measure_clipped_shares,
     measure_input_stats,
 )
-from trt_tui.core.guards.precision_guards import measure_float_work_share
-from trt_tui.core.guards.range_checks import find_mismatched_ranges, measure_clipped_shares
-from trt_tui.core.guards.registry import GUARDS, run_guards
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors

@@ -25,7 +25,7 @@ from trt_tui.core.builder_options import builder_option_specs
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.guards import range_guards, registry
+from trt_tui.core.guards import guards
 from trt_tui.core.measure import bootstrap, sample_dependence, stages, target, target_outcome
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.known_gaps import GAP_PATTERNS
@@ -291,7 +291,7 @@ def test_each_column_of_the_layer_list_has_its_title(page):
 
 
 def test_lists_of_names_are_those_of_the_program():
-    assert {*find_names("trt_tui/core/data/README.md", "guard")} == {guard.name for guard in registry.GUARDS}
+    assert {*find_names("trt_tui/core/data/README.md", "guard")} == {guard.name for guard in guards.GUARDS}
     assert {*find_names("trt_tui/core/data/README.md", "`--calib-method`")} == {*RANGE_METHODS}
     assert {*find_names("trt_tui/core/moves/README.md", "rule")} - {"/regex/"} == {*KEEP_RULES}
     assert {*find_names("trt_tui/core/search/README.md", "`--method`")} == {*SEARCH_METHODS}
@@ -317,7 +317,7 @@ def test_the_build_attempts_have_the_titles_of_reports():
     (WORKFLOW, "at most {} dB larger than that of the config", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
-    ("README.md", "because fewer than {} samples calibrate", range_guards.MIN_CALIBRATION_SAMPLES),
+    ("README.md", "because fewer than {} samples calibrate", guards.MIN_CALIBRATION_SAMPLES),
     ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
     ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
     (MEASURE, "if at least {} samples were measured", bootstrap.MIN_SAMPLES),

@@ -9,8 +9,6 @@ from collections.abc import Mapping
 
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.execution import translate_steps
-from trt_tui.core.guards.batch_checks import MAX_COMPARED_SAMPLES, measure_batch_dependence
-from trt_tui.core.guards.data_guards import find_scaled_inputs
 from trt_tui.core.guards.guard import (
     CalibrationConvergencePoint,
     ClippedShare,
@@ -18,15 +16,18 @@ from trt_tui.core.guards.guard import (
     LabelClassFacts,
     UnfitLabels,
 )
-from trt_tui.core.guards.input_stats import (
+from trt_tui.core.guards.guards import find_scaled_inputs
+from trt_tui.core.guards.measurements import (
     MAX_CLASSES,
+    MAX_COMPARED_SAMPLES,
     count_samples_by_label_class,
     count_samples_if_all_equal,
     count_samples_with_byte_images,
     find_unfit_labels,
+    measure_batch_dependence,
+    measure_clipped_shares,
     measure_input_stats,
 )
-from trt_tui.core.guards.range_checks import measure_clipped_shares
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, find_class_score_output

@@ -10,10 +10,8 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.engines.preview import PreviewRefusal
-from trt_tui.core.guards.data_guards import fp32_miss_text
 from trt_tui.core.guards.guard import FloatWorkShare, GuardFacts, GuardWarning
-from trt_tui.core.guards.precision_guards import measure_float_work_share
-from trt_tui.core.guards.registry import collect_guard_warnings
+from trt_tui.core.guards.guards import collect_guard_warnings, fp32_miss_text, measure_float_work_share
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import is_network_file

@@ -23,6 +23,7 @@ from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
+    OverflowEffect,
     find_worst_overflows,
     list_fp16_overflows,
     make_fp16_range_caveats,
@@ -31,7 +32,6 @@ from trt_tui.core.measure.fp16_range import (
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.known_gaps import find_known_gap_caveats
 from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
-from trt_tui.core.measure.overflow_effect import OverflowEffect
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
 from trt_tui.core.measure.runs import Run, RunKind

@@ -1,13 +1,25 @@
-"""Statistics of inputs and labels over a selection of samples, which guards compare."""
+"""The facts about samples and ranges that guards compare: statistics of inputs and labels, and executions of FP32."""
 
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 
 import numpy as np
+import onnx_ir as ir
 
-from trt_tui.core.data.samples import Samples
-from trt_tui.core.guards.guard import InputStats, LabelClassFacts, UnfitLabels
-from trt_tui.core.measure.error_metrics import flatten_each_sample
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.network_probe import NetworkProbe
+from trt_tui.core.calibration.statistics import collect_tensor_stats
+from trt_tui.core.calibration.tensor_collection import RunProgress
+from trt_tui.core.data.samples import Samples, can_mix_samples
+from trt_tui.core.data.shapes import first_dimension
+from trt_tui.core.guards.guard import GuardFacts, InputStats, LabelClassFacts, UnfitLabels
+from trt_tui.core.guards.guards import MAX_RANGE_RATIO, is_range_mismatched
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.error_metrics import ErrorSums, flatten_each_sample
+from trt_tui.core.measure.judged_outputs import FLOAT_KIND, take_judged_slice
+from trt_tui.core.runner import Backend
+from trt_tui.errors import TrtTuiError
+from trt_tui.formatting import counted_noun_text
 
 MAX_SAMPLES = 64
 """Maximum number of samples whose inputs are checked, spread evenly over the data."""
@@ -97,7 +109,7 @@ def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
 
 def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, per_pixel: bool,
                       mask_names: Collection[str] = ()) -> tuple[UnfitLabels, ...]:
-    """Finds arrays of labels that do not fit the classes of an output; see `trt_tui.core.guards.data_guards`.
+    """Finds arrays of labels that do not fit the classes of an output; see `trt_tui.core.guards.guards`.
 
     Args:
         per_pixel: True if the output has classes for each pixel.
@@ -197,3 +209,126 @@ def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[
     if 255 in counts and all(value < 200 for value in counts if value != 255):
         del counts[255]  # 255 marks ignored pixels in segmentation data
     return counts, sample_count
+
+
+MAX_COMPARED_SAMPLES = 4
+
+
+def measure_batch_dependence(analysis: Analysis,
+                             feed_indices: Sequence[int]) -> Generator[None, None, GuardFacts]:
+    """Measures the SQNR of FP32 outputs of single samples against the same samples in the batch in use.
+
+    Yields between two executions.
+    """
+    samples = analysis.samples
+    feed_index = next((index for index in feed_indices if samples.count_samples_of_feed(index) > 1), None)
+    if feed_index is None:
+        return GuardFacts(no_batch_reason="each batch has one sample")
+    if not can_mix_samples(samples, [feed_index]):
+        return GuardFacts(no_batch_reason="the inputs have no row for each sample")
+    rows = range(min(samples.count_samples_of_feed(feed_index), MAX_COMPARED_SAMPLES))
+    fixed_size = next((size for info in analysis.network.inputs if info.name in samples.per_sample_array_names
+                       and isinstance(size := first_dimension(info), int)), 1)
+    alone = analysis.copy_with_batches([[(feed_index, row)] * fixed_size for row in rows])
+    outputs = [output for output in analysis.judged_outputs if output.kind == FLOAT_KIND]
+    sums = {output.name: ErrorSums() for output in outputs}
+    try:
+        in_batch = analysis.get_fp32_outputs(feed_index)
+        yield
+        for row in rows:
+            outputs_alone = alone.get_fp32_outputs(row)
+            for output in outputs:
+                expected, got = (take_judged_slice(tensors[output.tensor], output)
+                                 for tensors in (in_batch, outputs_alone))
+                if expected.shape[:1] == (samples.count_samples_of_feed(feed_index), ) and (
+                        got.shape == (fixed_size, *expected.shape[1:])):
+                    sums[output.name].add_tensor_pair(expected[row], got[0])
+            yield
+    except TrtTuiError as error:
+        return GuardFacts(no_batch_reason=f"single samples are not executed: {error.title}")
+    differences = {name: output_sums.compute_error_metrics().comparable_sqnr_db
+                   for name, output_sums in sums.items() if output_sums.count}
+    if not differences:
+        return GuardFacts(no_batch_reason="no float output has a row for each sample")
+    return GuardFacts(batch_sqnr_db=differences, compared_batch=counted_noun_text(
+        samples.count_rows_of_full_feed(feed_index), "sample"))
+
+
+MAX_CHECKED_SAMPLES = 32
+"""Maximum number of samples with which ranges are compared."""
+
+MAX_CHECKED_RANGES = 24
+"""Maximum number of ranges below the largest magnitude that are compared with the choices of all methods."""
+
+CLIPPING_FACTOR = 1.1
+"""Multiple of the range from which a value counts as clipped; see `trt_tui.core.guards.guards`."""
+
+RangeMismatches = dict[str, tuple[float, float]]
+
+
+def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend, *,
+                           method_clips: bool, progress: RunProgress | None = None) -> tuple[RangeMismatches, int, int]:
+    """Finds ranges that the values in samples contradict; see `trt_tui.core.guards.guards`.
+
+    Args:
+        ranges: The amax by tensor name.
+        method_clips: True if the method of the ranges can choose less than the largest magnitude.
+
+    Returns:
+        The amax in use and the amax of the samples, for each mismatched tensor. Then the number of compared tensors,
+            and the number of samples.
+
+    Raises:
+        InputError: The network cannot be executed on these data.
+    """
+    selected_samples = samples.select_feeds(list(select_evenly_spaced_feeds(samples, MAX_CHECKED_SAMPLES)))
+    minmax_ranges = calibrate(model, list(ranges), selected_samples, backend, progress=progress).ranges
+    compared = {tensor: amax for tensor, amax in ranges.items() if amax > 0 and minmax_ranges[tensor] > 0}
+    mismatches: RangeMismatches = {tensor: (amax, minmax_ranges[tensor]) for tensor, amax in compared.items()
+                                   if is_range_mismatched(amax, minmax_ranges[tensor], minmax_ranges[tensor])}
+    below = sorted((tensor for tensor in mismatches if mismatches[tensor][0] < mismatches[tensor][1]),
+                   key=lambda tensor: mismatches[tensor][0] / mismatches[tensor][1])
+    if method_clips and below:
+        checked_tensors = below[:MAX_CHECKED_RANGES]
+        for tensor, stats in collect_tensor_stats(model, checked_tensors, selected_samples, backend,
+                                                  progress=progress).items():
+            min_amax = min(stats.ranges.values())
+            if is_range_mismatched(mismatches[tensor][0], min_amax, minmax_ranges[tensor]):
+                mismatches[tensor] = (mismatches[tensor][0], min_amax)
+            else:
+                del mismatches[tensor]
+        for tensor in below[MAX_CHECKED_RANGES:]:  # these ranges are closer to the samples than all checked ones
+            amax, reached = mismatches[tensor]
+            if not any(checked in mismatches
+                       for checked in checked_tensors) or reached / amax < MAX_RANGE_RATIO * MAX_RANGE_RATIO:
+                del mismatches[tensor]
+    return mismatches, len(compared), selected_samples.count
+
+
+def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend
+                           ) -> Iterator[dict[str, float]]:
+    """Measures the share of values above `CLIPPING_FACTOR` times their range, by tensor. Yields the shares after each
+    feed.
+
+    Args:
+        ranges: The amax by tensor name, above 0.
+
+    Raises:
+        InputError: The network cannot be executed on these data.
+    """
+    probe = NetworkProbe(model)
+    outputs = {}
+    for tensor, amax in ranges.items():
+        value = probe.get_fp32_value(tensor)
+        over = probe.append_operator("ThresholdedRelu", probe.append_operator("Abs", value),
+                                     alpha=amax * CLIPPING_FACTOR)
+        outputs[tensor] = (*probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
+                           probe.add_size(value))
+    counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
+    with probe.load_probe_runner(backend, samples) as runner:
+        for feed in samples.iterate_feeds():
+            scalars = runner.run(feed)
+            for tensor, (over_name, size_name) in outputs.items():
+                counts[tensor] += float(scalars[over_name])
+                sizes[tensor] += int(scalars[size_name])
+            yield {tensor: counts[tensor] / max(1, sizes[tensor]) for tensor in ranges}
