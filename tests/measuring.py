@@ -7,9 +7,13 @@ import numpy as np
 
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
-from trt_tui.core.measure.group_sweep import GroupSweep
+from trt_tui.core.measure.group_sweep import (
+    GroupSensitivity,
+    GroupSweep,
+    error_share_from_sweep,
+    sensitivity_from_sweep,
+)
 from trt_tui.core.measure.results import Accuracy, ErrorShare, OutputErrors
-from trt_tui.core.measure.shares import GroupSensitivity, error_share_from_sweep, sensitivity_from_sweep
 from trt_tui.core.moves.config import PrecisionConfig
 
 

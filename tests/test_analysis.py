@@ -26,8 +26,8 @@ from trt_tui.core.measure.error_metrics import (
     compute_sqnr_db_by_sample,
 )
 from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.group_sweep import measure_accuracy_per_raised_group
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.shares import measure_accuracy_per_raised_group
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -28,7 +28,7 @@ from trt_tui.core.measure.zero_cost_kind import ProposalContext, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.scaling_moves import (
+from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
     ScalePlacement,
     attention_scale_refusal_reason,

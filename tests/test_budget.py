@@ -12,8 +12,7 @@ from tests import networks
 from tests.fuzz import repeats
 from tests.refusals import refused
 from tests.screen import opened, press, settle, status
-from trt_tui.core.engines.inspector import read_engine_report
-from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.inspector import read_engine_report, read_layer_listing
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.importers.command_lines import split_shell_words
 from trt_tui.core.importers.commands import _matches_wildcard

@@ -15,7 +15,7 @@ from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
 from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.scaling_moves import (
+from trt_tui.core.moves.constant_moves import (
     EqualizationMove,
     ScalePlacement,
     SmoothQuantMove,

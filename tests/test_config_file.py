@@ -14,10 +14,15 @@ from tests.refusals import refused
 from tests.schemas import mismatches, schema
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
+from trt_tui.core.moves.constant_moves import (
+    AttentionScaleMove,
+    BiasCorrectionMove,
+    EqualizationMove,
+    RoundingMove,
+    SmoothQuantMove,
+)
 from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove, RangeMove, RewriteMove
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
-from trt_tui.core.moves.scaling_moves import AttentionScaleMove, EqualizationMove, SmoothQuantMove
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -13,6 +13,7 @@ import pytest
 from tests.driven import run_to_end
 from tests.measuring import verdict
 from trt_tui.backends.tensorrt.engine_runner import make_debug_listener
+from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.engines.kernel_results import (
     DequantizeScale,
     KernelOutput,
@@ -20,7 +21,6 @@ from trt_tui.core.engines.kernel_results import (
     decode_kernel_result,
     find_kernel_results,
 )
-from trt_tui.core.engines.layer_listing import read_layer_listing
 from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.engine_agreement import (

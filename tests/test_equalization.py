@@ -21,9 +21,8 @@ from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_preci
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure import equalization
+from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.equalization import RangeSource
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
@@ -33,18 +32,19 @@ from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
+from trt_tui.core.measure.zero_cost_moves import RangeSource
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove
-from trt_tui.core.moves.layer_moves import RangeMove
-from trt_tui.core.moves.scaling_moves import (
+from trt_tui.core.moves.constant_moves import (
     CLIP_HEADROOM,
     EQUALIZATION_FORMULAS,
+    BiasCorrectionMove,
     EqualizationMove,
     compute_equalization_factors,
     equalization_refusal_reason,
     limit_factors,
 )
+from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -97,13 +97,13 @@ def moves_of(network, samples, backend, formula="0.5", *, method="minmax", confi
                 if not equalization_refusal_reason(network, group)}
     extrema = {}
     tensors = [tensor for scaling in scalings.values()
-               for tensor in equalization.list_limiting_tensors(network, scaling)]
-    equalization.measure_channel_extrema(network, tensors, samples, backend, extrema)
-    limits = {group: equalization.find_channel_limits(scaling, extrema, [extrema])
+               for tensor in zero_cost_moves.list_limiting_tensors(network, scaling)]
+    zero_cost_moves.measure_channel_extrema(network, tensors, samples, backend, extrema)
+    limits = {group: zero_cost_moves.find_channel_limits(scaling, extrema, [extrema])
               for group, scaling in scalings.items()}
-    factors = equalization.compute_factors(network, scalings, formula, extrema, limits)
+    factors = zero_cost_moves.compute_factors(network, scalings, formula, extrema, limits)
     ranges = calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
-    (range_set,) = equalization.measure_divided_ranges(network, config, scalings, [factors], extrema,
+    (range_set,) = zero_cost_moves.measure_divided_ranges(network, config, scalings, [factors], extrema,
                                                        RangeSource(ranges, method), samples, backend)
     return {group: EqualizationMove(formula, encode_vector(factors[group]), range_set[group])
             for group in scalings}, ranges
@@ -294,7 +294,7 @@ def test_channels_at_a_bound_keep_their_values(opened, backend, tmp_path):
     (factors,) = (decode_vector(move.factors) for move in moves.values())
     extrema = {}
     (scaling,) = (one for one in network.zero_cost_support.channel_scalings.values() if one.channels)
-    equalization.measure_channel_extrema(network, [scaling.tensors[0].tensor], samples, backend, extrema)
+    zero_cost_moves.measure_channel_extrema(network, [scaling.tensors[0].tensor], samples, backend, extrema)
     largest = extrema[scaling.tensors[0].tensor].high.ravel()
     reaches = largest * CLIP_HEADROOM > 3
     assert 0 < reaches.sum() < 8 and (factors[reaches] == 1).all() and (factors[~reaches] != 1).all()

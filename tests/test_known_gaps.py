@@ -1,4 +1,4 @@
-"""Tests of patterns whose engines lose more than simulated: trt_tui.core.measure.known_gaps."""
+"""Tests of patterns whose engines lose more than simulated: trt_tui.core.measure.simulation_limits."""
 
 import numpy as np
 import onnx
@@ -6,8 +6,8 @@ import pytest
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.measure.known_gaps import GAP_PATTERNS, find_known_gap_caveats
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors, RepeatedBuild
+from trt_tui.core.measure.simulation_limits import GAP_PATTERNS, find_known_gap_caveats
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig

@@ -1,4 +1,4 @@
-"""trt_tui.core.engines.layer_listing, made and preview: what builders list of engines, and what that says of each
+"""trt_tui.core.engines.inspector, made and preview: what builders list of engines, and what that says of each
 group.
 
 The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of networks of `tests.networks.kernels`; where
@@ -20,8 +20,7 @@ from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from trt_tui.backends.tensorrt.build import RtxEngineLayerLister
 from trt_tui.core.engines.group_implementations import find_group_implementations, has_unrequested_precision
-from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report
-from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report, read_layer_listing
 from trt_tui.core.engines.preview import (
     BARRIER_SPLITS,
     BREAKS_MHA,

@@ -22,9 +22,8 @@ from trt_tui.core.moves.config import (
 )
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.layer_moves import BarrierMove, PrecisionMove
-from trt_tui.core.moves.move import GROUP_SUBJECTS, Move
+from trt_tui.core.moves.move import GROUP_SUBJECTS, MOVE_TEXTS, Move, MoveTexts
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
-from trt_tui.core.moves.move_texts import MOVE_TEXTS, MoveTexts
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.config_report import config_markdown

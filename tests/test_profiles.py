@@ -6,7 +6,7 @@ import onnx
 import pytest
 
 from tests import networks
-from trt_tui.core.engines.profile_report import read_layer_profile, read_profile_report
+from trt_tui.core.engines.inspector import read_layer_profile, read_profile_report
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

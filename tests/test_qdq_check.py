@@ -20,10 +20,9 @@ from tests.networks import qdq
 from tests.schemas import mismatches
 from tests.screen import press, settle
 from tests.test_quantized_files import KINDS, float_network
-from trt_tui.core.engines import layer_listing
-from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report
-from trt_tui.core.engines.layer_listing import read_layer_listing
-from trt_tui.core.engines.qdq_conversions import find_converted_findings
+from trt_tui.core.engines import inspector
+from trt_tui.core.engines.group_implementations import find_converted_findings
+from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report, read_layer_listing
 from trt_tui.core.exporters.qdq_report import qdq_check_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
@@ -345,7 +344,7 @@ def test_a_form_is_a_finding_only_if_the_engine_converts_the_values(name, opened
 def listing_entries(name: str) -> list[dict[str, object]]:
     """The rows of a recorded listing in the form of the inspector's JSON."""
     rows = (TESTS / "listings" / f"qdq-{name}.txt").read_text("utf-8").split("\n")
-    return [dict(layer_listing._parse_row(row)) for row in rows if row.startswith("Name: ")]
+    return [dict(inspector._parse_row(row)) for row in rows if row.startswith("Name: ")]
 
 
 def test_the_command_reads_layer_information_and_profiles(run, tmp_path):

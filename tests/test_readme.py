@@ -28,7 +28,7 @@ from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.guards import guards
 from trt_tui.core.measure import bootstrap, sample_dependence, stages, target, target_outcome
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
-from trt_tui.core.measure.known_gaps import GAP_PATTERNS
+from trt_tui.core.measure.simulation_limits import GAP_PATTERNS
 from trt_tui.core.moves.keep_rules import KEEP_RULES
 from trt_tui.core.search import SEARCH_METHODS
 from trt_tui.errors import ExitCode

@@ -19,18 +19,27 @@ from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quanti
 from trt_tui.core.lowering.folded_constants import FoldedConstants, without_stale_roundings
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure import gptq, weight_rounding
-from trt_tui.core.measure.input_products import find_matrix_form
-from trt_tui.core.measure.weight_errors import measure_weight_errors
-from trt_tui.core.measure.weight_rounding import measure_output_errors, measure_roundings, split_held_out_samples
+from trt_tui.core.measure import weight_rounding
+from trt_tui.core.measure.group_errors import measure_weight_errors
+from trt_tui.core.measure.weight_rounding import (
+    find_matrix_form,
+    measure_output_errors,
+    measure_roundings,
+    split_held_out_samples,
+)
 from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove, find_rounded_site, quantize_weight
-from trt_tui.core.moves.scaling_moves import SmoothQuantMove
+from trt_tui.core.moves.constant_moves import (
+    BiasCorrectionMove,
+    RoundingMove,
+    SmoothQuantMove,
+    find_rounded_site,
+    quantize_weight,
+)
 from trt_tui.core.moves.vectors import decode_integers, decode_vector, encode_integers, encode_vector
 from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
 from trt_tui.core.precision import Precision
@@ -47,7 +56,7 @@ WIDTH = 64
 def textbook_gptq(weight, steps, products, quantized_type):
     """Algorithm 1 of the paper without blocks, one matrix, float64: the inverse is computed as it is written there."""
     damped = products.astype(np.float64)
-    damped[np.diag_indices(len(damped))] += gptq.DAMPING * np.mean(np.diag(damped))
+    damped[np.diag_indices(len(damped))] += weight_rounding.DAMPING * np.mean(np.diag(damped))
     upper = np.linalg.cholesky(np.linalg.inv(damped)).T
     remaining, result = weight.astype(np.float64), np.zeros(weight.shape)
     for column in range(weight.shape[1]):
@@ -73,14 +82,14 @@ def test_gptq_equals_the_textbook_and_never_loses_a_channel_it_keeps(seed, group
     steps = np.broadcast_to(np.abs(weight).max(axis=2, keepdims=True) / np.float32(quantized_type.max_value),
                             weight.shape)
     kept = weight.copy()
-    found = gptq.round_by_output_error(weight, steps, products, quantized_type)
+    found = weight_rounding.round_by_output_error(weight, steps, products, quantized_type)
     np.testing.assert_array_equal(weight, kept)  # the weights of the network are not touched
     assert found.min() >= quantized_type.min_value and found.max() <= quantized_type.max_value
     np.testing.assert_array_equal(found, np.rint(found))
     expected = np.stack([textbook_gptq(weight[index], steps[index], products[index], quantized_type)
                          for index in range(groups)])
     nearest = quantized_type.quantize(weight / steps)
-    errors = [gptq.measure_row_errors(weight - values.astype(np.float32) * steps, products).sum()
+    errors = [weight_rounding.measure_row_errors(weight - values.astype(np.float32) * steps, products).sum()
               for values in (found, expected, nearest)]
     assert np.mean(found != expected) < 0.05 and errors[0] == pytest.approx(errors[1], rel=0.1, abs=1e-3)
     if columns >= 30 and rows >= 3:
@@ -90,12 +99,13 @@ def test_gptq_equals_the_textbook_and_never_loses_a_channel_it_keeps(seed, group
 def test_the_factor_of_the_inverse_is_that_of_the_paper():
     inputs = correlated(np.random.default_rng(0), 900, 300)
     products = (inputs.T @ inputs)[None]
-    upper = gptq.invert_to_upper_factor(products)[0]
+    upper = weight_rounding.invert_to_upper_factor(products)[0]
     damped = products[0].astype(np.float64)
-    damped[np.diag_indices(300)] += gptq.DAMPING * np.mean(np.diag(damped))
+    damped[np.diag_indices(300)] += weight_rounding.DAMPING * np.mean(np.diag(damped))
     np.testing.assert_array_equal(upper, np.triu(upper))
     np.testing.assert_allclose(upper.T @ upper @ damped, np.eye(300), atol=1e-6)
-    assert np.isfinite(gptq.invert_to_upper_factor(np.zeros((1, 4, 4), np.float32))).all()  # an input that is all 0
+    nothing = np.zeros((1, 4, 4), np.float32)  # an input that is all 0
+    assert np.isfinite(weight_rounding.invert_to_upper_factor(nothing)).all()
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
@@ -105,9 +115,9 @@ def test_chosen_scales_never_lose_on_the_samples_that_choose_them(blocks):
     products, size = (inputs.T @ inputs)[None], 64 // blocks
     segments = [slice(start, start + size) for start in range(0, 64, size)]
     steps = np.repeat(np.abs(weight.reshape(1, 20, blocks, size)).max(axis=3) / np.float32(7), size, axis=2)
-    factors = gptq.choose_scale_factors(weight, steps, products, INT4, segments, lambda array: array)
-    used = steps * gptq.spread_factors(factors, segments)
-    before, after = (gptq.measure_row_errors(weight - INT4.quantize(weight / scale) * scale, products)
+    factors = weight_rounding.choose_scale_factors(weight, steps, products, INT4, segments, lambda array: array)
+    used = steps * weight_rounding.spread_factors(factors, segments)
+    before, after = (weight_rounding.measure_row_errors(weight - INT4.quantize(weight / scale) * scale, products)
                      for scale in (steps, used))
     assert (after <= before).all() and after.sum() < before.sum() and factors.min() < 1
 

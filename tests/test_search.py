@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.measure.shares import GroupSensitivity
+from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules

@@ -13,9 +13,9 @@ from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ErrorShare
-from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import check_targets
 from trt_tui.core.moves.config import PrecisionConfig

@@ -7,7 +7,7 @@ from textual.widgets import Input
 
 from tests.local import H200
 from tests.screen import answered, opened, press, settle, status, verdict
-from trt_tui.core.moves.network_method import find_network_range_method, list_range_tensors
+from trt_tui.core.moves.config import find_network_range_method, list_range_tensors
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

@@ -1,4 +1,4 @@
-"""trt_tui.core.measure.weight_errors: the errors of quantized weights, held against ONNX Runtime's qdq_loss_debug"""
+"""trt_tui.core.measure.group_errors: the errors of quantized weights, held against ONNX Runtime's qdq_loss_debug"""
 
 import json
 
@@ -12,7 +12,7 @@ from tests import networks
 from tests.driven import save_resnet
 from tests.schemas import mismatches
 from trt_tui.core.exporters import formats
-from trt_tui.core.measure.weight_errors import measure_weight_errors
+from trt_tui.core.measure.group_errors import measure_weight_errors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

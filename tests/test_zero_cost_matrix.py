@@ -20,8 +20,8 @@ from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, list_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.moves.move_kinds import MOVE_KINDS
-from trt_tui.core.moves.move_texts import MOVE_TEXTS
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4

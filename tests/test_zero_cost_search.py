@@ -14,8 +14,7 @@ from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove
-from trt_tui.core.moves.scaling_moves import EqualizationMove, SmoothQuantMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, EqualizationMove, SmoothQuantMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, ZeroCostEffort
 from trt_tui.core.search.search import try_changes_without_cost

@@ -26,7 +26,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from tests import networks
 from tests.benchmarks.as_given import PER_CHANNEL_OPSET
 from tests.networks.qdq import without_pairs
-from trt_tui.core.measure.gptq import round_by_output_error
+from trt_tui.core.measure.weight_rounding import round_by_output_error
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.options import Options

@@ -279,9 +279,13 @@ def ours(folder: Path, row: str) -> None:
 def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any,
             values: dict[str, Any]) -> Any:
     """The config with the moves of a row; notes their number, or the reason why there are none."""
-    from trt_tui.core.measure.channel_scaling_kinds import EqualizationKind, SmoothQuantKind
     from trt_tui.core.measure.weight_rounding import measure_roundings
-    from trt_tui.core.measure.zero_cost_kinds import BiasCorrectionKind, add_zero_cost_moves
+    from trt_tui.core.measure.zero_cost_kinds import (
+        BiasCorrectionKind,
+        EqualizationKind,
+        SmoothQuantKind,
+        add_zero_cost_moves,
+    )
 
     kinds = (SmoothQuantKind(), EqualizationKind(), BiasCorrectionKind())
     if (kind := next((kind for kind in kinds if kind.title in row), None)) is not None:

@@ -35,9 +35,8 @@ from trt_tui.core.exporters.bundle import BundleContents, SampleRun, write_bundl
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove
 from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, RangeMove, RewriteMove
-from trt_tui.core.moves.scaling_moves import SmoothQuantMove
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision

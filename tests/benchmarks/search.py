@@ -36,9 +36,9 @@ from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
+from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, GroupErrors
-from trt_tui.core.measure.shares import GroupSensitivity
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig

@@ -33,8 +33,7 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
 from trt_tui.core.data.tensor_files import DumpTensor, RunResultsWriter, open_dump
-from trt_tui.core.engines.inspector import read_engine_report
-from trt_tui.core.engines.profile_report import read_profile_report
+from trt_tui.core.engines.inspector import read_engine_report, read_profile_report
 from trt_tui.core.exporters import formats
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import PrecisionConfig

@@ -20,9 +20,7 @@ import onnx
 
 from tests import networks
 from trt_tui.core.calibration.cache import read_calibration_cache
-from trt_tui.core.engines.inspector import read_engine_report
-from trt_tui.core.engines.layer_listing import read_layer_listing
-from trt_tui.core.engines.profile_report import read_profile_report
+from trt_tui.core.engines.inspector import read_engine_report, read_layer_listing, read_profile_report
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.keep_rules import find_groups_of_rule
 from trt_tui.core.network.network import Network, open_network

@@ -118,7 +118,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
 
 def _print_qdq_check(writer: ConfigWriter, engine_path: str | None, json_path: str | None) -> ExitCode:
     """Prints the findings of the check of Q/DQ nodes; the exit code tells whether there are any."""
-    from trt_tui.core.engines.qdq_conversions import find_converted_findings
+    from trt_tui.core.engines.group_implementations import find_converted_findings
     from trt_tui.core.exporters.qdq_report import qdq_check_lines, qdq_check_record
 
     network = writer.outline

@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import replace
 from typing import Any
 
-from trt_tui.core.calibration.non_finite import NonFiniteTensorError
+from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.execution import translate_steps
 from trt_tui.core.lowering import rulebook
@@ -17,11 +17,15 @@ from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
-from trt_tui.core.measure.group_sweep import GroupSweep, GroupSweepState
+from trt_tui.core.measure.group_sweep import (
+    GroupSweep,
+    GroupSweepState,
+    error_share_from_sweep,
+    measure_accuracy_per_raised_group,
+)
 from trt_tui.core.measure.masks import find_common_mask_name
 from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, ErrorShare, GroupErrors
 from trt_tui.core.measure.runs import RunKind
-from trt_tui.core.measure.shares import error_share_from_sweep, measure_accuracy_per_raised_group
 from trt_tui.core.measure.sweep_plan import MAX_SHOWN_HALF_WIDTH
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes

@@ -18,7 +18,7 @@ from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.backends.tensorrt.build import RtxEngineLayerLister
 from trt_tui.core.engines.builder_warnings import list_known_warnings
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, find_groups_in_message, join_lines
-from trt_tui.core.engines.layer_listing import read_layer_listing
+from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.engines.preview import (
     Preview,
     PreviewNetwork,

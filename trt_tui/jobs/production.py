@@ -13,8 +13,12 @@ from trt_tui.backends.registry import find_gpu_text, get_engine_builder, missing
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.data.tensor_files import RunResultsWriter, open_dump
-from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel, read_engine_report
-from trt_tui.core.engines.profile_report import read_profile_report
+from trt_tui.core.engines.inspector import (
+    EngineReport,
+    find_first_different_kernel,
+    read_engine_report,
+    read_profile_report,
+)
 from trt_tui.core.measure.analysis import Analysis, SimulatedConfig
 from trt_tui.core.measure.dump_comparison import (
     TensorDifference,

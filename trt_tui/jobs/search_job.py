@@ -22,6 +22,7 @@ from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.engine_agreement import ACCUMULATION_GAP_DB, find_engine_divergence, sqnr_gap_of_engine_db
+from trt_tui.core.measure.group_sweep import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     MARKED,
@@ -33,7 +34,6 @@ from trt_tui.core.measure.results import (
     ExportedRun,
     GroupErrors,
 )
-from trt_tui.core.measure.shares import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.target import Target, parse_target
 from trt_tui.core.measure.target_outcome import (
     HeldOutResult,

@@ -19,9 +19,8 @@ from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target, choose_default_target, parse_target
 from trt_tui.core.measure.target_outcome import TargetOutcome, judge_accuracy
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.keep_rules import apply_default_keep_rules
-from trt_tui.core.moves.network_method import find_network_range_method
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision

@@ -8,10 +8,9 @@ from trt_tui.core.measure.results import Accuracy, ExportedRun, on_common_sample
 from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetOutcome
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.layer_moves import KeepMove, PrecisionMove, RangeMove
-from trt_tui.core.moves.move_texts import MOVE_TEXTS
-from trt_tui.core.moves.network_method import find_network_range_method
+from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import (
     NOT_MEASURED,

@@ -23,7 +23,7 @@ from trt_tui.backends.tensorrt.package import (
 )
 from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.builder_options import WORKSPACE_POOL, BuilderOptions
-from trt_tui.core.engines.layer_listing import LISTING_HEADING
+from trt_tui.core.engines.inspector import LISTING_HEADING
 from trt_tui.core.lowering.implicit_quantization import apply_constraints
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TIMING_CACHE_REFUSED, BuildSettings, BuildStep, LayerConstraints, Profile

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
-from trt_tui.core.engines.layer_listing import LISTING_HEADING
+from trt_tui.core.engines.inspector import LISTING_HEADING
 
 MessageCallback = Callable[[str, str], None]
 """A function that is called with the level ("error", "warning", "info") and the text of each printed message."""

@@ -12,15 +12,16 @@ from dataclasses import dataclass, field, replace
 
 import onnx_ir as ir
 
-from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.network_probe import AMAX_OPERATORS, NetworkProbe, read_amax
-from trt_tui.core.calibration.non_finite import make_non_finite_error
-from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, choose_amax
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, Histogram, choose_amax
 from trt_tui.core.calibration.tensor_collection import (
+    AMAX_OPERATORS,
     CalibrationContext,
     CalibrationInputs,
+    NetworkProbe,
     RunProgress,
     collect_tensors,
+    make_non_finite_error,
+    read_amax,
     run_items_in_order,
 )
 from trt_tui.core.data.samples import Samples

@@ -10,8 +10,13 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.histogram import Histogram, iterate_magnitude_blocks
-from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES, choose_amax, list_range_methods
+from trt_tui.core.calibration.range_methods import (
+    TYPES_WITH_OWN_RANGES,
+    Histogram,
+    choose_amax,
+    iterate_magnitude_blocks,
+    list_range_methods,
+)
 from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress, collect_tensors
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor

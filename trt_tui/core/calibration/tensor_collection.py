@@ -2,10 +2,10 @@
 
 Memory use does not grow with the number of samples. A pass is cut into slices of neighbouring feeds, independently of
 the number of processes. The results of the slices are joined in the order of the feeds. Sums are therefore equal to the
-last bit on one process and on many.
-"""
+last bit on one process and on many."""
 
 import copy
+import math
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,11 +14,281 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.network_probe import NetworkProbe
-from trt_tui.core.calibration.non_finite import make_non_finite_error
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
+from trt_tui.core.network.constants import stored_tensor
+from trt_tui.core.network.model_outputs import drop_unused_nodes
+from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.runner import Backend, Runner
+from trt_tui.errors import InputError, OutOfMemoryError, TrtTuiError
+
+AMAX_OPERATORS = "ReduceMax", "ReduceMin", "ReduceL1"
+"""The reductions from which `read_amax` computes. The first two ignore NaN; the sum of magnitudes does not."""
+
+
+class NetworkProbe:
+    """A clone of a network with chosen outputs and added operators. Weights are shared with the original."""
+
+    def __init__(self, model: ir.Model) -> None:
+        self.model = model.clone()
+        graph = self.model.graph
+        self._values: dict[str, ir.Value] = {value_name(value): value for value in graph.inputs}
+        self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
+        graph.outputs.clear()
+        self._added_count = 0
+        self._extra_inputs: list[str] = []
+
+    def get_fp32_value(self, tensor_name: str) -> ir.Value:
+        """Returns a tensor of the cloned network as an FP32 value, with a Cast if its type is another float type.
+
+        Raises:
+            InputError: The tensor does not exist, or its elements are not floating-point numbers.
+        """
+        value = self._values.get(tensor_name)
+        if value is None:
+            raise InputError(
+                f"The network has no tensor '{tensor_name}'", "Only inputs and outputs of its layers can have ranges."
+            )
+        if value.dtype is not None and not value.dtype.is_floating_point():
+            raise InputError(f"Tensor '{tensor_name}' is {value.dtype.name}",
+                             "Only floating-point tensors have a range.")
+        return value if value.dtype == ir.DataType.FLOAT else self.append_operator("Cast", value, to=int(
+            ir.DataType.FLOAT))
+
+    def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
+        """Adds an input of any sizes to the cloned network. It is divided into samples like the other inputs, unless
+        its rank is 0."""
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
+        self.model.graph.inputs.append(value)
+        if rank:
+            self._extra_inputs.append(name)
+        return value
+
+    def add_constant(self, array: np.ndarray | np.generic) -> ir.Value:
+        """Adds an array to the cloned network as a new initializer."""
+        self._added_count += 1
+        name = f"trt_tui_constant_{self._added_count}"
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+                         shape=ir.Shape(array.shape), const_value=ir.tensor(np.asarray(array), name=name))
+        self.model.graph.register_initializer(value)
+        return value
+
+    def append_operator(self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
+                        **attributes: int | float) -> ir.Value:
+        """Adds an operator to the cloned network and returns its output.
+
+        The operator follows the producer of its first computed input, or the whole graph if no input is computed.
+        """
+        self._added_count += 1
+        node = ir.node(operator, list(values), attributes, name=f"trt_tui_probe_{self._added_count}")
+        producer = next(filter(None, (value.producer() for value in values)), None)
+        if producer is None:
+            self.model.graph.append(node)
+        else:
+            self.model.graph.insert_after(producer, node)
+        result = node.outputs[0]
+        result.name, result.type = node.name, ir.TensorType(dtype)
+        return result
+
+    def load_probe_runner(self, backend: Backend, samples: Samples) -> Runner:
+        """Loads the part of the cloned network that its outputs need.
+
+        Other layers are dropped, because a network can contain plugins after the outputs whose library was not loaded.
+        """
+        drop_unused_nodes(self.model)
+        has_small_layers = has_many_small_layers(self.model.graph)
+        if has_small_layers:
+            collect_garbage_and_trim_memory()
+        try:
+            return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
+                                        optimize=not has_small_layers, frees_tensors_early=True)
+        except OutOfMemoryError:
+            raise
+        except InputError:  # If two Convs are added, the fusions of ONNX Runtime can lose one that is also an output.
+            return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
+                                        optimize=False, frees_tensors_early=True)
+
+    def add_output(self, value: ir.Value) -> str:
+        """Makes a value an output of the cloned network and returns the name of that output."""
+        if value.is_graph_input():
+            value = self.append_operator("Identity", value)
+        self.model.graph.outputs.append(value)
+        return value_name(value)
+
+    def add_reductions(self, value: ir.Value, *operators: str) -> list[str]:
+        """Adds reductions of a value to a single number, and returns the names of these outputs."""
+        return [self._add_scalar_output(self.append_operator(operator, value, keepdims=0)) for operator in operators]
+
+    def add_size(self, value: ir.Value) -> str:
+        """Adds the number of elements of a value, and returns the name of this output."""
+        return self._add_scalar_output(self.append_operator("Size", value, dtype=ir.DataType.INT64))
+
+    def _add_scalar_output(self, value: ir.Value) -> str:
+        value.shape = ir.Shape([])
+        return self.add_output(value)
+
+
+def read_amax(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
+    """Returns the amax of a tensor from the outputs of its `AMAX_OPERATORS`: NaN or infinite if it holds such a value.
+    """
+    largest, smallest, norm = (float(scalars[name]) for name in names)
+    return math.nan if math.isnan(norm) else max(largest, -smallest)
+
+
+_DIVIDING_OPERATORS = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0, "Sqrt": 0}
+"""Index of the input that an epsilon keeps from 0, by operator."""
+
+_EPSILON_OPERATORS = frozenset(("Add", "Max", "Clip"))
+_MAX_UPSTREAM_DEPTH = 6
+
+REMEDY = ("Correct the network or the data. A file in half precision can have lost a value: export it again from FP32, "
+          "or name the FP32 network that it was made from with --reference.")
+"""The next step after a value that is not finite, as a sentence."""
+
+
+@dataclass(frozen=True)
+class FirstNonFiniteValue:
+    """The first constant or tensor, in network order, that is not finite.
+
+    Attributes:
+        constant: The constant that is not finite; "" if all constants before the tensor are finite.
+        constant_value: The value in the constant: "Inf", "-Inf" or "NaN".
+        reader: The layer that reads the constant, with its operator.
+        tensor: The first computed tensor that is not finite; "" if all are finite.
+        value_kind: "NaN" or "an infinity".
+        producer: The layer that computes the tensor, with its operator.
+        epsilon: A constant of 0 that should keep a divisor of the producer from 0, with the layer that adds it; "" if
+            there is none.
+    """
+
+    constant: str = ""
+    constant_value: str = ""
+    reader: str = ""
+    tensor: str = ""
+    value_kind: str = ""
+    producer: str = ""
+    epsilon: str = ""
+
+    @property
+    def origin_text(self) -> str:
+        """The origin of the NaN or infinity as a sentence without a full stop."""
+        return (f"constant {self.constant} is {self.constant_value}, and {self.effect_text}"
+                if self.constant else self.effect_text)
+
+    @property
+    def effect_text(self) -> str:
+        """The effect of the NaN or infinity as text: the layer that reads the constant, and the first tensor that is
+        not finite."""
+        tensor_text = f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}" \
+            if self.tensor else ""
+        if self.constant:
+            return "; ".join(filter(None, (f"{self.reader} reads it", tensor_text)))
+        return tensor_text + (f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below "
+                              "6e-8 is 0)"
+                              if self.epsilon else "")
+
+
+def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int,
+                                backend: Backend) -> FirstNonFiniteValue | None:
+    """Finds the first value of an FP32 network that is NaN or infinite in one feed.
+
+    None if all values are finite or the network cannot be executed.
+    """
+    try:
+        amax_by_tensor = _measure_tensor_amaxes(model, samples, feed_index, backend)
+    except TrtTuiError:
+        return None
+    constant: tuple[str, str, str] | None = None
+    for node in model.graph:
+        node_title = f"{node.name} ({node.op_type})"
+        for value in node.inputs:
+            if constant is None and value is not None and (constant_value := _non_finite_constant_text(value)):
+                constant = value_name(value), constant_value, node_title
+        for value in node.outputs:
+            amax = amax_by_tensor.get(value.name or "", 0.0)
+            if not np.isfinite(amax):
+                epsilon = "" if constant is not None else _find_zero_epsilon(node)
+                return FirstNonFiniteValue(*(constant or ("", "", "")), value_name(value),
+                                           "NaN" if np.isnan(amax) else "an infinity", node_title, epsilon)
+    return FirstNonFiniteValue(*constant) if constant is not None else None
+
+
+class NonFiniteTensorError(InputError):
+    """The error for a tensor that contains NaN or an infinity in FP32 on the calibration samples."""
+
+    tensor: str
+
+
+def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, tensor: str, value_kind: str,
+                          feed_index: int) -> NonFiniteTensorError:
+    """Returns the error for a tensor with NaN or an infinity, which names the constant or layer that causes it.
+
+    Args:
+        value_kind: "NaN" or "an infinity".
+        feed_index: The feed in which the value was seen.
+    """
+    origin = find_first_non_finite_value(model, samples, feed_index, backend)
+    title = f"Tensor '{tensor}' holds {value_kind} in FP32"
+    next_step = "Correct the network or the data: it has no usable range."
+    cause = f"Seen while calibrating, in the batch of sample {samples.sample_name(feed_index)}."
+    if origin is not None:
+        title = f"Constant '{origin.constant}' is {origin.constant_value}" if origin.constant else \
+            f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
+        cause, next_step = f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {cause}", REMEDY
+    error = NonFiniteTensorError(title, cause, next_step)
+    error.tensor = tensor
+    return error
+
+
+def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
+    """Measures the amax of each float tensor that the main graph computes; NaN for a tensor that contains NaN."""
+    probe = NetworkProbe(model)
+    outputs = {name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
+               for name in [value.name for node in model.graph for value in node.outputs
+                            if value.name and value.dtype is not None and value.dtype.is_floating_point()]}
+    with probe.load_probe_runner(backend, samples) as runner:
+        scalars = runner.run(samples.read_feed(feed_index))
+    return {name: read_amax(scalars, names) for name, names in outputs.items()}
+
+
+def _non_finite_constant_text(value: ir.Value) -> str:
+    """Returns "NaN", "Inf" or "-Inf" if a constant contains such a value; "" for any other value."""
+    stored = stored_tensor(value)
+    if stored is None or not stored.dtype.is_floating_point():
+        return ""
+    array = stored.numpy().astype(np.float32)
+    if np.isfinite(array).all():
+        return ""
+    return "NaN" if np.isnan(array).any() else "-Inf" if not (array == np.inf).any() else "Inf"
+
+
+def _find_zero_epsilon(node: ir.Node) -> str:
+    """Finds an epsilon of 0 that a layer adds to the divisor of another layer, and describes it; "" if there is none.
+    """
+    index = _DIVIDING_OPERATORS.get(node.op_type)
+    value = node.inputs[index] if index is not None and len(node.inputs) > index else None
+    for upstream_node in _iterate_upstream_nodes(value.producer() if value is not None else None, _MAX_UPSTREAM_DEPTH):
+        if upstream_node.op_type not in _EPSILON_OPERATORS:
+            continue
+        for input_value in upstream_node.inputs:
+            stored = stored_tensor(input_value)
+            if input_value is None or stored is None or not stored.dtype.is_floating_point():
+                continue
+            if not stored.numpy().any():
+                return f"constant {value_name(input_value)}, which {upstream_node.name} ({upstream_node.op_type}) adds,"
+    return ""
+
+
+def _iterate_upstream_nodes(node: ir.Node | None, max_depth: int) -> Iterator[ir.Node]:
+    """Yields a node and its producers up to a depth, depth first along each input."""
+    if node is None or not max_depth:
+        return
+    yield node
+    for value in node.inputs:
+        yield from _iterate_upstream_nodes(value.producer() if value is not None else None, max_depth - 1)
+
 
 MEMORY_LIMIT_BYTES = 256 << 20
 """The limit in bytes of the activations that one execution returns."""
@@ -227,5 +497,3 @@ def _split_tensors_into_chunks(bytes_by_tensor: Mapping[str, int]) -> Iterator[l
         chunk.append(tensor)
         total += size
     yield chunk
-
-

@@ -4,21 +4,37 @@ The inspector's JSON differs by release. Tensors have a ``Format/Datatype`` up t
 ``Format`` from 11 on. ``Metadata`` names the ONNX nodes: "[ONNX Layer: conv1]", one after another, separated by a
 control character. If it is empty, the name of the engine layer shows which nodes were fused into it ("conv1 + relu1",
 "PWN(mul1)", "{ForeignNode[first...last]}").
+
+The list of engine layers in a builder's log: a message that begins with ``Layers:`` and has one row per layer.
+
+TensorRT-RTX logs it without a GPU. TensorRT 8.6 and 10 log it after a build with detailed profiling verbosity. A row
+has the fields of the inspector's JSON in their order. Types are called ``Datatype`` (RTX, 11) or ``Format/Datatype``
+(up to 10).
+
+The engine layers with their times, from the profile that trtexec has written of an engine.
+
+``trtexec --exportProfile`` writes ``name``, ``timeMs``, ``averageMs``, since 2022 ``medianMs``, and ``percentage`` for
+a layer. It does not escape the names (NVIDIA/TensorRT, ``samples/common/sampleReporting.cpp``). The graph beside the
+profile, which ``--exportLayerInfo`` writes, tells the ONNX nodes and the precision of each engine layer. Without it,
+only the names of the engine layers show the nodes.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_reading_resources
+from trt_tui.files.read_budget import limit_file_reading, limit_reading_resources
+from trt_tui.files.reading import read_bytes, read_text
 
 COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
@@ -381,3 +397,166 @@ class LayerFinder:
         if bare != name:
             yield bare
         yield bare.rstrip(")")
+
+
+LISTING_HEADING = "Layers:"
+"""The first line of the message."""
+
+_ROW_PATTERN = re.compile(r"Name: (.*?), LayerType: ([^,\[\]{}]*), Inputs: (.*)", re.S)
+_TENSORS_PATTERN = re.compile(r"(?:^|, )(Inputs|Constants|Outputs): \["
+                              r"(?: \{ ((?:[^,]|,(?! (?:Inputs|Constants|Outputs): \[))*?) \}|)\](?=, [A-Z]|$)", re.S)
+_TENSOR_NAME_PATTERN = re.compile(r"Name: (.*?), (?:Location|Dimensions): ", re.S)
+_DATATYPE_PATTERN = re.compile(r"(Format/Datatype|Datatype): ([^,}]*)")
+_METADATA_PATTERN = re.compile(r", Metadata: ?(.*)$", re.S)
+_TACTIC_PATTERN = re.compile(r", TacticName: (.*?)(?=, [A-Z]\w*: |$)", re.S)
+_ORIGIN_PATTERN = re.compile(r", Origin: (\w+)")
+_WEIGHTS_TYPE_PATTERN = re.compile(r', Weights: \{"Type": "(\w+)"')
+_END_LINES = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
+
+
+def read_layer_listing(listing_text: str, network: NetworkOutline) -> EngineReport:
+    """Reads a builder's list of engine layers.
+
+    Args:
+        listing_text: The log message, from its heading on.
+
+    Raises:
+        InputError: The text is not such a list, or a row cannot be read; the error quotes the row.
+    """
+    with limit_reading_resources("the builder's list of layers", len(listing_text)):
+        rows = _split_listing_into_rows(listing_text)
+        if not rows:
+            raise InputError("the builder's list of layers cannot be read", "it is empty",
+                             "Its release may use another format; a build on a GPU reports its layers through the "
+                             "inspector.")
+        return build_engine_report([_parse_row(row) for row in rows], network)
+
+
+def _split_listing_into_rows(listing_text: str) -> list[str]:
+    """Splits a list of engine layers into rows. A row with a name of several lines stays together."""
+    rows: list[list[str]] = []
+    complete = False
+    heading, _, rest = listing_text.partition("\n")
+    if heading.strip() != LISTING_HEADING:
+        return []
+    for line in rest.split("\n"):
+        if line.startswith("Name: "):
+            rows.append([line])
+            complete = ", Metadata:" in line
+        elif line.strip() in _END_LINES and (not rows or complete):
+            break
+        elif rows:
+            rows[-1].append(line)
+            complete = complete or ", Metadata:" in line
+    return ["\n".join(lines) for lines in rows]
+
+
+def _parse_row(listing_row: str) -> Mapping[str, Any]:
+    """Parses a row of the list into an entry in the form of the inspector's JSON."""
+    match = _ROW_PATTERN.fullmatch(listing_row)
+    if match is None:
+        raise _unreadable_row_error(listing_row)
+    metadata = _METADATA_PATTERN.search(listing_row)
+    middle = listing_row[match.start(3) - len("Inputs: "):metadata.start() if metadata is not None else None]
+    entry: dict[str, Any] = {"Name": match[1], "LayerType": match[2].strip(),
+                             "Metadata": metadata[1] if metadata is not None else ""}
+    for tensors_match in _TENSORS_PATTERN.finditer(middle):
+        entry[tensors_match[1]] = [_parse_tensor(text, listing_row)
+                                   for text in tensors_match[2].split(" }, { ")] if tensors_match[2] else []
+    if "Inputs" not in entry or "Outputs" not in entry:
+        raise _unreadable_row_error(listing_row)
+    for key, pattern in (("TacticName", _TACTIC_PATTERN), ("Origin", _ORIGIN_PATTERN)):
+        if (value_match := pattern.search(middle)) is not None:
+            entry[key] = value_match[1]
+    if (weights := _WEIGHTS_TYPE_PATTERN.search(middle)) is not None:
+        entry["Weights"] = {"Type": weights[1]}
+    return entry
+
+
+def _parse_tensor(tensor_text: str, listing_row: str) -> Mapping[str, str]:
+    name, datatype = _TENSOR_NAME_PATTERN.match(tensor_text), _DATATYPE_PATTERN.search(tensor_text)
+    if name is None or datatype is None:
+        raise _unreadable_row_error(listing_row)
+    return {"Name": name[1], datatype[1]: datatype[2].strip()}
+
+
+def _unreadable_row_error(listing_row: str) -> InputError:
+    return InputError("the builder's list of layers cannot be read",
+                      f"no layer was recognised in: {listing_row[:120]}",
+                      "Its release may use another format; a build on a GPU reports its layers through the inspector.")
+
+
+GRAPH_SUFFIX, _PROFILE_SUFFIX = ".graph.json", ".profile.json"
+"""The suffixes of the files of an engine's layers, and of their times."""
+
+_MAX_LAYER_MS = 1e9
+"""The largest time of an engine layer that is accepted, which is 11 days."""
+
+
+def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineReport:
+    """Reads the engine layers of a profile with their times, and with the types of the graph beside it if there is one.
+
+    Raises:
+        InputError: A file cannot be read.
+    """
+    ms_by_layer, graph_path = read_layer_profile(profile_path), _find_graph_of_profile(profile_path)
+    with limit_file_reading(profile_path if graph_path is None else graph_path):
+        graph_report = EngineReport(()) if graph_path is None else read_engine_report(
+            read_bytes(graph_path).decode("utf-8", "replace"), network)
+        listed_names = {layer.name for layer in graph_report.layers}
+        named_report = build_engine_report([_entry_of_name(name) for name in ms_by_layer if name not in listed_names],
+                                           network)
+        remaining_ms = dict(ms_by_layer)
+        return EngineReport(tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
+                                  for layer in (*graph_report.layers, *named_report.layers)))
+
+
+def _entry_of_name(engine_layer_name: str) -> Mapping[str, object]:
+    """Returns an entry in the form of the inspector's JSON for an engine layer of which only the name is known."""
+    return {"Name": engine_layer_name, "Inputs": [{"Name": "", "Datatype": "N/A"}]}
+
+
+def _find_graph_of_profile(profile_path: Path) -> Path | None:
+    """Returns the path of the graph beside a profile; None if there is none."""
+    if not profile_path.name.endswith(_PROFILE_SUFFIX):
+        return None
+    graph_path = profile_path.with_name(profile_path.name.removesuffix(_PROFILE_SUFFIX) + GRAPH_SUFFIX)
+    return graph_path if graph_path.exists() else None
+
+
+def read_layer_profile(profile_path: Path) -> dict[str, float]:
+    """Reads the times of engine layers from a file of trtexec's ``--exportProfile``.
+
+    Returns the mean milliseconds of one execution by engine layer, in execution order. Times of the same name are
+    added.
+
+    Raises:
+        InputError: The file cannot be read, is not such a profile, or contains a time that is not possible.
+    """
+    with limit_file_reading(profile_path):
+        try:
+            entries = json.loads(read_text(profile_path), strict=False)
+        except ValueError as error:
+            raise _invalid_profile_error(profile_path, str(error)) from None
+        if not isinstance(entries, list):
+            raise _invalid_profile_error(profile_path, "it is not a list")
+        mean_ms_by_layer: dict[str, float] = {}
+        for index, entry in enumerate(entries):
+            if not isinstance(entry, dict):
+                raise _invalid_profile_error(profile_path, f"entry {index} is not an object")
+            if index == 0 and "count" in entry and "name" not in entry:
+                continue
+            name, mean_ms = entry.get("name"), entry.get("averageMs")
+            if not isinstance(name, str):
+                raise _invalid_profile_error(profile_path, f"entry {index} has no name")
+            if isinstance(mean_ms, bool) or not isinstance(mean_ms, int | float) or not 0 <= mean_ms <= _MAX_LAYER_MS:
+                raise _invalid_profile_error(profile_path, f"averageMs of entry {index} is not a time in milliseconds")
+            mean_ms_by_layer[name] = mean_ms_by_layer.get(name, 0.0) + float(mean_ms)
+    if not math.fsum(mean_ms_by_layer.values()):
+        raise _invalid_profile_error(profile_path, "no engine layer takes any time")
+    return mean_ms_by_layer
+
+
+def _invalid_profile_error(profile_path: Path, cause: str) -> InputError:
+    return InputError(f"{profile_path.name} is not a profile of engine layers", cause,
+                      "Write it with trtexec --exportProfile.")

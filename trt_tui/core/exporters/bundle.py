@@ -21,7 +21,7 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
 from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
-from trt_tui.core.engines.profile_report import GRAPH_SUFFIX
+from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script

@@ -7,9 +7,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.calibration import calibrate
-from trt_tui.core.calibration.network_probe import NetworkProbe
 from trt_tui.core.calibration.statistics import collect_tensor_stats
-from trt_tui.core.calibration.tensor_collection import RunProgress
+from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress
 from trt_tui.core.data.samples import Samples, can_mix_samples
 from trt_tui.core.data.shapes import first_dimension
 from trt_tui.core.guards.guard import GuardFacts, InputStats, LabelClassFacts, UnfitLabels

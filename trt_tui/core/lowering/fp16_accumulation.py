@@ -52,7 +52,7 @@ def count_accumulator_roundings(network: Network, layer: Layer) -> int:
     For depthwise Convs the builder chooses by time between ``depthwiseHMMA`` and a kernel that adds one product after
     the other in FP16. TensorRT 8.6 on an H200 chose ``depthwiseHMMA`` as follows: for 7x7 in 5 of 5 cases at level 0
     and in ConvNeXt, in 0 of 3 at level 1; for 3x3 in 0 of 5 cases at level 0 and in 5 of 9 at level 1; for 5x5 in 0 of
-    5 and in 1 of 5. `trt_tui.core.measure.known_gaps` describes the resulting error.
+    5 and in 1 of 5. `trt_tui.core.measure.simulation_limits` describes the resulting error.
     """
     first, second = (*(network.shape(tensor) if tensor else None for tensor in layer.inputs[:2]), None, None)[:2]
     if not first or not second:

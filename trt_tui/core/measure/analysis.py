@@ -1,7 +1,7 @@
 """The comparison of precision configs and other runs with the reference, at the judged outputs.
 
-`Analysis` holds the loaded gated graph and the FP32 reference of the judged samples. `trt_tui.core.measure.shares` and
-`trt_tui.core.measure.group_errors` use it. Every measuring function is a generator that yields partial results. A
+`Analysis` holds the loaded gated graph and the FP32 reference of the judged samples. `trt_tui.core.measure.group_sweep`
+and `trt_tui.core.measure.group_errors` use it. Every measuring function is a generator that yields partial results. A
 caller can show each partial result, and can stop between two executions by closing the generator.
 """
 
@@ -30,14 +30,17 @@ from trt_tui.core.measure.fp16_range import (
     uses_fp16,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.known_gaps import find_known_gap_caveats
 from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
 from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
-from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats, make_unjudged_output_caveats
+from trt_tui.core.measure.simulation_limits import (
+    find_known_gap_caveats,
+    find_unsimulated_layer_caveats,
+    make_unjudged_output_caveats,
+)
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.small_layers import has_many_small_layers

@@ -8,8 +8,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from trt_tui.core.calibration.network_probe import NetworkProbe
-from trt_tui.core.calibration.tensor_collection import CalibrationContext, RunProgress, collect_tensors
+from trt_tui.core.calibration.tensor_collection import CalibrationContext, NetworkProbe, RunProgress, collect_tensors
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db

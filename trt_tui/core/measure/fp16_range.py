@@ -30,7 +30,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.network_probe import NetworkProbe
+from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
@@ -47,7 +47,7 @@ from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes
 from trt_tui.core.measure.results import Caveat
 from trt_tui.core.measure.tensor_cache import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.scaling_moves import AttentionScaleMove, attention_scale_refusal_reason
+from trt_tui.core.moves.constant_moves import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network

@@ -1,8 +1,7 @@
 """Accumulated and isolated errors at the fusion groups, measured in one graph that holds both the reference and the
 config.
 
-Only error sums leave the graph.
-"""
+Only error sums leave the graph."""
 
 import math
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -13,6 +12,9 @@ import numpy as np
 
 from trt_tui.core.data.adaptive_runner import OutputJoin, join_shapes
 from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
+from trt_tui.core.lowering import rulebook
+from trt_tui.core.lowering.bias_scales import weight_sqnr_db
+from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import (
     ERROR_SUM_COLUMNS,
@@ -43,12 +45,41 @@ from trt_tui.core.measure.graph_forms import GatedGraphLoader
 from trt_tui.core.measure.magnitudes import MagnitudeEvaluation, Magnitudes
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import GroupErrors
-from trt_tui.core.measure.weight_errors import measure_weight_errors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, Precision
 from trt_tui.errors import OutOfMemoryError
 from trt_tui.formatting import number_text, percent_text
+
+
+def measure_weight_errors(network: Network, config: PrecisionConfig,
+                          ranges: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
+    """Measures the SQNR of dequantized weights against FP32 in dB, by group and by the layer that reads the weight.
+
+    This is ``compute_weight_error`` of ONNX Runtime (``onnxruntime.quantization.qdq_loss_debug``) on the exported
+    network. The FP32 weights are those that the config quantizes: a SmoothQuant move scales them first. The dequantized
+    weights are those of a rounding move if there is one. An exact weight
+    has the value None. Groups without quantized weights are absent, and groups in file precision too, because a file
+    may contain the quantized values only.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the units of the tensor.
+
+    Raises:
+        InputError: A range is missing.
+    """
+    folds = FoldedConstants(network, config)
+    errors: dict[str, dict[str, float | None]] = {}
+    for name, group_lowering in rulebook.plan_lowering(network, config, ranges, folded_constants=folds).items():
+        for site, scale in group_lowering.scales.items():
+            port = site.layer, site.index
+            weight = folds.compute_constant(port, with_rounding=False) if site.role == "weight" else None
+            used_weight = folds.compute_constant(port) if weight is not None else None
+            if weight is not None and used_weight is not None:
+                sqnr_db = weight_sqnr_db(weight, rulebook.quantize_dequantize_weight(used_weight, scale))
+                errors.setdefault(name, {})[site.layer] = sqnr_db if math.isfinite(sqnr_db) else None
+    return errors
+
 
 _MAX_COLUMNS = [number_text for number_text, name in enumerate(ERROR_SUM_COLUMNS) if name.endswith("_max")]
 _FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]

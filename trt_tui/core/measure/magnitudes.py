@@ -22,7 +22,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.network_probe import NetworkProbe
+from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import LoadingTask

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.network_probe import NetworkProbe
+from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.error_metrics import flatten_each_sample
 from trt_tui.core.measure.judged_outputs import JudgedOutput, take_judged_slice

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from trt_tui.core.calibration.non_finite import REMEDY, find_first_non_finite_value
+from trt_tui.core.calibration.tensor_collection import REMEDY, find_first_non_finite_value
 from trt_tui.core.data.samples import SamplePosition, Samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph

@@ -1,13 +1,24 @@
-"""Reasons for doubt in parts of a network that no value of a run covers: outputs that are not judged, and layers inside
-control flow, which the simulation leaves in FP32."""
+"""Reasons for doubt in a simulation: what no value covers, and patterns whose engines lose more than simulated.
 
-from collections.abc import Mapping
+Not covered are outputs that are not judged, and layers inside control flow, which the simulation leaves in FP32.
 
+Each gap of a pattern is in dB of SQNR at the output, measured with TensorRT 8.6 on an H200. It is the simulated value
+minus the value of the engine, or the difference between two builds. A simulated result that meets its target by less
+than the gap may miss it in the engine."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.lowering.fp16_accumulation import count_accumulator_roundings, is_depthwise, is_image_convolution
 from trt_tui.core.lowering.lowering_checks import body_layers_text, reduces_precision
 from trt_tui.core.measure.results import Caveat
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import INNER_PRODUCTS, PRODUCTS
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters
 
 
 def make_unjudged_output_caveats(unjudged_outputs: Mapping[str, str]) -> tuple[Caveat, ...]:
@@ -27,3 +38,98 @@ def find_unsimulated_layer_caveats(network: NetworkOutline, config: PrecisionCon
         return ()
     return (Caveat("unsimulated layers", f"{layers_text} are simulated in FP32, as a strongly typed engine runs them; "
                    "a weakly typed one may run them in lower precisions"),)
+
+
+@dataclass(frozen=True)
+class KnownGapPattern:
+    """A pattern of layers in one precision, with the measured gap between simulation and engine.
+
+    Attributes:
+        precision: The precision in which the pattern has the gap.
+        matches_layer: Returns True if a layer of a group has the pattern.
+        text: The pattern as a plural noun phrase.
+        gap_db: Simulated minus built SQNR at the output, in dB.
+        measured_on: The network in which the gap was measured, with both values.
+    """
+
+    precision: Precision
+    matches_layer: Callable[[Network, FusionGroup, Layer], bool]
+    text: str
+    gap_db: float
+    measured_on: str
+
+
+def _is_large_depthwise_convolution(network: Network, group: FusionGroup, layer: Layer) -> bool:
+    shape = network.shape(layer.inputs[1]) or () if len(layer.inputs) > 1 else ()
+    return is_depthwise(network, layer) and shape[2:] != (3, 3)
+
+
+def _has_unsimulated_accumulator(network: Network, group: FusionGroup, layer: Layer) -> bool:
+    """Returns True if TensorRT adds the products of a layer in an FP16 accumulator that is not simulated."""
+    if layer.op_type in INNER_PRODUCTS and not layer.domain:
+        return True
+    if layer.op_type not in PRODUCTS or len(layer.inputs) < 2:
+        return False
+    first, second = (network.shape(tensor) for tensor in layer.inputs[:2])
+    depth = ((first or ())[-1:] if layer.op_type == "MatMul" else (second or ())[1:])
+    return count_accumulator_roundings(network,
+                                       layer) == 1 and not all(isinstance(size, int) for size in depth or (None, ))
+
+
+def _is_gemm_after_layer_normalisation(network: Network, group: FusionGroup, layer: Layer) -> bool:
+    producer = network.producer.get(layer.inputs[0], "")
+    return (layer.op_type == "Gemm" and (producing_group := network.find_group(producer)) is not None
+            and producing_group.operator in ("LayerNormalization", "LayerNorm"))
+
+
+def _has_fp16_accumulator_in_file(network: Network, group: FusionGroup, layer: Layer) -> bool:
+    """Returns True if a layer has FP16 products in the model file: their FP16 accumulator is not simulated."""
+    return (group.file_precision is not None and group.file_precision.nearest_precision is Precision.FP16 and
+            (count_accumulator_roundings(network, layer) > 1 or _has_unsimulated_accumulator(network, group, layer)))
+
+
+GAP_PATTERNS: Sequence[KnownGapPattern] = (
+    KnownGapPattern(Precision.FP16, lambda network, group, layer: layer.op_type in ("Conv", "ConvTranspose")
+                    and len(network.shape(layer.inputs[1]) or ()) == 3, "1-D convolutions in FP16", 4.9,
+                    "HiFi-GAN: 52.3 dB simulated, 47.4 built"),
+    KnownGapPattern(Precision.FP16, _is_large_depthwise_convolution, "depthwise convolutions larger than 3x3 in FP16",
+                    2.7, "ConvNeXt: two builds gave 59.4 and 56.7 dB"),
+    KnownGapPattern(Precision.FP16, _has_unsimulated_accumulator, "FP16 products whose accumulator is not simulated",
+                    4.8, "ViT-S: 4.8 dB in the median of 11 configs; a GRU: 62.8 dB simulated, 66.6 built"),
+    KnownGapPattern(Precision.INT8, _is_gemm_after_layer_normalisation, "INT8 Gemms after a LayerNormalization", 4.0,
+                    "ConvNeXt: 33.9 dB simulated, 29.9 and 32.5 built"),
+    KnownGapPattern(Precision.FP16, lambda network, group, layer: is_image_convolution(network, layer)
+                    and not is_depthwise(network, layer),
+                    "7x7 convolutions with a stride of 2 on at most 4 channels in FP16", 5.9,
+                    "DenseNet: 49.2 dB simulated, 43.3 built; at the Conv 69.1 and 64.7"),
+    KnownGapPattern(Precision.FILE, _has_fp16_accumulator_in_file,
+                    "FP16 products of the file, which are simulated with an FP32 accumulator", 4.8,
+                    "ViT-S: 4.8 dB in the median of 11 configs"),
+)
+"""All patterns of known gaps. The gaps of HiFi-GAN, ConvNeXt and DenseNet are the worst of the networks on which the
+simulation was not developed. The gap of ViT-S was measured against its simulation with FP32 accumulators, as
+accumulators without a model are simulated."""
+
+
+def find_known_gap_caveats(network: Network, config: PrecisionConfig) -> tuple[Caveat, ...]:
+    """Returns a caveat for each pattern of known gaps that a config has in a network."""
+    caveats = []
+    for pattern, layers in zip(GAP_PATTERNS, _find_layers_of_gap_patterns(network), strict=True):
+        names = [
+            name for group, name in layers
+            if pattern.precision in (config.precision_of(group),
+                                     group.resolve_file_precision(config.precision_of(group)))
+        ]
+        if names:
+            such = f"{counted_noun_text(len(names), 'layer')} such as {names[0]}" if len(names) > 1 else names[0]
+            caveats.append(Caveat(
+                "known gap", f"engines lost up to {pattern.gap_db:g} dB more than simulated with {pattern.text} "
+                f"({such}; TensorRT 8.6, {pattern.measured_on})", gap_db=pattern.gap_db))
+    return tuple(caveats)
+
+
+@functools.lru_cache(maxsize=1)
+def _find_layers_of_gap_patterns(network: Network) -> list[list[tuple[FusionGroup, str]]]:
+    """Returns the layers of each gap pattern together with their groups, regardless of precision."""
+    return [[(group, name) for group in network.groups for name in group.layers
+             if pattern.matches_layer(network, group, network.get_layer(name))] for pattern in GAP_PATTERNS]

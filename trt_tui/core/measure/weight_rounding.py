@@ -7,13 +7,27 @@ the noise of the activations.
 
 Three quarters of the samples choose the values. The last quarter decides whether they are offered: a layer whose error
 does not shrink there keeps the nearest values, and so does the whole set if the outputs of the network do not improve.
+
+The inputs of a layer enter as sums of products, from which the error at its output follows for any weight. A Conv is a
+product of a matrix with the patches of its input (im2col).
+
+Scales and the rounding of a weight are chosen by the error of the layer's output.
+
+The error of one output channel is ``d H d^T``, with the errors d of its weights and the sums H of products of two
+inputs over samples. The output channels are therefore independent, and no sample is needed once H is known.
+
+Sources: Frantar et al., "GPTQ" (ICLR 2023), with columns in their order and symmetric scales that are fixed before;
+Hassibi et al., "Optimal Brain Surgeon and General Network Pruning" (1993), for the update of the weights that are not
+rounded yet.
+
+All arrays have a first axis for the groups of a grouped Conv; other layers have one group.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import pairwise
 
@@ -26,25 +40,297 @@ from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants, find_weight_edits_digest
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure import gptq
-from trt_tui.core.measure.input_products import (
-    MIN_ROWS,
-    ROWS_PER_COLUMN,
-    InputProductCollector,
-    MatrixForm,
-    find_matrix_form,
-)
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site, quantize_weight
 from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
-from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
+from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES, QuantizedType
 from trt_tui.core.runner import Backend
+
+MIN_ROWS = 4096
+ROWS_PER_COLUMN = 4
+"""The rows that are read of a layer: this number for each column, and at least `MIN_ROWS`."""
+
+_SEED = 0
+
+
+@dataclass(frozen=True)
+class MatrixForm:
+    """A weight as matrices ``(groups, rows, columns)``, whose rows are output channels, and its input as rows of them.
+
+    Attributes:
+        shape: The shape of the weight.
+        groups: The number of groups of a grouped Conv; 1 for other layers.
+        is_conv: True for a Conv.
+        channel_axis: The axis of the output channels in the weight.
+        transposes_input: True for a Gemm with ``transA``.
+        strides, dilations: Of a Conv, one for each spatial axis.
+        pads: The padding of a Conv before and behind each spatial axis.
+        auto_pad: The attribute of a Conv.
+    """
+
+    shape: tuple[int, ...]
+    groups: int = 1
+    is_conv: bool = False
+    channel_axis: int = 0
+    transposes_input: bool = False
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[tuple[int, int], ...] = ()
+    auto_pad: str = "NOTSET"
+
+    @property
+    def columns(self) -> int:
+        return math.prod(self.shape[1:]) if self.is_conv else self.shape[1 - self.channel_axis]
+
+    @property
+    def product_bytes(self) -> int:
+        """The size of the sums of products in bytes, as float32."""
+        return 4 * self.groups * self.columns**2
+
+    def convert_to_matrices(self, weight: np.ndarray) -> np.ndarray:
+        """Returns a weight, or an array of its shape, as ``(groups, rows, columns)``."""
+        if self.is_conv:
+            return weight.reshape(self.groups, self.shape[0] // self.groups, -1)
+        return (weight if self.channel_axis == 0 else weight.T)[None]
+
+    def convert_from_matrices(self, matrices: np.ndarray) -> np.ndarray:
+        """Returns matrices ``(groups, rows, columns)`` in the shape of the weight."""
+        if self.is_conv:
+            return matrices.reshape(self.shape)
+        matrix: np.ndarray = matrices[0]
+        return matrix if self.channel_axis == 0 else matrix.T
+
+    def select_input_rows(self, array: np.ndarray, count: int) -> np.ndarray:
+        """Returns at most ``count`` rows of a layer's input, float32 ``(groups, rows, columns)``.
+
+        The rows are the same ones for inputs of the same shape.
+        """
+        if not self.is_conv:
+            matrix = array.T if self.transposes_input else array.reshape(-1, array.shape[-1])
+            return np.ascontiguousarray(matrix[_choose_rows(len(matrix), count)], np.float32)[None]
+        patches = self._view_patches(array)
+        spatial = patches.shape[2:2 + len(self.strides)]
+        positions = np.unravel_index(_choose_rows(math.prod((len(array), *spatial)), count), (len(array), *spatial))
+        rows = patches.transpose(0, *range(2, 2 + len(spatial)), 1, *range(2 + len(spatial), patches.ndim))[positions]
+        return np.ascontiguousarray(rows.reshape(len(rows), self.groups, self.columns).swapaxes(0, 1), np.float32)
+
+    def _view_patches(self, array: np.ndarray) -> np.ndarray:
+        """Returns a view of the patches of a Conv's input: ``(batch, channels, *positions, *kernel)``."""
+        kernel, axes = self.shape[2:], tuple(range(2, array.ndim))
+        extents = [(size - 1) * dilation + 1 for size, dilation in zip(kernel, self.dilations, strict=True)]
+        padded = np.pad(array, [(0, 0), (0, 0), *self._find_pads(array.shape[2:], extents)])
+        windows = np.lib.stride_tricks.sliding_window_view(padded, extents, axes)
+        steps = [slice(None, None, stride) for stride in self.strides]
+        taps = [slice(None, None, dilation) for dilation in self.dilations]
+        view: np.ndarray = windows[(slice(None), slice(None), *steps, *taps)]
+        return view
+
+    def _find_pads(self, sizes: tuple[int, ...], extents: list[int]) -> list[tuple[int, int]]:
+        if not self.auto_pad.startswith("SAME"):
+            return list(self.pads)
+        totals = [max((-(-size // stride) - 1) * stride + extent - size, 0)
+                  for size, stride, extent in zip(sizes, self.strides, extents, strict=True)]
+        pads = [(total // 2, total - total // 2) for total in totals]
+        return pads if self.auto_pad == "SAME_UPPER" else [(behind, before) for before, behind in pads]
+
+
+def _choose_rows(total: int, count: int) -> np.ndarray:
+    """Returns the indices of at most ``count`` of ``total`` rows in order; the same ones each time."""
+    if total <= count:
+        return np.arange(total)
+    return np.sort(np.random.default_rng(_SEED).choice(total, count, replace=False, shuffle=False))
+
+
+def find_matrix_form(network: Network, layer: Layer, site: QdqSite) -> MatrixForm | None:
+    """Returns the weight of a layer as matrices; None if it is not a kernel or a matrix behind the input."""
+    shape = tuple(size for size in network.shape(site.tensor) or () if isinstance(size, int))
+    node = network.node(layer.name)
+    if layer.op_type == "Conv" and site.axis == 0 and site.index == 1:
+        spatial = len(shape) - 2
+        pads = node.attributes.get_ints("pads", [0] * 2 * spatial)
+        auto_pad = node.attributes.get_string("auto_pad", "NOTSET")
+        return MatrixForm(shape, node.attributes.get_int("group", 1), True, 0, False,
+                          tuple(node.attributes.get_ints("strides", [1] * spatial)),
+                          tuple(node.attributes.get_ints("dilations", [1] * spatial)),
+                          tuple((0, 0) if auto_pad == "VALID" else (pads[axis], pads[axis + spatial])
+                                for axis in range(spatial)), auto_pad)
+    if layer.op_type in ("Gemm", "MatMul") and site.index == 1 and len(shape) == 2 and site.axis in (0, 1):
+        return MatrixForm(shape, channel_axis=site.axis, transposes_input=layer.op_type == "Gemm"
+                          and bool(node.attributes.get_int("transA", 0)))
+    return None
+
+
+@dataclass
+class InputProductCollector:
+    """A collector of the sums of products of two inputs of a layer.
+
+    Attributes:
+        form: The form of the layer.
+        rows_per_feed: The number of rows that are read of one feed.
+        quantized_type: The type to which the input is rounded first; None if the layer reads floats.
+        scale: The scale of the input in that type.
+        products: The sums, float32 ``(groups, columns, columns)``.
+    """
+
+    form: MatrixForm
+    rows_per_feed: int
+    quantized_type: QuantizedType | None = None
+    scale: float = 1.0
+    products: np.ndarray = field(default_factory=lambda: np.zeros(()))
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Adds rows of a float array to the sums.
+
+        Raises:
+            ValueError: The rows contain NaN or an infinity.
+        """
+        rows = self.form.select_input_rows(array, self.rows_per_feed)
+        if not np.isfinite(rows).all():
+            raise ValueError("NaN or an infinity")
+        if self.quantized_type is not None:
+            rows = self.quantized_type.quantize(rows / np.float32(self.scale)) * np.float32(self.scale)
+        self.products = self.products + rows.swapaxes(1, 2) @ rows
+
+    def merge_values(self, later_collector: InputProductCollector) -> None:
+        """Adds the sums of another collector, which has seen later feeds."""
+        self.products = self.products + later_collector.products
+
+
+DAMPING = 0.01
+"""The share of the mean diagonal of H that is added to its diagonal. It bounds the condition of H."""
+
+COLUMNS_PER_BLOCK = 64
+"""The number of columns after which the errors are applied to all later columns in one product."""
+
+RANGE_FACTORS = (1.0, 0.96, 0.92, 0.88, 0.84, 0.8, 0.7)
+"""The factors of a scale that are tried, the largest weight first."""
+
+
+def measure_row_errors(differences: np.ndarray, products: np.ndarray) -> np.ndarray:
+    """Returns the squared error at the output for each output channel, float64 ``(groups, rows)``.
+
+    Args:
+        differences: The errors of the weights ``(groups, rows, columns)``.
+        products: The sums of products of two inputs ``(groups, columns, columns)``.
+    """
+    errors = differences @ products
+    errors *= differences
+    sums: np.ndarray = errors.sum(axis=-1, dtype=np.float64)
+    return sums
+
+
+def invert_to_upper_factor(products: np.ndarray) -> np.ndarray:
+    """Returns the upper triangular U with ``U^T U = H^-1`` of damped products, float64.
+
+    With H in reversed order equal to ``L L^T``, the reversed L is the inverse of U.
+
+    Args:
+        products: Of shape ``(groups, columns, columns)``; not all 0.
+    """
+    damped = products.astype(np.float64)
+    columns = damped.shape[-1]
+    diagonal = np.arange(columns)
+    means = damped[:, diagonal, diagonal].mean(axis=1, keepdims=True)
+    damped[:, diagonal, diagonal] += np.where(means > 0, DAMPING * means, 1.0)
+    lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
+    return _invert_lower_triangle(lower)[:, ::-1, ::-1]
+
+
+_TRIANGLE_SIZE = 128
+"""The size up to which a triangle is inverted as any matrix."""
+
+
+def _invert_lower_triangle(lower: np.ndarray) -> np.ndarray:
+    """Returns the inverse of lower triangular matrices, by halves."""
+    size = lower.shape[-1]
+    if size <= _TRIANGLE_SIZE:
+        return np.tril(np.linalg.inv(lower))
+    half = size // 2
+    result = np.zeros_like(lower)
+    result[:, :half, :half] = first = _invert_lower_triangle(lower[:, :half, :half])
+    result[:, half:, half:] = second = _invert_lower_triangle(lower[:, half:, half:])
+    result[:, half:, :half] = -second @ (lower[:, half:, :half] @ first)
+    return result
+
+
+def round_by_output_error(weight: np.ndarray, steps: np.ndarray, products: np.ndarray, quantized_type: QuantizedType,
+                          on_progress: Callable[[], None] = lambda: None) -> np.ndarray:
+    """Returns quantized values ``(groups, rows, columns)``, float32, rounded by GPTQ.
+
+    Args:
+        weight: The weights ``(groups, rows, columns)``.
+        steps: The scale of each weight, in the same shape.
+        products: The sums of products of two inputs ``(groups, columns, columns)``.
+        on_progress: A callback between blocks. An exception from it ends the computation.
+    """
+    upper = invert_to_upper_factor(products).astype(np.float32)
+    remaining = np.array(weight.swapaxes(1, 2), np.float32, order="C")  # a copy (groups, columns, rows)
+    column_steps = steps.swapaxes(1, 2)
+    result = np.empty_like(remaining)
+    columns = remaining.shape[1]
+    for start in range(0, columns, COLUMNS_PER_BLOCK):
+        on_progress()
+        stop = min(start + COLUMNS_PER_BLOCK, columns)
+        errors = np.empty_like(remaining[:, start:stop])
+        for column in range(start, stop):
+            values, step = remaining[:, column], column_steps[:, column]
+            result[:, column] = quantized_type.quantize(values / step)
+            error = (values - result[:, column] * step) / upper[:, column, column, None]
+            errors[:, column - start] = error
+            if column + 1 < stop:
+                remaining[:, column + 1:stop] -= upper[:, column, column + 1:stop, None] * error[:, None]
+        if stop < columns:
+            remaining[:, stop:] -= upper[:, start:stop, stop:].swapaxes(1, 2) @ errors
+    return np.ascontiguousarray(result.swapaxes(1, 2))
+
+
+def choose_scale_factors(weight: np.ndarray, steps: np.ndarray, products: np.ndarray, quantized_type: QuantizedType,
+                         segments: Sequence[slice], round_steps: Callable[[np.ndarray], np.ndarray],
+                         on_progress: Callable[[], None] = lambda: None) -> np.ndarray:
+    """Returns the factor of `RANGE_FACTORS` for each scale with the smallest output error ``(groups, rows, segments)``.
+
+    Each factor is chosen by the error of the columns of its scale alone. A row keeps its scales if all chosen factors
+    together increase its error.
+
+    Args:
+        weight, steps, products: As for `round_by_output_error`.
+        segments: The columns that share a scale: all of them, or one slice for each block.
+        round_steps: A function that rounds scales to the type in which they are stored.
+    """
+    best_errors = np.full((*weight.shape[:2], len(segments)), np.inf)
+    best_factors = np.ones(best_errors.shape, np.float32)
+    for factor in RANGE_FACTORS:
+        on_progress()
+        candidate_steps = round_steps(steps * np.float32(factor))
+        differences = weight - quantized_type.quantize(weight / candidate_steps) * candidate_steps
+        for index, columns in enumerate(segments):
+            errors = measure_row_errors(differences[..., columns], products[:, columns, columns])
+            better = errors < best_errors[..., index]
+            best_errors[..., index] = np.where(better, errors, best_errors[..., index])
+            best_factors[..., index] = np.where(better, np.float32(factor), best_factors[..., index])
+    if len(segments) > 1:
+        loses = measure_row_errors(_nearest_errors(weight, round_steps(steps * spread_factors(best_factors, segments)),
+                                                   quantized_type), products) >= measure_row_errors(
+                                                       _nearest_errors(weight, steps, quantized_type), products)
+        best_factors[loses] = 1
+    return best_factors
+
+
+def spread_factors(factors: np.ndarray, segments: Sequence[slice]) -> np.ndarray:
+    """Returns the factors of scales ``(groups, rows, segments)`` for each column ``(groups, rows, columns)``."""
+    return np.repeat(factors, [columns.stop - columns.start for columns in segments], axis=2)
+
+
+def _nearest_errors(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType) -> np.ndarray:
+    errors: np.ndarray = weight - quantized_type.quantize(weight / steps) * steps
+    return errors
+
 
 METHODS = ("scales", "GPTQ")
 """The methods of `RoundingMove`, in the order of their proposals."""
@@ -345,25 +631,25 @@ def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqSca
     nearest = quantized_type.quantize(matrices / nearest_steps) * nearest_steps
 
     def measure_errors(dequantized: np.ndarray) -> tuple[float, float]:
-        return tuple(float(gptq.measure_row_errors(matrices - dequantized, sums).sum())  # type: ignore[return-value]
+        return tuple(float(measure_row_errors(matrices - dequantized, sums).sum())  # type: ignore[return-value]
                      for sums in (products, held_out_products))
 
     nearest_errors = measure_errors(nearest)
-    energy = float(gptq.measure_row_errors(matrices, held_out_products).sum())
+    energy = float(measure_row_errors(matrices, held_out_products).sum())
     candidates: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     steps = round_steps(nearest_steps)
     if segments is not None and ("scales" in methods or quantized_type.block_sizes):
-        factors = gptq.choose_scale_factors(matrices, nearest_steps, products, quantized_type, segments, round_steps,
+        factors = choose_scale_factors(matrices, nearest_steps, products, quantized_type, segments, round_steps,
                                             on_progress)
-        scaled_steps = round_steps(nearest_steps * gptq.spread_factors(factors, segments))
+        scaled_steps = round_steps(nearest_steps * spread_factors(factors, segments))
         candidates["scales"] = scaled_steps, quantized_type.quantize(matrices / scaled_steps)
         if quantized_type.block_sizes:  # with 256 values in a range, GPTQ gains nothing from smaller ranges
             steps = scaled_steps
     if "GPTQ" in methods:
-        rounded = gptq.round_by_output_error(matrices, steps, products, quantized_type, on_progress)
+        rounded = round_by_output_error(matrices, steps, products, quantized_type, on_progress)
         values = quantized_type.quantize(matrices / steps)
-        loses = (gptq.measure_row_errors(matrices - rounded * steps, products)
-                 > gptq.measure_row_errors(matrices - values * steps, products))
+        loses = (measure_row_errors(matrices - rounded * steps, products)
+                 > measure_row_errors(matrices - values * steps, products))
         candidates["GPTQ"] = steps, np.where(loses[..., None], values, rounded)
     results: dict[str, tuple[RoundingMove, float]] = {}
     for method in methods:

@@ -1,9 +1,13 @@
-"""The moves that replace the constants of a layer: its bias, or the quantized values of its weight."""
+"""The moves that change constants: biases, quantized values of weights, and weights whose channels are scaled."""
 
 import functools
 import hashlib
-from collections.abc import Hashable, Mapping
-from dataclasses import dataclass
+import math
+from abc import abstractmethod
+from collections.abc import Collection, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -11,9 +15,16 @@ import numpy as np
 from trt_tui.core.moves import vectors
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
-from trt_tui.core.network.zero_cost_support import Port
+from trt_tui.core.network.zero_cost_support import (
+    AttentionScale,
+    ChannelScaling,
+    Port,
+    ScaledConstant,
+    ScaledOperand,
+    ScoreScaling,
+)
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType, broadcast_weight_scales
+from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES, QuantizedType, broadcast_weight_scales
 from trt_tui.errors import InputError
 
 
@@ -190,3 +201,419 @@ def digest_weight_edits(edit_keys: tuple[Hashable, ...]) -> str:
 @functools.lru_cache(maxsize=4096)
 def _digest_texts(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
+
+
+class ChannelScalingMove(Move):
+    """A move with the factors of the channels that its subject produces, and the ranges of the divided tensors.
+
+    Each move is a dataclass that declares the attributes as fields, in the order of their keys in files.
+
+    Attributes:
+        factors: One positive number for each factor of the scaling, encoded by `trt_tui.core.moves.vectors`.
+        ranges: The amax of each tensor after the division, in the units of the divided tensor.
+    """
+
+    edits_constants = has_measured_values = scales_channels = True
+    subject_kind = GROUP_SUBJECTS
+
+    factors: str
+    ranges: dict[str, float]
+
+    @property
+    def effect_key(self) -> tuple[object, ...]:
+        return self.factors, tuple(sorted(self.ranges.items()))
+
+    @abstractmethod
+    def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Returns the reason why no factors fit the channels of a fusion group; "" if some do."""
+
+    def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Returns the reason why the ranges cannot be those of divided tensors; "" if they can."""
+        tensors = {tensor.tensor for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
+        if unknown_tensors := [name for name in self.ranges if name not in tensors]:
+            return f"{unknown_tensors[0]} is not one of the scaled tensors"
+        return ""
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        if reason := self.subject_refusal_reason(network, subject) or self.ranges_refusal_reason(network, subject):
+            return reason
+        if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
+            return "a range is a number from 0 to the largest FP32 value"
+        channels = network.zero_cost_support.channel_scalings[subject].channels
+        return vectors.invalid_vector_reason(self.factors, channels, positive=True)
+
+    @property
+    def fixed_ranges(self) -> Mapping[str, float]:
+        return self.ranges
+
+    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        factors = vectors.decode_vector(self.factors)
+        return {tensor.tensor: tensor.divisors(factors)
+                for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
+
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+        """Returns the division of the constants that produce the channels, and the product of the weights that read
+        them.
+
+        Implements `Move.find_constant_edits`.
+        """
+        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
+                                  vectors.decode_vector(self.factors))
+
+
+def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
+    """Returns the changes of the constants of a `ChannelScaling` for some factors, float32 ``(channels,)``.
+
+    A weight between two layers of one set is divided along its outputs and multiplied along its inputs.
+    """
+    constants_by_port: dict[Port, list[ScaledConstant]] = {}
+    for constant in (*scaling.producers, *scaling.readers):
+        constants_by_port.setdefault(constant.port, []).append(constant)
+    return {port: ConstantEdit(partial(_divide_channels, factors, constants))
+            for port, constants in constants_by_port.items()}
+
+
+def _divide_channels(factors: np.ndarray, constants: Sequence[ScaledConstant], constant: np.ndarray | None
+                     ) -> np.ndarray:
+    assert constant is not None, "channels are scaled by constants of the network"
+    for scaled_constant in constants:
+        constant = scaled_constant.divide(constant, factors)
+    return constant
+
+
+DEFAULT_STRENGTH = 0.5
+"""The exponent a: 0 leaves the difficulty of quantization in the activations, 1 moves it into the weights."""
+
+
+@dataclass(frozen=True)
+class SmoothQuantMove(ChannelScalingMove):
+    """The SmoothQuant factors of channels, and the ranges of the divided tensors; the subject produces the channels.
+
+    The source is Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
+    Models" (ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division
+    is folded into the constants of the producers (the scale and bias of a normalisation, or the weights and bias of a
+    layer), the product into the weights of the readers. Nothing is added at run time, and only the rounding changes.
+    `trt_tui.core.network.channel_scaling` finds the channels.
+
+    Attributes:
+        strength: The exponent a from which the factors were computed.
+        method: The formula of the factors: that of SmoothQuant, or that of AWQ in configs of earlier versions.
+    """
+
+    kind = "smooth"
+
+    strength: float
+    factors: str
+    ranges: dict[str, float] = field(default_factory=dict)
+    reason: str = "user"
+    method: Literal["SmoothQuant", "AWQ"] = "SmoothQuant"
+
+    def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        return scaling_refusal_reason(network, subject)
+
+
+def scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
+    """Returns the reason why the channels that a fusion group produces cannot be scaled; "" if they can."""
+    scaling = network.zero_cost_support.channel_scalings.get(subject)
+    if scaling is None:
+        return "it has no constant weight or scale by which its channels could be divided"
+    return scaling.refusal_reason
+
+
+def smoothquant_factors(activation_amax: np.ndarray, weight_amax: np.ndarray,
+                        strength: float = DEFAULT_STRENGTH) -> np.ndarray:
+    """Returns the SmoothQuant factors of the channels, float32 ``(channels,)``: ``max|X_j|^a / max|W_j|^(1-a)``.
+
+    The factor is 1 for a channel whose activations or weights are all zero.
+
+    Args:
+        activation_amax: Largest magnitude of each channel in front of the weights.
+        weight_amax: Largest magnitude of the weights of each channel, over all layers that read the channel.
+    """
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratios = activation_amax.astype(np.float64) ** strength / weight_amax.astype(np.float64) ** (1 - strength)
+    usable = np.isfinite(ratios) & (ratios > 0) & (activation_amax > 0)
+    return np.where(usable, ratios, 1.0).astype(np.float32)
+
+
+WEIGHT_RANGES_FORMULA = "weights"
+"""The formula that equalizes the ranges of the weights on both sides of a channel."""
+
+EQUALIZATION_FORMULAS: Mapping[str, float | None] = {
+    "0.5": 0.5, WEIGHT_RANGES_FORMULA: None, "0.75": 0.75, "1": 1.0}
+"""The formulas of the factors, the usual one first: the exponent of the activations, None for the ranges of weights."""
+
+CLIP_HEADROOM = 1.25
+"""The minimum ratio between a bound of a Clip and the values of a channel with another factor than 1, on all
+samples."""
+
+MAX_FACTOR = 1024.0
+"""The largest factor, and the reciprocal of the smallest one."""
+
+
+def equalization_refusal_reason(network: NetworkOutline, subject: str) -> str:
+    """Returns the reason why the channels that a fusion group writes cannot be equalized; "" if they can.
+
+    Channels that a Clip limits can be: channels that reach its bounds keep the factor 1.
+    """
+    scaling = network.zero_cost_support.channel_scalings.get(subject)
+    if scaling is None:
+        return "it writes no channels that other layers multiply"
+    if not scaling.channels:
+        return scaling.refusal_reason
+    if scaling.products:
+        return "its channels are multiplied by other computed channels, not by weights alone"
+    return "SmoothQuant scales its channels" if subject in network.zero_cost_support.norms else ""
+
+
+def compute_equalization_factors(formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray,
+                                 reader_amax: np.ndarray) -> np.ndarray:
+    """Returns the factors of one of `EQUALIZATION_FORMULAS`, float32 ``(channels,)``; 1 for dead channels.
+
+    A channel is dead if its activations or the weights of a side that the formula uses are all zero.
+
+    Args:
+        activation_amax: Largest magnitude of each channel at the readers.
+        producer_amax: Largest magnitude of the weights that write each channel.
+        reader_amax: Largest magnitude of the weights that read each channel.
+    """
+    exponent = EQUALIZATION_FORMULAS[formula]
+    if exponent is not None:
+        return smoothquant_factors(activation_amax, reader_amax, exponent)
+    factors = smoothquant_factors(producer_amax, reader_amax, 0.5)
+    return np.where(activation_amax > 0, factors, 1.0).astype(np.float32)
+
+
+def limit_factors(factors: np.ndarray, min_factors: np.ndarray, is_fixed: np.ndarray) -> np.ndarray:
+    """Returns factors with which no range grows, float32 ``(channels,)``.
+
+    All factors are multiplied by one number, which changes no error of a quantized type. It is the smallest with which
+    every factor is at least its minimum, or the one that brings the fixed channels nearest to 1. Then the factors are
+    limited to `MAX_FACTOR`, its reciprocal and their minima.
+
+    Args:
+        factors: Positive factors.
+        min_factors: The minimum of each factor: the share of the range of a tensor that the channel uses.
+        is_fixed: True for channels whose factor must be 1.
+    """
+    exact = factors.astype(np.float64)
+    if is_fixed.any():
+        scale = float(np.exp(-np.log(exact[is_fixed]).mean()))
+    else:
+        scale = float((min_factors / exact).max(initial=0.0)) or 1.0
+    limited = np.maximum(np.clip(exact * scale, 1 / MAX_FACTOR, MAX_FACTOR), min_factors)
+    return np.where(is_fixed, 1.0, limited).astype(np.float32)
+
+
+@dataclass(frozen=True)
+class EqualizationMove(ChannelScalingMove):
+    """The factors of the channels that a fusion group writes, and the ranges of the divided tensors.
+
+    A network computes the same values if the output channels of a layer are divided by positive factors and all readers
+    multiply the channels back, as long as the operators between commute with the factors. Sources of the factors:
+
+    - Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section 4.1:
+      ``s = sqrt(r1 / r2)``, after which the weights ``r1`` that write a channel and ``r2`` that read it have equal
+      ranges.
+    - Xiao et al., "SmoothQuant" (ICML 2023), for any producer: ``s = max|X|^a / max|W|^(1-a)``.
+
+    No formula is best for every network. `trt_tui.core.measure.zero_cost_moves` chooses by the judged error.
+
+    Attributes:
+        formula: The formula of the factors, one of `EQUALIZATION_FORMULAS`.
+    """
+
+    kind = "equalize"
+
+    formula: str
+    factors: str
+    ranges: dict[str, float] = field(default_factory=dict)
+    reason: str = "user"
+
+    def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        return equalization_refusal_reason(network, subject)
+
+    def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        unknown_tensors = [name for name in self.ranges if not network.has_tensor(name)]
+        return f"{unknown_tensors[0]} is not a tensor of the network" if unknown_tensors else ""
+
+    def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
+        """Returns a sentence if a Clip limits channels with another factor than 1.
+
+        Implements `Move.equality_limit_text`.
+        """
+        clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
+        is_limited = any((divisors != 1).any()
+                         for tensor, divisors in self.find_divisors(network, subject).items()
+                         if tensor in clipped)
+        return (f"a Clip limits equalized channels at other values if these exceed {CLIP_HEADROOM:g} times those of the"
+                " samples" if is_limited else "")
+
+
+class ScalePlacement(StrEnum):
+    """The place of the scale of an attention in front of its product.
+
+    - QUERY, KEY: the constants that produce one operand;
+    - BOTH: the square root in the constants of both operands;
+    - SCALING: the Mul or Div that the network has in front of the product.
+    """
+
+    QUERY = "query"
+    KEY = "key"
+    BOTH = "both"
+    SCALING = "scaling"
+
+
+PLACEMENT_TEXTS = {
+    ScalePlacement.QUERY: "the weights of Q", ScalePlacement.KEY: "the weights of K",
+    ScalePlacement.BOTH: "the weights of Q and K", ScalePlacement.SCALING: "the scaling in front of QK"}
+"""The places of the scale for users."""
+
+PLACEMENT_LABELS = {ScalePlacement.QUERY: "in Q", ScalePlacement.KEY: "in K", ScalePlacement.BOTH: "in Q and K",
+                    ScalePlacement.SCALING: "in front"}
+"""The places of the scale, short, for lists."""
+
+SINGLE_PLACEMENTS = (ScalePlacement.QUERY, ScalePlacement.KEY, ScalePlacement.SCALING)
+"""The places at one operand, the best first."""
+
+
+@dataclass(frozen=True)
+class AttentionScaleMove(Move):
+    """The scale of an attention in front of its product; the subject is the group of the product.
+
+    ``(q k) s = (s q) k``: the number goes into the weights and bias that produce the queries or the keys, or its square
+    root into both. The layers that scaled then multiply by 1 and are left out of exported networks. With the scale
+    behind it, the product of large queries and keys may overflow in FP16. TensorRT's documents ask for the scale in
+    front. In FP32 the result is equal for a power of two, and else up to rounding.
+
+    Attributes:
+        placement: A value of `ScalePlacement`.
+        factor: The scale: the number by which the scores are multiplied in all.
+        range_factors: The factors by which the ranges of tensors change, by tensor.
+    """
+
+    edits_constants = True
+    kind, subject_kind = "qk_scale", GROUP_SUBJECTS
+
+    placement: Literal["query", "key", "both", "scaling"]
+    factor: float
+    range_factors: dict[str, float] = field(default_factory=dict)
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> tuple[str, float]:
+        return self.placement, self.factor
+
+    @property
+    def placement_text(self) -> str:
+        """The place of the scale for users, in `MOVE_TEXTS`."""
+        return PLACEMENT_TEXTS[ScalePlacement(self.placement)]
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        if reason := attention_scale_refusal_reason(network, subject):
+            return reason
+        scale = network.zero_cost_support.attention_scales[subject]
+        if not math.isclose(self.factor, scale.factor, rel_tol=1e-5):
+            return f"its scale is {scale.factor:g}"
+        if not all(0 < factor < math.inf for factor in self.range_factors.values()):
+            return "a factor of a range is a number above 0"
+        return placement_refusal_reason(scale, ScalePlacement(self.placement))
+
+    def find_range_factors(self) -> Mapping[str, float]:
+        return self.range_factors
+
+    def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
+        scale = network.zero_cost_support.attention_scales[subject]
+        return find_scale_divisors(scale, ScalePlacement(self.placement))
+
+    def find_constant_edits(self, network: NetworkOutline, subject: str,
+                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+        """Returns the changes of the constants in front of the product, and of the numbers of the layers that scale.
+
+        Implements `Move.find_constant_edits`.
+        """
+        scale, placement = network.zero_cost_support.attention_scales[subject], ScalePlacement(self.placement)
+        taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
+        edits: dict[Port, ConstantEdit] = {}
+        for scaling in scale.scalings:
+            number = 1.0 if scaling is not taker else 1 / scale.factor if scaling.is_division else scale.factor
+            edits[scaling.port] = ConstantEdit(partial(_replace_number, number))
+        operands = _list_scaled_operands(scale, placement)
+        producers = tuple(producer for operand in operands for producer in operand.producers)
+        factor = np.full(1, scale.factor ** (1 / max(len(operands), 1)), np.float32)
+        return edits | make_scaling_edits(ChannelScaling(1, producers), factor)
+
+    def find_neutral_layers(self, network: NetworkOutline, subject: str) -> Collection[str]:
+        scale, placement = network.zero_cost_support.attention_scales[subject], ScalePlacement(self.placement)
+        taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
+        return [scaling.layer for scaling in scale.scalings if scaling is not taker]
+
+
+def _replace_number(number: float, constant: np.ndarray | None) -> np.ndarray:
+    assert constant is not None  # the number by which the layer multiplies
+    return np.full(constant.shape, number, np.float32)
+
+
+def attention_scale_refusal_reason(network: NetworkOutline, subject: str) -> str:
+    """Returns the reason why the scale of an attention can go to no place in front of its product; "" if it can."""
+    scale = network.zero_cost_support.attention_scales.get(subject)
+    if scale is None:
+        return "it is not the product of queries and keys of an attention"
+    reasons = [placement_refusal_reason(scale, placement) for placement in SINGLE_PLACEMENTS]
+    return scale.refusal_reason or (reasons[0] if all(reasons) else "")
+
+
+def placement_refusal_reason(scale: AttentionScale, placement: ScalePlacement) -> str:
+    """Returns the reason why the scale of an attention cannot go to a place in front; "" if it can."""
+    if placement is ScalePlacement.SCALING:
+        if _find_taking_scaling(scale) is None:
+            return "no layer in front of the product scales an operand"
+        return "" if any(scaling.side == "scores" for scaling in scale.scalings) else "the scale is in front already"
+    return next((operand.refusal_reason for operand in _list_scaled_operands(scale, placement)
+                 if operand.refusal_reason), "")
+
+
+def find_scale_divisors(scale: AttentionScale, placement: ScalePlacement) -> dict[str, np.ndarray]:
+    """Returns the divisors of the tensors that change with the place of the scale, float32, by tensor."""
+    divisors: dict[str, np.ndarray] = {}
+
+    def divide(tensor: str, divisor: np.ndarray) -> None:
+        divisors[tensor] = divisors[tensor] * divisor if tensor in divisors else divisor
+
+    operands = _list_scaled_operands(scale, placement)
+    factor = np.full(1, scale.factor ** (1 / max(len(operands), 1)), np.float32)
+    for operand in operands:
+        for tensor in operand.tensors:
+            divide(tensor.tensor, tensor.divisors(factor))
+    taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
+    for scaling in scale.scalings:
+        remaining = scale.factor if scaling is taker else 1.0
+        multiplier = remaining / scaling.multiplier if scaling.side != "scores" else scaling.multiplier
+        for name in scaling.tensors:
+            divide(name, np.full((), 1 / multiplier, np.float32))
+    return divisors
+
+
+def _list_scaled_operands(scale: AttentionScale, placement: ScalePlacement) -> list[ScaledOperand]:
+    """Returns the operands whose constants take the scale, or its square root if there are two."""
+    return {ScalePlacement.QUERY: [scale.query], ScalePlacement.KEY: [scale.key],
+            ScalePlacement.BOTH: [scale.query, scale.key], ScalePlacement.SCALING: []}[placement]
+
+
+def _find_taking_scaling(scale: AttentionScale) -> ScoreScaling | None:
+    """Returns the layer in front of the product that can take the whole scale; None if there is none."""
+    return next((scaling for scaling in scale.scalings if scaling.side != "scores"), None)
+
+
+def make_attention_scale_move(network: NetworkOutline, subject: str, placement: ScalePlacement,
+                              reason: str = "user") -> AttentionScaleMove:
+    """Returns the move of the scale of an attention to a place in front, with the changes of ranges that follow.
+
+    The range of a tensor of which a part changes stays, or grows with that part.
+    """
+    scale = network.zero_cost_support.attention_scales[subject]
+    factors = {tensor: float((1 / divisor).max(initial=0.0 if divisor.size == 1 else 1.0))
+               for tensor, divisor in find_scale_divisors(scale, placement).items()
+               if tensor in network.calibrated_tensors}
+    return AttentionScaleMove(placement.value, scale.factor, factors, reason)

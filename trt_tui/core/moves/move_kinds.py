@@ -10,10 +10,15 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
+from trt_tui.core.moves.constant_moves import (
+    AttentionScaleMove,
+    BiasCorrectionMove,
+    EqualizationMove,
+    RoundingMove,
+    SmoothQuantMove,
+)
 from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove, RangeMove, RewriteMove
 from trt_tui.core.moves.move import Move
-from trt_tui.core.moves.scaling_moves import AttentionScaleMove, EqualizationMove, SmoothQuantMove
 from trt_tui.errors import InputError
 
 MOVE_KINDS: dict[str, type[Move]] = {

@@ -6,8 +6,12 @@ The table `trt_tui.core.measure.zero_cost_kinds` reads them.
 from collections.abc import Iterable
 
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.constant_moves import ROUNDED_OPERATORS, ROUNDED_PRECISIONS, find_rounded_site
-from trt_tui.core.moves.scaling_moves import scaling_refusal_reason
+from trt_tui.core.moves.constant_moves import (
+    ROUNDED_OPERATORS,
+    ROUNDED_PRECISIONS,
+    find_rounded_site,
+    scaling_refusal_reason,
+)
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 

@@ -218,7 +218,7 @@ def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: 
     """Returns all findings in a file, in the order of `QDQ_RULES`; None if the file has no Q/DQ nodes.
 
     The second value has the forms that are findings only if an engine converts the values
-    (`trt_tui.core.engines.qdq_conversions`).
+    (`trt_tui.core.engines.group_implementations`).
     """
     if not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
         return None, ()

@@ -25,7 +25,7 @@ from functools import partial
 from itertools import combinations
 from typing import TypeAlias, TypeVar
 
-from trt_tui.core.measure.shares import GroupSensitivity
+from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target_outcome import TargetResult
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove

@@ -5,7 +5,7 @@ from typing import Any
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import parse_amax
-from trt_tui.core.moves.network_method import find_network_range_method
+from trt_tui.core.moves.config import find_network_range_method
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES_TEXT
