@@ -107,7 +107,7 @@ def answer(*_):
         pathlib.Path({told!r}).touch()
         signal.pthread_sigmask(signal.SIG_BLOCK, (1, 2, 15))  # so that it does not return early
         ctypes.CDLL(None).sleep(3600)
-headless.ConfigWriter._send_request = answer
+headless.HeadlessSession.request_answer = answer
 """
 """Native code in the program itself that lets no signal handler of Python run."""
 

@@ -47,7 +47,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
 
     Exit code 1: the engine could not be built as requested, and the written engine differs (see --strict).
     """
-    from trt_tui.cli.headless_session import ConfigWriter
+    from trt_tui.cli.headless_session import open_config_writer
     from trt_tui.jobs.events import EngineWritten
 
     refuse_ineffective_options()
@@ -59,7 +59,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     builds_engine = suffix in _ENGINE_SUFFIXES
     written_paths = check_output_paths(model, arguments, config_path, output)
     options = collect_options(model, 0, arguments)
-    with ConfigWriter(options, config_path, precision, force, written_paths=written_paths,
+    with open_config_writer(options, config_path, precision, force, written_paths=written_paths,
                       builds_engine=builds_engine) as writer:
         written = writer.build_engine(output) if builds_engine else writer.export_config(
             _EXPORT_FORMATS[suffix], output)

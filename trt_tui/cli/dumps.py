@@ -62,7 +62,7 @@ def dumps(first: str, second: str | None, threshold: float, network: str | None,
 
     With one dump: the shape, range, mean, NaN and Inf of each tensor.
     """
-    from trt_tui.cli.headless_session import ConfigWriter, open_dump_session
+    from trt_tui.cli.headless_session import open_config_writer, open_dump_session
     from trt_tui.core.measure.runs import Run, RunKind
     from trt_tui.core.precision import Precision
     from trt_tui.jobs.events import DumpsCompared
@@ -84,8 +84,8 @@ def dumps(first: str, second: str | None, threshold: float, network: str | None,
         if options is None:
             writer, comparison = None, stack.enter_context(open_dump_session(request, written_paths, DumpsCompared))
         else:
-            writer = stack.enter_context(ConfigWriter(options, config_path, force=force, written_paths=written_paths,
-                                                      default_precision=Precision.FP16))
+            writer = stack.enter_context(open_config_writer(
+                options, config_path, force=force, written_paths=written_paths, default_precision=Precision.FP16))
             comparison = writer.compare_dumps(request)
         write_text_outputs([(json_path, lambda _: _comparison_json(comparison, threshold, options is not None))], None)
         if "-" not in (json_path, output):

@@ -54,7 +54,7 @@ from trt_tui.errors import InputError
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
            start: str | None, stop: str | None, **arguments: Any) -> None:
     """Write a config as precision.json or in the format of another tool."""
-    from trt_tui.cli.headless_session import ConfigWriter, export_bundle
+    from trt_tui.cli.headless_session import export_bundle, open_config_writer
     from trt_tui.core.network.target_release import parse_release
     from trt_tui.core.report.config_report import config_markdown
 
@@ -79,13 +79,13 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         if start is None or stop is None:
             raise InputError("a subgraph needs its first and last tensors", "none is named", "Add --from T and --to T.")
         check_output_folder(output)
-        with ConfigWriter(options, config_path, precision, force) as writer:
+        with open_config_writer(options, config_path, precision, force) as writer:
             written = writer.export_subgraph(output, tuple(start.split(",")), tuple(stop.split(",")))
         for path in written.paths[1:]:
             click.echo(path)
         return
     written_paths = check_output_paths(model, arguments, config_path, output, export_format=kind)
-    with ConfigWriter(options, config_path, precision, force, written_paths=written_paths) as writer:
+    with open_config_writer(options, config_path, precision, force, written_paths=written_paths) as writer:
         if kind == "markdown":
             name = Path(config_path or "").name
             written = writer.write_text(config_markdown(writer.outline, writer.config, name, writer.setup_text), output)

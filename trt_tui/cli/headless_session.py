@@ -6,9 +6,8 @@ import os
 import queue
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -24,6 +23,7 @@ from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.known_defects import DefectMatch, match_known_defects
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowest_precision_config, reduce_remaining_groups
@@ -39,32 +39,100 @@ from trt_tui.session.state import TOLERANCE_SEPARATOR
 EventT = TypeVar("EventT", bound=ev.Event)
 
 
-@contextmanager
-def _open_session(options: Options, written_paths: Iterable[str] = (), *, opens_network: bool = True,
-                  builds_engine: bool = False, quiet: bool = False,
-                  on_event: Callable[[Session, ev.Event], None] | None = None,
-                  **arguments: Any) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
-    """Opens a session with its network.
+class HeadlessSession(Session):
+    """A session of a command, which waits for the end of each request. Progress and warnings are printed on stderr.
 
-    Yields the session, a function that applies events until no job runs, and the set of printed warnings.
+    Args:
+        quiet: True leaves the printing of guard warnings to the command.
+        on_event: A function that is called after each applied result; None for none.
+    """
+
+    def __init__(self, options: Options, *, quiet: bool = False,
+                 on_event: Callable[[Session, ev.Event], None] | None = None, **arguments: Any) -> None:
+        self._events: queue.Queue[ev.Event] = queue.Queue()
+        self._progress_line, self._printed_warnings = ProgressLine(), set[str]()
+        self._quiet, self._on_event = quiet, on_event
+        super().__init__(options, self._events.put, resume=False, automatic=False, **arguments)
+
+    def wait_for_jobs(self) -> None:
+        """Applies events until no job runs, with a progress line on stderr. New warnings are printed at the end.
+
+        Raises:
+            TrtTuiError: A job failed, or the background process died.
+        """
+        try:
+            while self.is_busy:
+                event = self._events.get()
+                self.apply_event(event)
+                if self._on_event is not None and isinstance(event, ev.ResultEvent):
+                    self._progress_line.clear_line()
+                    self._on_event(self, event)
+                if isinstance(event, ev.JobProgress):
+                    self._progress_line.show_job_progress(event)
+                elif isinstance(event, ev.SearchProgress) and self.search_status is not None:
+                    self._progress_line.show_search_progress(self.search_status)
+                elif isinstance(event, ev.LogMessage) and (text := _printed_log_text(self, event)):
+                    self._progress_line.clear_line()
+                    # No line of a command's output can be taken for one of ours.
+                    text = escape_hidden_characters(text, keep_line_breaks=True).replace("\n", "\n      ")
+                    print(text, file=sys.stderr)
+                if isinstance(event, ev.JobCancelled):
+                    raise CancelledError("stopped")
+                if self.error is not None:
+                    raise _job_failure_error(self.error)
+        finally:
+            self._progress_line.clear_line()
+            self.print_new_warnings()
+
+    def run(self, request: rq.Request) -> None:
+        """Sends a request and waits for its end."""
+        self.send_request(request)
+        self.wait_for_jobs()
+
+    def request_answer(self, request: rq.Request, answer_type: type[EventT]) -> EventT:
+        """Sends a request and returns its answer."""
+        self.run(request)
+        assert isinstance(self.last_answer, answer_type), "a finished request has an answer"
+        return self.last_answer
+
+    def stop_and_wait(self) -> None:
+        """Stops all jobs after an interrupt. Results so far are reported even if the stop causes an error."""
+        with defer_interrupts():
+            self.stop_jobs()
+            with suppress(TrtTuiError):
+                self.wait_for_jobs()
+
+    def print_new_warnings(self) -> None:
+        """Prints the warnings that are not printed yet."""
+        for alarm in () if self._quiet else self.guard_warnings:
+            self._print_warning(f"{escape_hidden_characters(alarm.summary)}\n  Why: "
+                                f"{escape_hidden_characters(alarm.reason)}\n  Next: "
+                                f"{escape_hidden_characters(alarm.next_step)}", alarm.summary)
+        for warning in self.warnings:
+            self._print_warning(escape_hidden_characters(warning), warning)
+
+    def _print_warning(self, text: str, key: str) -> None:
+        if key not in self._printed_warnings:
+            self._printed_warnings.add(key)
+            print(f"Warning: {text}", file=sys.stderr)
+
+
+@contextmanager
+def _open_session(options: Options, written_paths: Iterable[str] = (), *, builds_engine: bool = False,
+                  **arguments: Any) -> Iterator[HeadlessSession]:
+    """Opens a session with its network, if there is one.
 
     Args:
         written_paths: Files that will be written.
-        opens_network: True if there is a network to open.
         builds_engine: The ``needs_builder`` of `Session.start`.
-        quiet: True leaves the printing of guard warnings to the command.
-        on_event: A function that is called after each applied event; None for none.
+        arguments: Arguments of `HeadlessSession`.
     """
-    events: queue.Queue[ev.Event] = queue.Queue()
-    shown_warnings: set[str] = set()
-    session = Session(options, events.put, resume=False, automatic=False, **arguments)
-    wait_for_jobs = partial(_wait_for_jobs, session, events, ProgressLine(), shown_warnings, quiet,
-                            on_event)
+    session = HeadlessSession(options, **arguments)
     try:
-        if opens_network:
+        if options.model:
             session.start(written_paths=written_paths, needs_builder=builds_engine)
-            wait_for_jobs()
-        yield session, wait_for_jobs, shown_warnings
+            session.wait_for_jobs()
+        yield session
         _warn_of_unwritten_calib_cache(options)
     except SystemExit:  # a command that has finished exits with its code inside the block
         _warn_of_unwritten_calib_cache(options)
@@ -117,7 +185,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             first_errors_run = None  # isolated errors follow
 
     with _open_session(options, written_paths, config_path=config_path, target=target, force=force,
-                       on_event=print_errors_of_first_run) as (session, wait_for_jobs, _):
+                       on_event=print_errors_of_first_run) as session:
         if target is not None:
             session.set_target(target)
         try:
@@ -126,16 +194,16 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                 first_errors_run = session.judged_run
             session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only,
                                        first_errors_run)
-            wait_for_jobs()
+            session.wait_for_jobs()
             if layer_detail == "shares":
-                with _tolerate_missing_causes(session, wait_for_jobs):
+                with _tolerate_missing_causes(session):
                     session.request_cause_facts(session.list_run_configs().values())
-                    wait_for_jobs()
+                    session.wait_for_jobs()
             built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
             for config in built_configs:
                 session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)
                 try:
-                    wait_for_jobs()
+                    session.wait_for_jobs()
                 except TrtTuiError as error:
                     if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced):
                         raise
@@ -144,27 +212,20 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                 if (engine := session.results.get_results_or_empty(config).engine_result
                     ) is None or not engine.implementations:
                     session.request_preview(config, with_effects=False)
-                    wait_for_jobs()
+                    session.wait_for_jobs()
             session.request_stages()
-            wait_for_jobs()
+            session.wait_for_jobs()
             if saved_outputs_path is not None:
                 session.save_outputs(saved_outputs_path, saved_runs)
-                wait_for_jobs()
+                session.wait_for_jobs()
         except KeyboardInterrupt:
             runs = session.list_run_configs()
             if not all(_covers_all_samples(session.get_run_results(run).accuracy) for run in runs):
                 raise
-            with defer_interrupts():
-                session.stop_jobs()
-                with suppress(TrtTuiError):  # results so far are reported even if the stop causes an error
-                    wait_for_jobs()
-                session.was_interrupted = True
-                yield session
-            return
+            session.stop_and_wait()
+            session.was_interrupted = True
         with defer_interrupts():
             yield session
-
-
 
 
 @contextmanager
@@ -178,16 +239,15 @@ def open_preflight_session(options: Options, config_path: str | None, target: st
     Raises:
         TrtTuiError: The background process failed or died.
     """
-    with _open_session(options, written_paths, config_path=config_path, target=target, force=force, quiet=True
-                       ) as (session, wait_for_jobs, _):
+    with _open_session(options, written_paths, config_path=config_path, target=target, force=force,
+                       quiet=True) as session:
         if target is not None:
             session.set_target(target)
         if config_path is not None:  # the guards look at no other run, so INT8 is not calibrated for itself
             session.options = replace(session.options, runs=(Precision.FP16.value,))
         session.request_comparison(with_group_errors=False)
-        wait_for_jobs()
-        session.send_request(rq.RunPreflight(session.config))
-        wait_for_jobs()
+        session.wait_for_jobs()
+        session.run(rq.RunPreflight(session.config))
         with defer_interrupts():
             yield session
 
@@ -200,11 +260,10 @@ def open_method_comparison_session(options: Options, config_path: str | None, ta
     Raises:
         TrtTuiError: The background process failed or died, or the methods cannot be compared.
     """
-    with _open_session(options, written_paths, config_path=config_path, target=target,
-                       force=force) as (session, wait_for_jobs, *_):
-        _measure_fp32(session, wait_for_jobs)
+    with _open_session(options, written_paths, config_path=config_path, target=target, force=force) as session:
+        _measure_fp32(session)
         session.compare_range_methods(methods)
-        wait_for_jobs()
+        session.wait_for_jobs()
         with defer_interrupts():
             yield session
 
@@ -223,7 +282,7 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         TrtTuiError: The folder cannot be written, or the background process failed or died.
         KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
-    with _open_session(options, config_path=config_path, force=force) as (session, wait_for_jobs, _):
+    with _open_session(options, config_path=config_path, force=force) as session:
         if precision is not None:
             uniform = PrecisionConfig.from_precision(Precision(precision), options.other, options.tf32)
             session.history.push_config(_add_keep_rules(session, uniform))
@@ -231,12 +290,11 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         config_calibration = None
         if options.data is not None:
             session.request_comparison(with_group_errors=False)
-            session.send_request(rq.CompareRuns({"config": session.config}, True, "config", with_raises=False))
-            wait_for_jobs()
+            session.run(rq.CompareRuns({"config": session.config}, True, "config", with_raises=False))
         else:
             config_calibration = session.config_calibration or Calibration()
         session.export_bundle(Path(folder), tensorrt_release, True, config_calibration)
-        wait_for_jobs()
+        session.wait_for_jobs()
         answer = session.last_answer
         assert isinstance(answer, ev.ConfigExported), "a finished request has an answer"
         return answer
@@ -262,9 +320,8 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
         KeyboardInterrupt: The user interrupted before the search had a config.
     """
     targets_text = TOLERANCE_SEPARATOR.join(request.tolerances) or None
-    with _open_session(options, written_paths, config_path=config_path, target=targets_text,
-                       force=force) as (session, wait_for_jobs, shown_warnings):
-        _measure_fp32(session, wait_for_jobs)
+    with _open_session(options, written_paths, config_path=config_path, target=targets_text, force=force) as session:
+        _measure_fp32(session)
         start_config = session.config
         if precision is not None:
             outline = session.opened_network.outline
@@ -281,12 +338,9 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
         session.start_search(replace(request, config=start_config, fixed_groups=fixed_groups))
         failure: TrtTuiError | None = None
         try:
-            wait_for_jobs()
+            session.wait_for_jobs()
         except KeyboardInterrupt:
-            with defer_interrupts():
-                session.stop_jobs()
-                with suppress(TrtTuiError):  # results so far are reported even if the stop causes an error
-                    wait_for_jobs()
+            session.stop_and_wait()
         except TrtTuiError as error:
             if not _has_best_search_config(session):
                 raise
@@ -296,23 +350,22 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
         assert session.search_status is not None and session.search_status.best_config is not None, "it was found"
         session.history.push_config(session.search_status.best_config)
         if failure is None and session.search_status.is_finished:
-            _measure_raise_causes(session, wait_for_jobs)
-        _print_warnings(session, shown_warnings)
+            _measure_raise_causes(session)
+        session.print_new_warnings()
         with defer_interrupts():
             yield session
         if failure is not None:
             raise failure
 
 
-def _measure_fp32(session: Session, wait_for_jobs: Callable[[], None]) -> None:
+def _measure_fp32(session: HeadlessSession) -> None:
     """Measures FP32 against another reference, if there is one: it can miss the target before any layer is raised."""
     if session.opened_network.reference is not None:
         fp32 = PrecisionConfig.from_precision(Precision.FP32)
-        session.send_request(rq.CompareRuns({"fp32": fp32}, with_group_errors=False))
-        wait_for_jobs()
+        session.run(rq.CompareRuns({"fp32": fp32}, with_group_errors=False))
 
 
-def _measure_raise_causes(session: Session, wait_for_jobs: Callable[[], None]) -> None:
+def _measure_raise_causes(session: HeadlessSession) -> None:
     """Measures the losses for which a search raised groups: those with each of them in its default precision.
 
     If the user interrupts or the measurement fails, the report of the search has no causes.
@@ -321,21 +374,17 @@ def _measure_raise_causes(session: Session, wait_for_jobs: Callable[[], None]) -
     if lowered == session.config:
         return
     try:
-        with _tolerate_missing_causes(session, wait_for_jobs):
-            session.send_request(rq.CompareRuns({"config": lowered}))
-            wait_for_jobs()
+        with _tolerate_missing_causes(session):
+            session.run(rq.CompareRuns({"config": lowered}))
             session.request_cause_facts([lowered], session.config.find_raised_groups(session.opened_network.outline))
-            wait_for_jobs()
+            session.wait_for_jobs()
     except KeyboardInterrupt:
-        with defer_interrupts():
-            session.stop_jobs()
-            with suppress(TrtTuiError):  # the result of the search is complete
-                wait_for_jobs()
+        session.stop_and_wait()  # the result of the search is complete
         session.error = None
 
 
 @contextmanager
-def _tolerate_missing_causes(session: Session, wait_for_jobs: Callable[[], None]) -> Iterator[None]:
+def _tolerate_missing_causes(session: HeadlessSession) -> Iterator[None]:
     """Prints a note if the causes of losses cannot be measured; the results that they explain are complete.
 
     Raises:
@@ -347,7 +396,7 @@ def _tolerate_missing_causes(session: Session, wait_for_jobs: Callable[[], None]
         if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced | ev.ChildProcessDied):
             raise
         session.error = None
-        wait_for_jobs()
+        session.wait_for_jobs()
         print(f"Note: the causes of the losses were not measured: {escape_hidden_characters(error.title)}: "
               f"{escape_hidden_characters(error.cause)}", file=sys.stderr)
 
@@ -370,35 +419,6 @@ def _has_best_search_config(session: Session) -> bool:
     return session.search_status is not None and session.search_status.best_config is not None
 
 
-def _wait_for_jobs(session: Session, events: queue.Queue[ev.Event], progress_line: ProgressLine,
-                   printed_warnings: set[str], quiet: bool = False,
-                   on_event: Callable[[Session, ev.Event], None] | None = None) -> None:
-    """Applies events until no job runs, with a progress line on stderr. New warnings are printed at the end."""
-    try:
-        while session.is_busy:
-            event = events.get()
-            session.apply_event(event)
-            if on_event is not None and isinstance(event, ev.ResultEvent):
-                progress_line.clear_line()
-                on_event(session, event)
-            if isinstance(event, ev.JobProgress):
-                progress_line.show_job_progress(event)
-            elif isinstance(event, ev.SearchProgress) and session.search_status is not None:
-                progress_line.show_search_progress(session.search_status)
-            elif isinstance(event, ev.LogMessage) and (text := _printed_log_text(session, event)):
-                progress_line.clear_line()
-                # No line of a command's output can be taken for one of ours.
-                text = escape_hidden_characters(text, keep_line_breaks=True).replace("\n", "\n      ")
-                print(text, file=sys.stderr)
-            if isinstance(event, ev.JobCancelled):
-                raise CancelledError("stopped")
-            if session.error is not None:
-                raise _job_failure_error(session.error)
-    finally:
-        progress_line.clear_line()
-        _print_warnings(session, printed_warnings, quiet)
-
-
 def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
     """Returns the text of a log line that commands print at once; "" for a line that they do not print."""
     if message.level == "note":
@@ -406,23 +426,6 @@ def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
     if message.level == "raw":
         return message.text if session.options.verbose else ""
     return message.text if session.network_only and message.level != "warning" else ""
-
-
-def _print_warnings(session: Session, printed_warnings: set[str], quiet: bool = False) -> None:
-    """Prints the warnings of a session that are not printed yet. If ``quiet`` is True, warnings of guards are
-    omitted."""
-    for alarm in () if quiet else session.guard_warnings:
-        if alarm.summary not in printed_warnings:
-            printed_warnings.add(alarm.summary)
-            print(
-                f"Warning: "
-                f"{escape_hidden_characters(alarm.summary)}\n  Why: "
-                f"{escape_hidden_characters(alarm.reason)}\n  Next: {escape_hidden_characters(alarm.next_step)}",
-                file=sys.stderr)
-    for warning in session.warnings:
-        if warning not in printed_warnings:
-            printed_warnings.add(warning)
-            print(f"Warning: {escape_hidden_characters(warning)}", file=sys.stderr)
 
 
 def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
@@ -441,17 +444,17 @@ def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErr
 def open_dump_session(request: rq.CompareDumps | rq.InspectDump, written_paths: Iterable[str],
                       answer_type: type[EventT]) -> Iterator[EventT]:
     """Opens a session without a network, and yields the answer to a request about dumps."""
-    with _open_session(Options(""), written_paths, opens_network=False,
-                       network_only=True) as (session, wait_for_jobs, _):
-        session.send_request(request)
-        wait_for_jobs()
-        assert isinstance(session.last_answer, answer_type), "a finished request has an answer"
+    with _open_session(Options(""), written_paths, network_only=True) as session:
+        answer = session.request_answer(request, answer_type)
         with defer_interrupts():
-            yield session.last_answer
+            yield answer
 
 
-class ConfigWriter:
-    """A session that reads a network and measures nothing, for commands that describe or write the network.
+@contextmanager
+def open_config_writer(options: Options, config_path: str | None = None, precision: str | None = None,
+                       force: bool = False, *, default_precision: Precision = Precision.INT8,
+                       written_paths: Iterable[str] = (), builds_engine: bool = False) -> Iterator[ConfigWriter]:
+    """Opens a session that reads a network and measures nothing.
 
     Args:
         options: The network, the data and further options.
@@ -462,52 +465,46 @@ class ConfigWriter:
         written_paths: Files that will be written. The network is refused if its weights are in one of them.
         builds_engine: True refuses to read the network if no TensorRT works.
 
-    Attributes:
-        outline: The outline of the network.
-        config: The config that is written.
-
     Raises:
         TrtTuiError: The network or the config is refused, or the background process failed or died.
         KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
+    with _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
+                       network_only=True) as session:
+        outline = session.unmeasured_outline
+        assert outline is not None, "an opened network has been announced"
+        if precision is None and config_path is None:
+            precision = (Precision.FILE if outline.has_file_precision else default_precision).value
+        config = session.config
+        if precision is not None:
+            uniform = PrecisionConfig.from_precision(Precision(precision), options.other, options.tf32)
+            config = _add_keep_rules(session, uniform).with_moves(session.config.range_moves)
+            _print_default_rules(session, config)
+        yield ConfigWriter(session, outline, config)
 
-    def __init__(self, options: Options, config_path: str | None = None, precision: str | None = None,
-                 force: bool = False, *, default_precision: Precision = Precision.INT8,
-                 written_paths: Iterable[str] = (), builds_engine: bool = False) -> None:
-        with ExitStack() as exit_stack:
-            self._session, self._wait_for_jobs, _ = exit_stack.enter_context(
-                _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
-                              network_only=True))
-            outline = self._session.unmeasured_outline
-            assert outline is not None, "an opened network has been announced"
-            self.outline = outline
-            if precision is None and config_path is None and outline.has_file_precision:
-                precision = Precision.FILE.value
-            self.config = self._session.config
-            if precision is not None or config_path is None:
-                uniform = PrecisionConfig.from_precision(Precision(precision or default_precision), options.other,
-                                                         options.tf32)
-                self.config = _add_keep_rules(self._session, uniform).with_moves(self._session.config.range_moves)
-                _print_default_rules(self._session, self.config)
-            self._config_calibration = self._session.config_calibration or Calibration()
-            self._exit_stack = exit_stack.pop_all()
 
-    def __enter__(self) -> ConfigWriter:
-        return self
+class ConfigWriter:
+    """A session that reads a network and measures nothing, for commands that describe or write the network.
 
-    def __exit__(self, *exc: Any) -> None:
-        self._exit_stack.__exit__(*exc)
+    Attributes:
+        outline: The outline of the network.
+        config: The config that is written.
+    """
+
+    def __init__(self, session: HeadlessSession, outline: NetworkOutline, config: PrecisionConfig) -> None:
+        self._session, self.outline, self.config = session, outline, config
+        self._config_calibration = session.config_calibration or Calibration()
 
     def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
         """Exports the config in a format of the format registry. Returns the written files."""
-        return self._send_request(
+        return self._session.request_answer(
             rq.ExportConfig(export_format, path, self.config, self._config_calibration), ev.ConfigExported)
 
     def compare_dumps(self, request: rq.CompareDumps) -> ev.DumpsCompared:
         """Compares two dumps of the network, apart from the tensors whose channels the config scales."""
         scaled_tensors = tuple(tensor for (_, subject), move in self.config.moves.items()
                                for tensor in move.find_divisors(self.outline, subject))
-        return self._send_request(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
+        return self._session.request_answer(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
 
     @property
     def setup_text(self) -> str:
@@ -516,8 +513,7 @@ class ConfigWriter:
     def add_calibration_cache_ranges(self) -> None:
         """Adds the ranges of the calibration cache of the command line to those of the config."""
         if self._session.options.calib_cache is not None:
-            self._session.send_request(rq.UseRanges(self._config_calibration, True))
-            self._wait_for_jobs()
+            self._session.run(rq.UseRanges(self._config_calibration, True))
 
     def precision_json_text(self, sha256: str) -> str:
         """Returns the text of precision.json with all known ranges, for a network with the given hash."""
@@ -547,16 +543,17 @@ class ConfigWriter:
     def export_subgraph(self, folder: str, input_tensors: tuple[str, ...],
                         output_tensors: tuple[str, ...]) -> ev.ConfigExported:
         """Writes the part of the network between some tensors as a folder. Returns the written files."""
-        return self._send_request(
+        return self._session.request_answer(
             rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors,
                              config_calibration=self._config_calibration), ev.ConfigExported)
 
     def write_text(self, text: str, path: str) -> ev.ConfigExported:
-        return self._send_request(rq.WriteTextFile(path, text), ev.ConfigExported)
+        return self._session.request_answer(rq.WriteTextFile(path, text), ev.ConfigExported)
 
     def build_engine(self, path: str) -> ev.EngineWritten:
         """Builds the engine of the config and writes it to a file. The builder's warnings are printed on stderr."""
-        return self._send_request(rq.WriteEngine(self.config, path, self._config_calibration), ev.EngineWritten)
+        return self._session.request_answer(rq.WriteEngine(self.config, path, self._config_calibration),
+                                            ev.EngineWritten)
 
     def match_known_defects(self, *, in_any_precision: bool) -> tuple[BuildTarget, list[DefectMatch]]:
         """Returns the target of builds, and the known defects of the network that it may have.
@@ -570,20 +567,12 @@ class ConfigWriter:
 
     def read_engine(self, path: str) -> EngineReport:
         """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""
-        return self._send_request(rq.ReadEngineFile(path), ev.EngineFileRead).engine_report
+        return self._session.request_answer(rq.ReadEngineFile(path), ev.EngineFileRead).engine_report
 
     def preview_engine(self) -> Preview:
         """Returns a preview of the engine that the builder would make from the config, or the reason why there is
         none."""
-        self._session.send_request(rq.PreviewEngine(self.config, self._config_calibration))
-        self._wait_for_jobs()
+        self._session.run(rq.PreviewEngine(self.config, self._config_calibration))
         preview = self._session.results.get_results_or_empty(self.config).preview
         assert preview is not None, "a finished request has an answer"
         return preview
-
-    def _send_request(self, request: rq.Request, answer_type: type[EventT]) -> EventT:
-        self._session.send_request(request)
-        self._wait_for_jobs()
-        answer = self._session.last_answer
-        assert isinstance(answer, answer_type), "a finished request has an answer"
-        return answer

@@ -72,7 +72,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     With --preview: how the builder would run each layer of a config. With --lint: forms of Q/DQ nodes that cost
     accuracy or speed in TensorRT, or that TensorRT refuses.
     """
-    from trt_tui.cli.headless_session import ConfigWriter
+    from trt_tui.cli.headless_session import open_config_writer
     from trt_tui.core.network.hierarchy import build_scope_tree
     from trt_tui.core.network.known_defects import known_defects_record, known_defects_table
     from trt_tui.core.network.tree_text import render_tree
@@ -84,7 +84,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)
     options = collect_options(model, 0, arguments)
-    with ConfigWriter(options, config_path, precision, force, written_paths=written_paths) as writer:
+    with open_config_writer(options, config_path, precision, force, written_paths=written_paths) as writer:
         if preview or scheme:
             exit_code = _print_config(writer, preview, scheme, json_path, markdown_path)
             sys.exit(int(exit_code))
