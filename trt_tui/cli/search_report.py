@@ -16,7 +16,6 @@ from trt_tui.core.report.document import Plot, Section, Table, report_markdown, 
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import Evaluation, SearchOutcome
 from trt_tui.core.search.pareto import pareto_front as search_front
-from trt_tui.errors import InputError
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.loss_causes import find_raise_causes
@@ -87,20 +86,19 @@ def evaluation_rows(session: Session) -> list[list[str]]:
 
 
 def _get_search_status(session: Session) -> SearchStatus:
-    if session.search_status is None:
-        raise InputError("nothing was searched", "", "")
+    assert session.search_status is not None, "a search is reported"
     return session.search_status
 
 
 def _get_end_event(session: Session) -> SearchEnded:
-    if (ended := _get_search_status(session).end_event) is None:
-        raise InputError("the search has not ended", "", "")
-    return ended
+    end_event = _get_search_status(session).end_event
+    assert end_event is not None, "a search is reported when it has ended"
+    return end_event
 
 
 def _get_best_evaluation(session: Session) -> Evaluation:
-    if (best := _get_end_event(session).result.best_evaluation) is None:
-        raise InputError("the search has evaluated nothing", "", "")
+    best = _get_end_event(session).result.best_evaluation
+    assert best is not None, "a search that has a result has evaluated it"
     return best
 
 

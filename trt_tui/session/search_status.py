@@ -12,6 +12,7 @@ from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import known_values, target_outcome_record
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
 from trt_tui.jobs import events as ev
@@ -119,44 +120,39 @@ class SearchStatus:
         """Builds the record of the search for precision.json; empty while the search is running."""
         if self.end_event is None:
             return {}
-        result = self.end_event.result
-        record: dict[str, Any] = {
-            "method": self.request.method, "how": self.end_event.description, "met": self.is_target_met,
-            "said": result.summary, "evaluations": len(self.end_event.evaluations),
-            "candidates": self.end_event.candidate_count, "why": dict(result.raise_reasons),
-            "remarks": list(self.end_event.remarks)
-        }
-        if rows := reduction_table(result.reduction_steps, outline, self.request):
-            record["lowered"] = [{**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
-                                 for layer, row in zip(result.reduction_steps, rows[1:], strict=True)]
-        if removals := self.end_event.qdq_removals:
-            record["unused_qdq"] = [removal.to_record() for removal in removals]
-        if (effort := self.end_event.zero_cost_effort).text:
-            record["zero_cost"] = {
+        ended, result, exported, held_out = (self.end_event, self.end_event.result, self.end_event.exported,
+                                             self.end_event.held_out)
+        effort, samples = ended.zero_cost_effort, None
+        if exported is not None and exported.is_met is not None and result.best_evaluation is not None:
+            best_accuracy = result.best_evaluation.target_result.accuracy
+            samples = best_accuracy.samples if best_accuracy is not None else None
+        samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
+        rows = reduction_table(result.reduction_steps, outline, self.request)[1:]
+        return known_values({
+            "method": self.request.method, "how": ended.description, "met": self.is_target_met,
+            "said": result.summary, "evaluations": len(ended.evaluations),
+            "candidates": ended.candidate_count, "why": dict(result.raise_reasons),
+            "remarks": list(ended.remarks),
+            "lowered": [{**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
+                        for layer, row in zip(result.reduction_steps, rows, strict=True)] or None,
+            "unused_qdq": [removal.to_record() for removal in ended.qdq_removals] or None,
+            "zero_cost": {
                 "tried": effort.tried, "changes": effort.total, "evaluations": effort.evaluations,
-                "budget": effort.budget, "not_measured": list(effort.unmeasured_kinds), "said": effort.text}
-        if (target_outcome := self.end_event.target_outcome) is not None:
-            record["result"] = {"outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons)}
-        if self.end_event.confirmed is not None:
-            record["confirmed_by_engine"] = self.end_event.confirmed
-        if (held_out := self.end_event.held_out) is not None:
-            target_outcome = held_out.target_result.target_outcome
-            record["held_out"] = {
+                "budget": effort.budget, "not_measured": list(effort.unmeasured_kinds), "said": effort.text
+            } if effort.text else None,
+            **target_outcome_record(ended.target_outcome),
+            "confirmed_by_engine": ended.confirmed,
+            "held_out": {
                 "samples": held_out.sample_count, "chosen_on": held_out.search_samples,
                 "met": held_out.target_result.passes, "figure": held_out.target_result.value_text,
-                "outcome": target_outcome.outcome.value, "reasons": list(target_outcome.reasons),
-                "values": [asdict(value) for value in held_out.values]}
-        if (exported := self.end_event.exported) is not None:
-            best_accuracy = result.best_evaluation.target_result.accuracy if result.best_evaluation else None
-            samples = best_accuracy.samples if best_accuracy is not None and exported.is_met is not None else None
-            samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
-            record["exported_network"] = {
+                **target_outcome_record(held_out.target_result.target_outcome)["result"],
+                "values": [asdict(value) for value in held_out.values]} if held_out is not None else None,
+            "exported_network": {
                 "executor": exported.executor_name, "met": exported.is_met,
                 "said": f"{exported.exported_result_text}{samples_text}", "samples": samples
-            }
-        if self.request.check_command is not None:
-            record["check"] = self.request.check_command
-        return record
+            } if exported is not None else None,
+            "check": self.request.check_command
+        })
 
 
 _REDUCTION_KEYS = ("index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks")

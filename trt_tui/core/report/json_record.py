@@ -57,6 +57,11 @@ def _finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def known_values(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a record without the keys whose value is None, which were not measured."""
+    return {key: value for key, value in record.items() if value is not None}
+
+
 def error_metrics_record(error_metrics: ErrorMetrics) -> dict[str, Any]:
     """Returns the JSON record of the error metrics of one tensor.
 
@@ -102,18 +107,15 @@ def _column_record(run_row: RunRow) -> dict[str, Any]:
 def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
     """Returns the JSON record of an accuracy: judged outputs, metric, and number of samples."""
     record: dict[str, Any] = {
-        "outputs": {name: output_errors_record(entry)
-                    for name, entry in accuracy.outputs.items()}, "samples": accuracy.samples
+        "outputs": {name: output_errors_record(entry) for name, entry in accuracy.outputs.items()},
+        "samples": accuracy.samples, **_column_record(RunRow(accuracy))
     }
-    record |= _column_record(RunRow(accuracy))
     if accuracy.compared_metric:
         record |= {"common_metric_parts": dict(accuracy.compared_metric),
                    "reference_metric": next(iter(accuracy.reference_metric.values()), None)}
-    if accuracy.intervals is not None:
-        record["intervals"] = accuracy_intervals_record(accuracy.intervals)
-    if accuracy.caveats:
-        record["caveats"] = [{"kind": entry.kind, "text": entry.text} for entry in accuracy.caveats]
-    return record
+    return record | known_values({
+        "intervals": accuracy_intervals_record(accuracy.intervals) if accuracy.intervals is not None else None,
+        "caveats": [{"kind": entry.kind, "text": entry.text} for entry in accuracy.caveats] or None})
 
 
 def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
@@ -137,45 +139,32 @@ def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
 
 def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
     """Returns the JSON record of an engine with its measured values; if there is no engine, the reason."""
-    record: dict[str, Any] = {"source": "engine", "backend": engine_result.builder_name}
-    if engine_result.accuracy is not None:
-        record.update(accuracy_record(engine_result.accuracy))
-    record |= _column_record(RunRow(engine=engine_result))
-    if engine_result.profile_latencies:
-        record["profiles"] = [_profile_record(entry) for entry in engine_result.profile_latencies]
-    if engine_result.attempts:
-        record["rungs"] = [build_attempt_record(attempt) for attempt in engine_result.attempts]
-    if not engine_result.is_built_as_requested:
-        record["as_asked"] = False
-    if not engine_result.is_built_as_requested and not engine_result.failure_reason:
-        record["made_otherwise"] = {name: precision.value for name, precision in engine_result.other_precisions.items()}
-    if engine_result.simulated_accuracy is not None:
-        record["made_simulated"] = accuracy_record(engine_result.simulated_accuracy)
-    if engine_result.failure_reason:
-        record["failed"] = engine_result.failure_reason
-    if engine_result.engine_report is not None:
-        record["computed_in"] = {
-            label: {"layers": count, **({"time": share} if share is not None else {})}
-            for label, (count, share) in engine_result.engine_report.precision_shares().items()}
-        record["engine_layers"] = {
-            name: {
-                "precision": implementation.precision.value if implementation.precision is not None else None,
-                **({"region": True} if implementation.in_fused_region else {}),
-                **({"ms": implementation.latency_ms} if implementation.latency_ms is not None else {})
-            }
-            for name, implementation in engine_result.implementations.items()
-        }
-    if engine_result.repeated_builds:
-        record["builds"] = [_repeated_build_record(entry) for entry in engine_result.repeated_builds]
-    if engine_result.unequal_outputs:
-        record["rows_differ"] = list(engine_result.unequal_outputs)
-    if engine_result.builder_warnings:
-        record["remarks"] = list(engine_result.builder_warnings)
-    if engine_result.engine_errors is not None:
-        record |= _engine_errors_record(engine_result.engine_errors)
-    for name, accuracy in engine_result.shape_accuracies.items():
-        record.setdefault("at_shapes", {})[name] = accuracy_record(accuracy)
-    return record
+    accuracy, simulated = engine_result.accuracy, engine_result.simulated_accuracy
+    report, has_other_precisions = engine_result.engine_report, not engine_result.is_built_as_requested
+    return known_values({
+        "source": "engine", "backend": engine_result.builder_name,
+        **(accuracy_record(accuracy) if accuracy is not None else {}), **_column_record(RunRow(engine=engine_result)),
+        "profiles": list(map(_profile_record, engine_result.profile_latencies)) or None,
+        "rungs": list(map(build_attempt_record, engine_result.attempts)) or None,
+        "as_asked": False if has_other_precisions else None,
+        "made_otherwise": {name: precision.value for name, precision in engine_result.other_precisions.items()}
+        if has_other_precisions and not engine_result.failure_reason else None,
+        "made_simulated": accuracy_record(simulated) if simulated is not None else None,
+        "failed": engine_result.failure_reason or None,
+        "computed_in": {label: known_values({"layers": count, "time": share})
+                        for label, (count, share) in report.precision_shares().items()} if report is not None else None,
+        "engine_layers": {
+            name: {"precision": implementation.precision.value if implementation.precision is not None else None,
+                   **known_values({"region": implementation.in_fused_region or None,
+                                   "ms": implementation.latency_ms})}
+            for name, implementation in engine_result.implementations.items()} if report is not None else None,
+        "builds": list(map(_repeated_build_record, engine_result.repeated_builds)) or None,
+        "rows_differ": list(engine_result.unequal_outputs) or None,
+        "remarks": list(engine_result.builder_warnings) or None,
+        **(_engine_errors_record(engine_result.engine_errors) if engine_result.engine_errors is not None else {}),
+        "at_shapes": {name: accuracy_record(shape_accuracy)
+                      for name, shape_accuracy in engine_result.shape_accuracies.items()} or None
+    })
 
 
 def list_run_record_keys(results_by_config: Mapping[str, ConfigResults]) -> dict[tuple[str, RunKind], str]:
@@ -205,14 +194,10 @@ def exported_run_record(exported_run: ExportedRun) -> dict[str, Any]:
 
     The record has no latency and no size.
     """
-    record: dict[str, Any] = {"source": exported_run.source_name_in_records, "backend": exported_run.executor_name}
-    if exported_run.accuracy is not None:
-        record.update(accuracy_record(exported_run.accuracy))
-    if exported_run.options:
-        record["options"] = exported_run.options
-    if exported_run.missing_reason:
-        record["failed"] = exported_run.missing_reason
-    return record
+    return known_values({
+        "source": exported_run.source_name_in_records, "backend": exported_run.executor_name,
+        **(accuracy_record(exported_run.accuracy) if exported_run.accuracy is not None else {}),
+        "options": exported_run.options or None, "failed": exported_run.missing_reason or None})
 
 
 def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
@@ -227,17 +212,13 @@ def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
 
 
 def _repeated_build_record(repeated_build: RepeatedBuild) -> dict[str, Any]:
-    record = {
+    errors = repeated_build.worst_output_errors
+    return known_values({
+        "errors": error_metrics_record(errors) if errors is not None else None,
         "latency_ms": repeated_build.latency_ms, "build_s": repeated_build.build_s,
         "engine_bytes": repeated_build.engine_bytes, "outputs_db": dict(repeated_build.output_sqnrs_db) or None,
         "different_kernel": repeated_build.different_kernel or None
-    }
-    return {
-        **({"errors": error_metrics_record(repeated_build.worst_output_errors)} if repeated_build.worst_output_errors
-           is not None else {}), **{name: value
-                                    for name, value in record.items()
-                                    if value is not None}
-    }
+    })
 
 
 def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
@@ -261,41 +242,30 @@ def stage_record(stage_result: StageResult, accuracy: Accuracy | None) -> dict[s
 
     The record compares the stage with the reference, with the previous stage and with others.
     """
-    run = stage_result.run
-    record: dict[str, Any] = {"name": run.name, "kind": run.kind.value, "cause": stage_result.effect_text}
-    if run.file_path:
-        record["file"] = run.file_path
-    if accuracy is not None:
-        record.update(accuracy_record(accuracy))
-    if stage_result.accuracy_to_previous is not None:
-        record["before"] = accuracy_record(stage_result.accuracy_to_previous)
-    if stage_result.other_accuracies:
-        record["beside"] = {name: accuracy_record(entry) for name, entry in stage_result.other_accuracies}
-    if stage_result.engine_result is not None:
-        record["engine"] = engine_result_record(replace(stage_result.engine_result, accuracy=None))
-    if stage_result.input_differences:
-        record["inputs"] = {
+    run, previous, engine = stage_result.run, stage_result.accuracy_to_previous, stage_result.engine_result
+    return known_values({
+        "name": run.name, "kind": run.kind.value, "cause": stage_result.effect_text, "file": run.file_path or None,
+        **(accuracy_record(accuracy) if accuracy is not None else {}),
+        "before": accuracy_record(previous) if previous is not None else None,
+        "beside": {name: accuracy_record(entry) for name, entry in stage_result.other_accuracies} or None,
+        "engine": engine_result_record(replace(engine, accuracy=None)) if engine is not None else None,
+        "inputs": {
             entry.input_name: {
                 **error_metrics_record(entry.errors), "same": entry.is_equal_except_rounding, "said": entry.description
             }
             for entry in stage_result.input_differences
-        }
-    if run.unavailable_reason:
-        record["failed"] = run.unavailable_reason
-    return record
+        } or None,
+        "failed": run.unavailable_reason or None
+    })
 
 
 def build_attempt_record(build_attempt: BuildAttempt) -> dict[str, Any]:
     """Returns the JSON record of one build attempt: its changes to the requested config, and the reason if it failed.
     """
-    record: dict[str, Any] = {"rung": build_attempt.name, "said": build_attempt.description}
-    if build_attempt.raised_groups:
-        record["raised"] = {name: precision.value for name, precision in build_attempt.raised_groups.items()}
-    if build_attempt.unconstrained:
-        record["let_go"] = list(build_attempt.unconstrained)
-    if build_attempt.failure_reason:
-        record["failed"] = build_attempt.failure_reason
-    return record
+    return known_values({
+        "rung": build_attempt.name, "said": build_attempt.description,
+        "raised": {name: precision.value for name, precision in build_attempt.raised_groups.items()} or None,
+        "let_go": list(build_attempt.unconstrained) or None, "failed": build_attempt.failure_reason or None})
 
 
 def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
@@ -321,15 +291,13 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
         errors = config_results.group_errors.get(group.name)
         if errors is None:
             continue
-        entry: dict[str, Any] = {"precision": errors.precision.value, "group": group.name}
-        if errors.accumulated is not None:
-            entry["accumulated"] = error_metrics_record(errors.accumulated)
-        if errors.isolated is not None:
-            entry["isolated"] = error_metrics_record(errors.isolated)
+        entry: dict[str, Any] = {"precision": errors.precision.value, "group": group.name, **{
+            key: error_metrics_record(metrics) for key, metrics in (
+                ("accumulated", errors.accumulated), ("isolated", errors.isolated)) if metrics is not None}}
         if errors.fp16_over is not None:
-            entry["fp16_range"] = {"state": errors.fp16_state, "over": errors.fp16_over, "under": errors.fp16_under}
-            if errors.overflow_text:
-                entry["fp16_range"]["overflow"] = errors.overflow_text
+            entry["fp16_range"] = known_values({
+                "state": errors.fp16_state, "over": errors.fp16_over, "under": errors.fp16_under,
+                "overflow": errors.overflow_text or None})
             if errors.fp16_largest:
                 entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_largest_layer}
         if errors.warning:
@@ -340,26 +308,17 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
             layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
             if name in errors.weight_sqnr_db:
                 layers[name]["weight"] = {"sqnr_db": errors.weight_sqnr_db[name]}
-    if layers:
-        record["layers"] = layers
-    groups: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
     for name in (group.name for group in network.groups if group.name in config_results.shares):
         share = config_results.shares[name]
-        entry = {"owns": _finite_or_none(share.fraction)}
-        if share.samples:
-            entry["samples"] = share.samples
-        if share.unknown_reason:
-            entry["owns_unknown"] = share.unknown_reason
+        groups[name] = {"owns": _finite_or_none(share.fraction), **known_values({
+            "samples": share.samples or None, "owns_unknown": share.unknown_reason or None})}
         if share.half_width is not None:
-            entry["owns_margin"] = _finite_or_none(share.half_width)
-        if share.sqnr_if_raised_db is not None:
-            entry["impact_kept"] = {"sqnr_db": share.sqnr_if_raised_db}
-        if share.sqnr_if_reduced_alone_db is not None:
-            entry["impact"] = {"sqnr_db": share.sqnr_if_reduced_alone_db}
-        groups[name] = entry
-    if groups:
-        record["groups"] = groups
-    return record
+            groups[name]["owns_margin"] = _finite_or_none(share.half_width)
+        groups[name] |= {key: {"sqnr_db": sqnr_db} for key, sqnr_db in (
+            ("impact_kept", share.sqnr_if_raised_db), ("impact", share.sqnr_if_reduced_alone_db))
+            if sqnr_db is not None}
+    return record | known_values({"layers": layers or None, "groups": groups or None})
 
 
 def cause_record(cause: Cause) -> dict[str, str]:
