@@ -1,6 +1,5 @@
 import json
 import math
-from types import SimpleNamespace
 
 import onnx
 import pytest
@@ -29,8 +28,7 @@ from trt_tui.core.report.json_record import (
     error_metrics_record,
 )
 
-DATA = SimpleNamespace(what_if_count=8, source="samples.npz")
-BACKEND = SimpleNamespace(name="ONNX Runtime", version="1.0", device="CPU")
+BACKEND = {"backend": "ONNX Runtime", "version": "1.0", "provider": "cpu"}
 GOOD = ErrorMetrics(12.5, 0.99, 0.1, 1.0, 0.2)
 
 
@@ -52,7 +50,7 @@ def full_run(network):
 
 def test_a_whole_comparison_fits_its_schema(network):
     runs = {"int8": full_run(network), "fp16": ConfigResults()}
-    record = comparison_record(network, "ab", DATA, BACKEND, runs, {"f1": 0.9})
+    record = comparison_record(network, "ab", "samples.npz", 8, BACKEND, runs, {"f1": 0.9})
     assert mismatches(record, "comparison-v1") == []
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert list(record["runs"]) == ["int8"] and record["reference"]["metric"] == 0.9
@@ -97,7 +95,7 @@ def test_an_engine_is_told_from_a_simulation():
 
 
 def test_the_structure_check_finds_what_is_wrong(network):
-    record = comparison_record(network, "ab", DATA, BACKEND, {"int8": full_run(network)})
+    record = comparison_record(network, "ab", "samples.npz", 8, BACKEND, {"int8": full_run(network)})
     record["version"] = 2
     del record["samples"]
     record["runs"]["int8"]["outputs"]["y"]["nan"] = -1

@@ -44,8 +44,10 @@ class ReportingSession(SessionState):
         """Builds the record of all measured results that `compare --json` writes."""
         opened = self.opened_network
         runs = self._collect_results_by_run_name()
-        record = comparison_record(opened.outline, self.network_sha256, opened.data, opened.backend, runs,
-                                   self.results.reference_metric, self.results.reference_sample_count,
+        backend = {"backend": opened.backend.name, "version": opened.backend.version,
+                   "provider": opened.backend.device.lower()}
+        record = comparison_record(opened.outline, self.network_sha256, opened.data.source, opened.data.what_if_count,
+                                   backend, runs, self.results.reference_metric, self.results.reference_sample_count,
                                    opened.reference)
         record["setup"] = self.setup_record
         if self.targets:

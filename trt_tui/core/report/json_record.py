@@ -3,7 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.preview import Preview
@@ -35,22 +35,6 @@ from trt_tui.formatting import EXPORTED, executed_run_key
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
-
-
-class _JudgedData(Protocol):
-    @property
-    def what_if_count(self) -> int: ...
-    @property
-    def source(self) -> str: ...
-
-
-class _ReferenceBackend(Protocol):
-    @property
-    def name(self) -> str: ...
-    @property
-    def version(self) -> str: ...
-    @property
-    def device(self) -> str: ...
 
 
 def _finite_or_none(value: float | None) -> float | None:
@@ -326,8 +310,8 @@ def cause_record(cause: Cause) -> dict[str, str]:
     return {"kind": cause.kind, "cause": cause.sentence, "evidence": cause.evidence, "remedy": cause.remedy}
 
 
-def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedData, backend: _ReferenceBackend,
-                      results_by_config: Mapping[str, ConfigResults],
+def comparison_record(network: NetworkOutline, model_sha256: str, data_source: str, sample_count: int,
+                      backend: Mapping[str, str], results_by_config: Mapping[str, ConfigResults],
                       reference_metric: Mapping[str, float] | None = None, reference_metric_samples: int = 0,
                       reference_info: ReferenceInfo | None = None) -> dict[str, Any]:
     """Returns the JSON record of a whole comparison, in schema ``comparison-v1``.
@@ -335,6 +319,9 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
     An engine is listed as a separate run, in addition to the simulated run of its config.
 
     Args:
+        data_source: The source of the judged samples.
+        sample_count: Their number.
+        backend: The backend of the reference with its version and provider, by the keys of the record.
         reference_metric: The metric of the reference and its parts, headline first, on the samples that judge all runs;
             ``reference_metric_samples`` is their number.
         reference_info: The reference; None if it is FP32 of the network itself.
@@ -343,10 +330,9 @@ def comparison_record(network: NetworkOutline, model_sha256: str, data: _JudgedD
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": model_sha256,
                   "nodes": len(network.layers)},
-        "data": data.source,
-        "samples": data.what_if_count,
-        "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
-                      "precision": "fp32"},
+        "data": data_source,
+        "samples": sample_count,
+        "reference": {**backend, "precision": "fp32"},
         "runs": {key: config_results_record(network, results_by_config[name])
                  if kind is RunKind.SIMULATED_CONFIG else run_result_record(results_by_config[name].runs[kind])
                  for (name, kind), key in list_run_record_keys(results_by_config).items()},
