@@ -18,6 +18,7 @@ ParameterValues = Mapping[str, Any]
 
 _PRODUCTION_OPTIONS = ("plugins", "production")
 _ENGINE_OPTIONS = ("weak", "strict", "judge_at", "builds", *_PRODUCTION_OPTIONS, "compute_capability")
+_STAGE_OPTIONS = ("runs", "stages", "engine_files", "outputs", "inputs")
 _FIX_OPTIONS = ("output", "config_path", "force", "calib_cache")
 _DATA_OPTIONS = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
@@ -79,6 +80,12 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare", "search"), ("seed", ), lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),
+    IneffectiveOptions(("compare", ), ("layers", "outputs_path", "exact", *_STAGE_OPTIONS),
+                       lambda values: values["calib_methods"] is not None or len(values["config_paths"]) > 1,
+                       "calibration methods or configs are compared at the outputs of the network",
+                       "Leave it out, or compare one config."),
+    IneffectiveOptions(("compare", ), ("engines", "no_preview"), lambda values: values["calib_methods"] is not None,
+                       "calibration methods are compared in simulation", "Leave out one of them."),
     IneffectiveOptions(("compare", ), ("exact", ), lambda values: values["layers"] != "shares",
                        "it applies to shares, and none are measured", "Leave it out, or use --layers shares."),
     IneffectiveOptions(("compare", ), _ENGINE_OPTIONS, _uses_no_engines,
