@@ -281,7 +281,7 @@ def test_reports_name_the_layers_and_what_their_qdq_cost(recorded) -> None:
     assert json_record.preview_record(network, ALL_INT8, before)["unused_qdq"] == said
     lines = preview_summary_lines(network, ALL_INT8, before)
     assert all(f"{group}: {text}" in lines for group, text in said.items())
-    report = report_markdown("", config_preview_sections(network, ALL_INT8, before, {}, None))
+    report = report_markdown("", config_preview_sections(network, ALL_INT8, before, None))
     assert all(text in report for text in said.values())
     assert "unused_qdq" not in preview_record(network, changed, recorded("odd")[1][1])
 

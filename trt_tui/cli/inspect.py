@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -85,18 +86,18 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)
     options = collect_options(model, 0, arguments)
     with open_config_writer(options, config_path, precision, force, written_paths=written_paths) as writer:
-        if preview or scheme:
-            exit_code = _print_config(writer, preview, scheme, json_path, markdown_path)
-            sys.exit(int(exit_code))
         if lint:
             sys.exit(int(_print_qdq_check(writer, engine, json_path)))
         network = writer.outline
-        has_config = config_path is not None or precision is not None
+        has_config = config_path is not None or precision is not None or preview or scheme
         target, defect_matches = writer.match_known_defects(in_any_precision=not has_config)
         defect_lines = known_defects_table(network, target, defect_matches,
                                            "this config" if has_config else "this network")
-        write_text_outputs(
-            [(json_path, lambda _: json_text({"known_defects": known_defects_record(target, defect_matches)}))], writer)
+        record = {"known_defects": known_defects_record(target, defect_matches)}
+        if preview or scheme:
+            sys.exit(int(_print_config(writer, preview, scheme, defect_lines, record if defect_lines else {}, json_path,
+                                       markdown_path)))
+        write_text_outputs([(json_path, lambda _: json_text(record))], writer)
         if json_path == "-":
             return
         engine_report = writer.read_engine(engine) if engine is not None else None
@@ -131,16 +132,19 @@ def _print_qdq_check(writer: ConfigWriter, engine_path: str | None, json_path: s
     return ExitCode.TOLERANCE_NOT_MET if findings else ExitCode.DONE
 
 
-def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool, json_path: str | None,
-                  markdown_path: str | None) -> ExitCode:
-    """Prints the requested precisions of a config and the preview of its engine."""
+def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool, defect_lines: list[str],
+                  defects: Mapping[str, Any], json_path: str | None, markdown_path: str | None) -> ExitCode:
+    """Prints the requested precisions of a config and the preview of its engine.
+
+    Args:
+        defect_lines: The known defects of the release that concern the config.
+        defects: Their JSON record.
+    """
     from trt_tui.core.exporters.preview_report import (
         config_preview_sections,
         preview_record,
         quantization_scheme_record,
     )
-    from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
-    from trt_tui.core.network.known_defects import known_defects_record, known_defects_table
     from trt_tui.core.report.document import Section, report_markdown, report_text
 
     network, config = writer.outline, writer.config
@@ -150,13 +154,9 @@ def _print_config(writer: ConfigWriter, shows_preview: bool, shows_scheme: bool,
             raise BackendUnavailableError(refusal.title, refusal.cause, refusal.next_step)
         raise InputError(refusal.title, refusal.cause, refusal.next_step)
     requested_scheme = quantization_scheme_record(network, config, engine_preview) if shows_scheme else None
-    target, defect_matches = writer.match_known_defects(in_any_precision=False)
-    defect_lines = known_defects_table(network, target, defect_matches, "this config")
-    titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
     record = {**(preview_record(network, config, engine_preview) if engine_preview is not None else {}),
-              **({"scheme": requested_scheme} if requested_scheme is not None else {}),
-              **({"known_defects": known_defects_record(target, defect_matches)} if defect_lines else {})}
-    sections = [*config_preview_sections(network, config, engine_preview, titles_by_group, requested_scheme),
+              **({"scheme": requested_scheme} if requested_scheme is not None else {}), **defects}
+    sections = [*config_preview_sections(network, config, engine_preview, requested_scheme),
                 Section("Known defects", [defect_lines])]
     write_text_outputs([(json_path, lambda _: json_text(record)),
                         (markdown_path, lambda _: report_markdown(f"Config of {network.name}", sections))], writer)

@@ -9,6 +9,7 @@ from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
 from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import KeepMove
+from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -157,17 +158,17 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
     return record
 
 
-def preview_rows(network: NetworkOutline, config: PrecisionConfig, preview: Preview, group_titles: Mapping[str, str]
-                 ) -> list[list[str]]:
+def preview_rows(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
+                 titles_by_group: Mapping[str, str]) -> list[list[str]]:
     """Returns one table row per group, with the columns of `PREVIEW_HEADER`."""
     rows = []
     for group in network.groups:
         requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
         rows.append([
-            group_titles.get(group.name, group.name), group.operator,
+            titles_by_group.get(group.name, group.name), group.operator,
             group.precision_label(requested),
             group_precision_text(implementation, group, requested),
-            kernel_sharing_text(implementation, group, group_titles),
+            kernel_sharing_text(implementation, group, titles_by_group),
             adjacent_layers_text(implementation), ", ".join(preview.list_group_remarks(group, config))
         ])
     return rows
@@ -185,20 +186,20 @@ def group_precision_text(implementation: GroupImplementation | None, group: Fusi
     return precision.label if precision is not None else "fused"
 
 
-def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup, group_titles: Mapping[str,
-                                                                                                         str]) -> str:
+def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup,
+                          titles_by_group: Mapping[str, str]) -> str:
     """Returns the other groups in a group's kernel as text. Names in the scope of the group omit that scope."""
-    scope_prefix = group_titles.get(group.name, "").rpartition("/")[0] + "/"
-    return name_list_text(
-        [group_titles.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates], _MAX_NAMES)
+    scope_prefix = titles_by_group.get(group.name, "").rpartition("/")[0] + "/"
+    names = [titles_by_group.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates]
+    return name_list_text(names, _MAX_NAMES)
 
 
 def kernel_sharing_text(implementation: GroupImplementation | None, group: FusionGroup,
-                        group_titles: Mapping[str, str]) -> str:
+                        titles_by_group: Mapping[str, str]) -> str:
     """Returns the groups that share a kernel with a group, as text: "alone", "with q, k", "in MHA with Softmax, PV"."""
     if implementation is None:
         return "no kernel is named after it"
-    mates_text = groups_in_kernel_text(implementation, group, group_titles)
+    mates_text = groups_in_kernel_text(implementation, group, titles_by_group)
     if implementation.in_mha:
         return f"in MHA with {mates_text}" if mates_text else "in MHA"
     return f"with {mates_text}" if mates_text else "alone"
@@ -276,11 +277,12 @@ def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, previ
 
 
 def config_preview_sections(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
-                            group_titles: Mapping[str, str], scheme: Mapping[str, Any] | None) -> list[Section]:
+                            scheme: Mapping[str, Any] | None) -> list[Section]:
     """Returns the report of a preview, and of the requested precisions; None for one that is not requested."""
     preview_blocks: list[Block] = []
     if preview is not None:
-        preview_blocks = [Table([PREVIEW_HEADER, *preview_rows(network, config, preview, group_titles)], 7),
+        titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+        preview_blocks = [Table([PREVIEW_HEADER, *preview_rows(network, config, preview, titles_by_group)], 7),
                           preview_summary_lines(network, config, preview)]
     return [Section("", [[f"{network.name}: {config.defaults_text}"]]), Section("Engine preview", preview_blocks),
             Section("Requested precisions", quantization_scheme_blocks(scheme) if scheme is not None else [])]
