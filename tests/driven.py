@@ -10,8 +10,7 @@ import onnx
 
 from tests import networks
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.measure.result_kind import K, ResultKind, V
-from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.measure.results import EngineResult, K, ResultKind, V
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev

@@ -19,10 +19,9 @@ from trt_tui.core.measure.bootstrap import (
     rate_interval,
 )
 from trt_tui.core.measure.error_metrics import compute_error_sums_by_sample
-from trt_tui.core.measure.metric_scoring import MetricScorer
 from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.user_metric import Metric
+from trt_tui.core.measure.user_metric import Metric, MetricScorer
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 

@@ -8,7 +8,7 @@ from typing import get_type_hints
 import pytest
 
 from tests.screen import LARGE, opened, press, settle, status
-from trt_tui.core.measure.result_kind import ResultKind
+from trt_tui.core.measure.results import ResultKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

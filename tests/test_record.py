@@ -15,9 +15,9 @@ from trt_tui.core.measure.results import (
     ErrorShare,
     GroupErrors,
     OutputErrors,
+    RunKind,
     RunResult,
 )
-from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import (

@@ -4,9 +4,14 @@ import pytest
 
 from tests import local
 from tests.measuring import verdict
-from trt_tui.core.measure.result_kind import MAX_RECENT_RESULTS
-from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, EngineResult, ErrorShare
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import (
+    MAX_RECENT_RESULTS,
+    NO_ENGINE_DOUBT,
+    Accuracy,
+    EngineResult,
+    ErrorShare,
+    RunKind,
+)
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision

@@ -32,8 +32,8 @@ from trt_tui.core.measure.results import (
     EngineResult,
     ErrorMetrics,
     OutputErrors,
+    RunKind,
 )
-from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.moves.config import PrecisionConfig

@@ -17,7 +17,7 @@ from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.guards.guard import FloatWorkShare
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site

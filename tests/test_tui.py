@@ -18,7 +18,7 @@ from tests.screen import answered, current, opened, press, screen_text, settle, 
 from trt_tui.cli.main import main
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.causes import GROUP_DETAILS
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision

@@ -14,8 +14,7 @@ from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import FP32_ENGINE, EngineErrors, EngineResult, ErrorMetrics, GroupErrors
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import FP32_ENGINE, EngineErrors, EngineResult, ErrorMetrics, GroupErrors, RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import megabytes_text, number_text

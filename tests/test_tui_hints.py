@@ -8,8 +8,7 @@ from textual.widgets import Input
 from tests import local
 from tests.local import H200
 from tests.screen import answered, current, opened, press, settle, status
-from trt_tui.core.measure.results import ExportedRun
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

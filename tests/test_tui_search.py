@@ -12,8 +12,7 @@ from tests.driven import LocalSession, save_resnet
 from tests.local import H200
 from tests.screen import LARGE, SMALL, answered, press, settle, status, title
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.results import ExportedRun
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision

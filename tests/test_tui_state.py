@@ -22,8 +22,8 @@ from trt_tui.core.measure.results import (
     ErrorShare,
     GroupErrors,
     OutputErrors,
+    RunKind,
 )
-from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
 from trt_tui.core.moves.layer_moves import RangeMove

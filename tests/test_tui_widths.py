@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from tests import local
-from trt_tui.core.measure.results import ErrorMetrics, ExportedRun, OutputErrors
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import ErrorMetrics, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.precision import Precision

@@ -47,9 +47,8 @@ from trt_tui.core.measure.reference import (
     open_file_run,
     select_outputs_in_reference,
 )
-from trt_tui.core.measure.results import EngineResult
+from trt_tui.core.measure.results import EngineResult, Run, RunKind
 from trt_tui.core.measure.run_sources import IndexedRunSource
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move

@@ -7,9 +7,8 @@ from dataclasses import dataclass, replace
 from trt_tui import formatting
 from trt_tui.core.guards.guard import warning_lines
 from trt_tui.core.measure.causes import cause_lines
-from trt_tui.core.measure.metric_scoring import metric_part_rows
-from trt_tui.core.measure.results import EngineResult
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import EngineResult, RunKind
+from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.report.document import Plot, Section, Table, report_markdown, report_text

@@ -24,8 +24,7 @@ from trt_tui.core.measure.group_sweep import (
     measure_accuracy_per_raised_group,
 )
 from trt_tui.core.measure.masks import find_common_mask_name
-from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, ErrorShare, GroupErrors
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, ErrorShare, GroupErrors, RunKind
 from trt_tui.core.measure.sweep_plan import MAX_SHOWN_HALF_WIDTH
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes

@@ -73,10 +73,11 @@ from trt_tui.core.measure.results import (
     EngineResult,
     ProfileLatency,
     RepeatedBuild,
+    Run,
+    RunKind,
     failed_build_result,
 )
 from trt_tui.core.measure.run_sources import IndexedRunSource
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.known_defects import known_defect_warnings

@@ -17,8 +17,8 @@ from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference, TensorSummary
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import ReferenceInfo
-from trt_tui.core.measure.result_kind import MAX_RECENT_RESULTS, ResultKind
 from trt_tui.core.measure.results import (
+    MAX_RECENT_RESULTS,
     Accuracy,
     EngineErrors,
     EngineResult,
@@ -26,9 +26,11 @@ from trt_tui.core.measure.results import (
     ExportedResult,
     ExportedRun,
     GroupErrors,
+    ResultKind,
+    Run,
+    RunKind,
     RunResult,
 )
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig

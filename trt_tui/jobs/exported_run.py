@@ -20,9 +20,8 @@ from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, Caveat, ExportedRun
+from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, Caveat, ExportedRun, Run, RunKind
 from trt_tui.core.measure.run_sources import RunSource
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.randomness import is_random
 from trt_tui.errors import CancelledError, TrtTuiError

@@ -39,9 +39,8 @@ from trt_tui.core.measure.reference import (
     no_common_tensors_error,
     open_file_run,
 )
-from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult, failed_build_result
+from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.stability import STABILITY, StabilityReport, batch_difference_text, measure_output_spreads
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, STAGES, StageResult
 from trt_tui.core.moves.config import PrecisionConfig

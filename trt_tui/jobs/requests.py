@@ -8,7 +8,7 @@ from typing import ClassVar
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.input_files import Fingerprint
-from trt_tui.core.measure.runs import Run
+from trt_tui.core.measure.results import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.steps import Urgency

@@ -11,8 +11,7 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.lowering.folded_constants import toggle_fp32
-from trt_tui.core.measure.results import Accuracy, ErrorShare, RunResult, on_common_samples
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, ErrorShare, RunKind, RunResult, on_common_samples
 from trt_tui.core.measure.single_sample import (
     SAMPLE_ERRORS,
     SINGLE_SAMPLES,

@@ -11,8 +11,7 @@ from trt_tui.core.guards.guard import warning_lines
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles

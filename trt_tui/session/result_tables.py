@@ -7,8 +7,8 @@ from typing import Any
 
 from trt_tui import formatting
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
-from trt_tui.core.measure.metric_scoring import metric_part_rows
 from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.report.json_record import target_outcome_record
 from trt_tui.errors import InputError
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK, engine_title, metric_text, run_title

@@ -6,16 +6,18 @@ from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
 
-from trt_tui.core.measure.result_kind import K, ResultKind, V
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     NO_ENGINE_DOUBT,
     Accuracy,
     ConfigResults,
     EngineResult,
+    K,
+    ResultKind,
+    RunKind,
     RunResult,
+    V,
 )
-from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig

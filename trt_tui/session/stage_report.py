@@ -4,8 +4,7 @@ from collections.abc import Sequence
 
 from trt_tui import formatting
 from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
-from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, EngineResult, RunKind
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, StageResult
 from trt_tui.core.report.document import Block, Section, Table
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_error_run_columns, list_run_columns

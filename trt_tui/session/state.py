@@ -15,8 +15,7 @@ from trt_tui.core.guards.guards import collect_guard_warnings, fp32_miss_text, m
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.reference import is_network_file
-from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind
 from trt_tui.core.measure.target import Target, choose_default_target, parse_target
 from trt_tui.core.measure.target_outcome import TargetOutcome, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method

@@ -4,8 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from trt_tui.core.measure.results import Accuracy, ExportedRun, on_common_samples
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, ExportedRun, RunKind, on_common_samples
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method

@@ -16,8 +16,8 @@ from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, flatten_
 from trt_tui.core.measure.failed_runs import FailedRunOutputs
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
 from trt_tui.core.measure.masks import find_unmasked_elements
-from trt_tui.core.measure.metric_scoring import MetricScorer
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
+from trt_tui.core.measure.user_metric import MetricScorer
 from trt_tui.errors import InputError, TrtTuiError
 
 

@@ -31,9 +31,8 @@ from trt_tui.core.measure.fp16_range import (
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
-from trt_tui.core.measure.results import Accuracy, Caveat
+from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
 from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.simulation_limits import (

@@ -15,8 +15,7 @@ from dataclasses import dataclass, field, replace
 
 from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.result_kind import ResultKind
-from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors
+from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors, ResultKind
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision

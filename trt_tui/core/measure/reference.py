@@ -16,9 +16,8 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.tensor_files import Dump, DumpTensor, count_tensor_rows, open_dump
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
-from trt_tui.core.measure.results import Accuracy
+from trt_tui.core.measure.results import Accuracy, Run, RunKind
 from trt_tui.core.measure.run_sources import IndexedRunSource
-from trt_tui.core.measure.runs import Run, RunKind
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network

@@ -1,11 +1,16 @@
 """The records of a comparison, which ``compare --json`` writes and the app shows.
 
 A value that was not measured is None here and absent in the file; it is never zero.
+
+A run is anything with outputs that are compared with a reference: simulated, executed, built or dumped.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from enum import Enum
+from pathlib import Path
+from typing import Generic, TypeVar
 
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.engines.fallback_ladder import BuildAttempt, NoEngineError, join_lines
@@ -14,8 +19,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.bootstrap import MIN_SAMPLES, AccuracyIntervals
 from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
-from trt_tui.core.measure.result_kind import ResultKind
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import (
@@ -25,6 +29,61 @@ from trt_tui.formatting import (
     milliseconds_text,
     number_text,
 )
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+MAX_RECENT_RESULTS = 32
+"""The maximum number of results of one kind that a session can request again."""
+
+
+@dataclass(frozen=True)
+class ResultKind(Generic[K, V]):
+    """A kind of measured values, each with a key, such as a config or the name of a group.
+
+    Attributes:
+        name: A unique name.
+        max_kept: The number of values that a session keeps, the newest; None for all. The session requests an older
+            value again when it is needed.
+    """
+
+    name: str
+    max_kept: int | None = None
+
+
+class RunKind(Enum):
+    """The origin of the outputs of a run. Records contain the values of this enum."""
+
+    SIMULATED_CONFIG = "simulated"
+    TYPED_NETWORK = "typed"
+    EXPORTED_FILE = "exported"
+    BUILT_ENGINE = "built"
+    NETWORK_FILE = "network"
+    DUMP = "outputs"
+    ENGINE_FILE = "engine"
+
+
+@dataclass(frozen=True)
+class Run:
+    """Something with outputs that are compared with the reference and with other runs, such as an engine or a dump.
+
+    Attributes:
+        name: The name of its row.
+        config_name: The name of the config of a simulated or built run, from `trt_tui.formatting.RUN_TITLES`.
+        config: That config, under which the results are stored; None until it is known.
+        file_path: The file of a run that is read from a file, as the user named it.
+        unavailable_reason: The reason why the run has no outputs, "" if it has outputs.
+        files: All files of a run that is read from files; empty until they are opened.
+    """
+
+    name: str
+    kind: RunKind
+    config_name: str = ""
+    config: PrecisionConfig | None = None
+    file_path: str = ""
+    unavailable_reason: str = ""
+    files: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ import numpy as np
 
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.results import Caveat
-from trt_tui.core.measure.runs import Run
+from trt_tui.core.measure.results import Caveat, Run
 from trt_tui.core.measure.tensor_cache import TensorCache
 
 

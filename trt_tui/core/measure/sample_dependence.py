@@ -19,8 +19,8 @@ from trt_tui.core.measure.bootstrap import pair_each_sample_with_another
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, flatten_each_sample
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
 from trt_tui.core.measure.masks import find_unmasked_elements
-from trt_tui.core.measure.metric_scoring import SHUFFLED, MetricScorer
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
+from trt_tui.core.measure.user_metric import SHUFFLED, MetricScorer
 from trt_tui.formatting import escape_hidden_characters, output_variation_text
 
 MAX_ELEMENTS = 1 << 18
@@ -73,7 +73,7 @@ class SampleDependence:
 
     Attributes:
         variations_db: The variation in dB by judged float output. An output whose samples differ in shape is absent.
-        meaningless_accuracies: The accuracy of meaningless outputs, by `trt_tui.core.measure.metric_scoring.SHUFFLED`
+        meaningless_accuracies: The accuracy of meaningless outputs, by `trt_tui.core.measure.user_metric.SHUFFLED`
             and `SCRAMBLED`. The shuffled accuracy lacks outputs that cannot be exchanged between samples. The scrambled
             one has only the metric, since any other value is worse than when shuffled.
     """

@@ -33,11 +33,10 @@ from trt_tui.core.measure.judged_outputs import (
 )
 from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, refuse_nan_in_judged_tensors
-from trt_tui.core.measure.metric_scoring import MetricScorer
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.sample_dependence import SampleDependence
 from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
-from trt_tui.core.measure.user_metric import Metric
+from trt_tui.core.measure.user_metric import Metric, MetricScorer
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision

@@ -9,7 +9,7 @@ from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.analysis import Analysis, PartialResult
 from trt_tui.core.measure.group_sweep import has_rounded_values
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND
-from trt_tui.core.measure.result_kind import MAX_RECENT_RESULTS, ResultKind
+from trt_tui.core.measure.results import MAX_RECENT_RESULTS, ResultKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 

@@ -18,7 +18,7 @@ from trt_tui.core.measure.error_metrics import (
     flatten_each_sample,
 )
 from trt_tui.core.measure.judged_outputs import take_judged_slice
-from trt_tui.core.measure.result_kind import ResultKind
+from trt_tui.core.measure.results import ResultKind
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text
 

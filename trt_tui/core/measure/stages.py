@@ -8,9 +8,7 @@ from pathlib import Path
 from trt_tui.core.data.array_files import PICKLE_SUFFIXES
 from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.production_inputs import InputDifference
-from trt_tui.core.measure.result_kind import ResultKind
-from trt_tui.core.measure.results import Accuracy, EngineResult, RunResult
-from trt_tui.core.measure.runs import Run, RunKind
+from trt_tui.core.measure.results import Accuracy, EngineResult, ResultKind, Run, RunKind, RunResult
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import judge_accuracy
 from trt_tui.errors import InputError

@@ -22,9 +22,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from trt_tui.core.measure.bootstrap import MIN_SAMPLES
-from trt_tui.core.measure.metric_scoring import SCRAMBLED, SHUFFLED
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.target import Target
+from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, mark_figures_as_simulated
 

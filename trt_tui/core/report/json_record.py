@@ -20,9 +20,9 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     ProfileLatency,
     RepeatedBuild,
+    RunKind,
     RunResult,
 )
-from trt_tui.core.measure.runs import RunKind
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.measure.unused_qdq import unused_qdq_record

@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.measure.bootstrap import CONFIDENCE, ConfidenceInterval
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup

@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
-from trt_tui.core.measure.results import Accuracy, ExportedRun
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, ExportedRun, RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (

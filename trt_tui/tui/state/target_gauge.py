@@ -2,8 +2,7 @@
 
 import math
 
-from trt_tui.core.measure.results import Accuracy
-from trt_tui.core.measure.runs import RunKind
+from trt_tui.core.measure.results import Accuracy, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.formatting import SIMULATED_MARK, cell_width, number_text
 from trt_tui.session.results import find_decisive_outcome
