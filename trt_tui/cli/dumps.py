@@ -63,7 +63,7 @@ def dumps(first: str, second: str | None, threshold: float, network: str | None,
     With one dump: the shape, range, mean, NaN and Inf of each tensor.
     """
     from trt_tui.cli.headless_session import open_config_writer, open_dump_session
-    from trt_tui.core.measure.runs import Run, RunKind
+    from trt_tui.core.measure.results import Run, RunKind
     from trt_tui.core.precision import Precision
     from trt_tui.jobs.events import DumpsCompared
     from trt_tui.jobs.requests import CompareDumps
