@@ -16,8 +16,8 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.measure import group_errors as layers_module
+from trt_tui.core.measure import run_sources
 from trt_tui.core.measure import simulation as simulation_module
-from trt_tui.core.measure import tensor_cache
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import (
@@ -541,7 +541,7 @@ def test_what_ifs_share_one_session(analysed):
 def test_a_reference_that_does_not_fit_memory_is_kept_in_a_file(analysed, monkeypatch):
     analysis = analysed(networks.mlp(), vectors())
     expected = last(analysis.measure_accuracy(FP16, {}))
-    monkeypatch.setattr(tensor_cache, "TENSOR_CACHE_BYTES", 90)  # one feed has 64 bytes
+    monkeypatch.setattr(run_sources, "TENSOR_CACHE_BYTES", 90)  # one feed has 64 bytes
     spilling = analysed(networks.mlp(), vectors())
     assert last(spilling.measure_accuracy(FP16, {})) == expected == last(spilling.measure_accuracy(FP16, {}))
     assert len(spilling._reference_cache._arrays) == 1 and len(spilling._reference_cache._spooled) == 2

@@ -21,12 +21,14 @@ from trt_tui.backends.cuda import CudaDevice
 from trt_tui.core.engines.group_implementations import GroupImplementation
 from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal
 from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
-from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds, explain_input_difference
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors, Run, RunKind
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
+    InputDifference,
     StageResult,
+    compare_input_over_feeds,
     compare_production_with_tested_run,
+    explain_input_difference,
     first_divergence_text,
     list_requested_stages,
 )

@@ -8,7 +8,7 @@ from trt_tui.cli.headless_session import open_comparison_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.kernel_diff import KernelDiff, diff_kernels
+from trt_tui.core.measure.engine_agreement import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults, RunKind
 from trt_tui.core.measure.target_outcome import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences

@@ -31,7 +31,6 @@ from trt_tui.core.measure.dump_comparison import (
     summarize_tensor,
 )
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
-from trt_tui.core.measure.production_inputs import InputDifference, compare_input_over_feeds
 from trt_tui.core.measure.reference import (
     DumpIterations,
     DumpRun,
@@ -42,7 +41,7 @@ from trt_tui.core.measure.reference import (
 from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
 from trt_tui.core.measure.stability import STABILITY, StabilityReport, batch_difference_text, measure_output_spreads
-from trt_tui.core.measure.stages import PRODUCTION_STAGE, STAGES, StageResult
+from trt_tui.core.measure.stages import PRODUCTION_STAGE, STAGES, InputDifference, StageResult, compare_input_over_feeds
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
 from trt_tui.core.network.model_file import read_model

@@ -11,14 +11,14 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import RunProgress
 from trt_tui.core.lowering.folded_constants import toggle_fp32
-from trt_tui.core.measure.results import Accuracy, ErrorShare, RunKind, RunResult, on_common_samples
-from trt_tui.core.measure.single_sample import (
+from trt_tui.core.measure.group_sweep import (
     SAMPLE_ERRORS,
     SINGLE_SAMPLES,
     SampleErrors,
     measure_sample_errors,
     measure_single_sample,
 )
+from trt_tui.core.measure.results import Accuracy, ErrorShare, RunKind, RunResult, on_common_samples
 from trt_tui.core.measure.unused_qdq import remove_unused_qdq
 from trt_tui.core.measure.zero_cost_kind import (
     ConfigProposal,

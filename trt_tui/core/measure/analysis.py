@@ -32,7 +32,7 @@ from trt_tui.core.measure.fp16_range import (
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
 from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
-from trt_tui.core.measure.run_sources import IndexedRunSource, IterableRunSource, RunSource
+from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
 from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
 from trt_tui.core.measure.simulation import Simulation
 from trt_tui.core.measure.simulation_limits import (
@@ -40,7 +40,6 @@ from trt_tui.core.measure.simulation_limits import (
     find_unsimulated_layer_caveats,
     make_unjudged_output_caveats,
 )
-from trt_tui.core.measure.tensor_cache import FeedCache, TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.small_layers import has_many_small_layers
 from trt_tui.core.precision import Precision

@@ -45,7 +45,7 @@ from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
 from trt_tui.core.measure.judged_outputs import JudgedOutput, take_judged_slice
 from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes
 from trt_tui.core.measure.results import Caveat
-from trt_tui.core.measure.tensor_cache import TensorCache
+from trt_tui.core.measure.run_sources import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

@@ -41,10 +41,10 @@ from trt_tui.core.measure.fp16_range import (
     scale_magnitudes,
     uses_fp16,
 )
-from trt_tui.core.measure.graph_forms import GatedGraphLoader
 from trt_tui.core.measure.magnitudes import MagnitudeEvaluation, Magnitudes
 from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import GroupErrors
+from trt_tui.core.measure.simulation import GatedGraphLoader
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, Precision

@@ -2,7 +2,7 @@
 
 import math
 
-from trt_tui.core.measure.single_sample import SAMPLE_ERRORS, SINGLE_SAMPLES, SampleErrors, SingleSampleResult
+from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES, SampleErrors, SingleSampleResult
 from trt_tui.formatting import (
     SIMULATED_MARK,
     add_decibel_unit,
