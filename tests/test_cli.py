@@ -13,9 +13,8 @@ import pytest
 from tests.schemas import mismatches
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 

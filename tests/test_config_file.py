@@ -12,7 +12,15 @@ from hypothesis import strategies as st
 from tests import networks
 from tests.refusals import refused
 from tests.schemas import mismatches, schema
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import (
+    MOVE_KINDS,
+    BarrierMove,
+    KeepMove,
+    PrecisionConfig,
+    PrecisionMove,
+    RangeMove,
+    RewriteMove,
+)
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
@@ -21,8 +29,6 @@ from trt_tui.core.moves.constant_moves import (
     RoundingMove,
     SmoothQuantMove,
 )
-from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove, RangeMove, RewriteMove
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

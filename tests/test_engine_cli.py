@@ -13,9 +13,8 @@ import pytest
 from tests import standins
 from tests.schemas import mismatches
 from trt_tui import demo
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 

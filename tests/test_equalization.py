@@ -33,7 +33,7 @@ from trt_tui.core.measure.zero_cost_kinds import (
     list_zero_cost_moves,
 )
 from trt_tui.core.measure.zero_cost_moves import RangeSource
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     CLIP_HEADROOM,
@@ -44,7 +44,6 @@ from trt_tui.core.moves.constant_moves import (
     equalization_refusal_reason,
     limit_factors,
 )
-from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

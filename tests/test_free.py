@@ -23,10 +23,9 @@ from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RewriteMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove, scaling_refusal_reason
-from trt_tui.core.moves.layer_moves import RewriteMove
 from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,

@@ -12,8 +12,7 @@ from tests.driven import DrivenWorker, of, save_mlp, values
 from trt_tui.core.data.samples import choose_held_out_feeds, find_shared_feeds, load_samples
 from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

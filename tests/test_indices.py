@@ -13,7 +13,7 @@ from tests.driven import LocalSession
 from tests.refusals import refused
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.keep_rules import (
     apply_default_keep_rules,
@@ -21,7 +21,6 @@ from trt_tui.core.moves.keep_rules import (
     count_groups_by_keep_rule,
     default_keep_rules_note,
 )
-from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options

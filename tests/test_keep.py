@@ -10,7 +10,7 @@ from textual.widgets import Input
 from tests.refusals import refused
 from tests.screen import opened, press, settle, status
 from tests.test_search import toy
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.keep_rules import (
     KEEP_RULE_TEXTS,
@@ -19,7 +19,6 @@ from trt_tui.core.moves.keep_rules import (
     count_groups_by_keep_rule,
     find_groups_of_rule,
 )
-from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.demo import network_path

@@ -38,9 +38,8 @@ from trt_tui.core.engines.preview import (
 )
 from trt_tui.core.exporters.onnx import split_off_weights
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -27,8 +27,7 @@ from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove
+from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 

@@ -15,15 +15,16 @@ from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quanti
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import (
+    MOVE_KINDS,
+    BarrierMove,
     ConfigDifference,
     PrecisionConfig,
+    PrecisionMove,
     count_config_differences,
     list_config_differences,
 )
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.layer_moves import BarrierMove, PrecisionMove
 from trt_tui.core.moves.move import GROUP_SUBJECTS, MOVE_TEXTS, Move, MoveTexts
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.config_report import config_markdown

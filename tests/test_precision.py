@@ -8,11 +8,12 @@ from hypothesis import strategies as st
 from trt_tui.core.moves.config import (
     ConfigDifference,
     PrecisionConfig,
+    PrecisionMove,
+    RangeMove,
     count_config_differences,
     find_next_precision,
     list_config_differences,
 )
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.session.history import ChangeHistory

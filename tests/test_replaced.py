@@ -15,9 +15,8 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import FileStamps, list_data_files
 from trt_tui.core.data.userscript import list_script_files
 from trt_tui.core.measure.user_metric import load_metric
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import read_config
-from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

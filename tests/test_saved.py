@@ -17,8 +17,7 @@ from tests import networks
 from tests.driven import LocalSession, save_mlp
 from trt_tui.cli import recent_sessions
 from trt_tui.cli.recent_sessions import record_recent_session
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import client

@@ -7,8 +7,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
 from trt_tui.core.lowering import rulebook, scales
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 
 AMAX = st.floats(0, float(np.float32(3e38)), width=32)

@@ -36,10 +36,9 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules
-from trt_tui.core.moves.layer_moves import BarrierMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities

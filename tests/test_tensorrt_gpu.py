@@ -33,8 +33,7 @@ from trt_tui.core.measure.engine_agreement import (
     sqnr_gap_of_engine_db,
 )
 from trt_tui.core.measure.results import EngineResult
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, LayerConstraints

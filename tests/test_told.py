@@ -6,8 +6,7 @@ import pytest
 from tests.networks import Builder, floats
 from tests.test_weak import ranges_of
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.precision import Precision
 

@@ -25,8 +25,7 @@ from trt_tui.core.measure.results import (
     RunKind,
 )
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.moves.config import PrecisionConfig, count_config_differences
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove, count_config_differences
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.run_columns import RunRow, list_run_columns

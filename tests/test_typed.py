@@ -13,8 +13,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_rewritten_network, lower_to_typed_network
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove
+from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove
 from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8

@@ -29,10 +29,9 @@ from trt_tui.core.measure.unused_qdq import (
     find_used_quantization,
     remove_unused_qdq,
 )
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.keep_rules import apply_keep_rules
-from trt_tui.core.moves.layer_moves import PrecisionMove
 from trt_tui.core.precision import Precision
 from trt_tui.core.report import json_record
 from trt_tui.core.report.document import report_markdown

@@ -11,8 +11,7 @@ from trt_tui.core.lowering.implicit_quantization import (
     find_source_layer,
     lower_to_implicit_quantization,
 )
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

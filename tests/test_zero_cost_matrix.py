@@ -18,10 +18,9 @@ from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quanti
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, list_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.move import MOVE_TEXTS
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.INT4

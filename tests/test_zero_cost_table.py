@@ -17,10 +17,8 @@ from trt_tui.core.measure.zero_cost_kinds import (
     list_searched_stages,
     list_zero_cost_moves,
 )
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import MOVE_KINDS, BarrierMove, PrecisionConfig, RangeMove, RewriteMove
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove
-from trt_tui.core.moves.layer_moves import BarrierMove, RangeMove, RewriteMove
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.vectors import encode_vector
 
 NORM, READER = "/norm/mean/ReduceMean", "/matmul/MatMul"

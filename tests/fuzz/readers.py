@@ -36,9 +36,8 @@ from trt_tui.core.data.tensor_files import DumpTensor, RunResultsWriter, open_du
 from trt_tui.core.engines.inspector import read_engine_report, read_profile_report
 from trt_tui.core.exporters import formats
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo

@@ -6,8 +6,7 @@ from random import Random
 import numpy as np
 import onnx
 
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

@@ -18,8 +18,7 @@ from trt_tui.core.guards.measurements import find_mismatched_ranges
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.cause_facts import collect_value_ranges, measure_group_facts
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES, TYPES_WITH_RANGES
 from trt_tui.errors import InputError

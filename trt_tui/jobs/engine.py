@@ -78,8 +78,7 @@ from trt_tui.core.measure.results import (
     failed_build_result,
 )
 from trt_tui.core.measure.run_sources import IndexedRunSource
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.known_defects import known_defect_warnings
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_outputs import add_outputs, extract_subgraph_of_outputs

@@ -26,8 +26,7 @@ from trt_tui.core.engines.preview import (
     is_same_engine,
 )
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.runner import FixedShape
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError

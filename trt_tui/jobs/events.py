@@ -33,9 +33,8 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import LoadedConfig
-from trt_tui.core.moves.layer_moves import RangeMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.core.search import Evaluation, SearchResult, ZeroCostEffort

@@ -47,8 +47,7 @@ from trt_tui.core.measure.target_outcome import (
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval, remove_unused_qdq
 from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
 from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
-from trt_tui.core.moves.config import MoveKey, PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove, RangeMove
+from trt_tui.core.moves.config import BarrierMove, MoveKey, PrecisionConfig, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.known_defects import match_known_defects

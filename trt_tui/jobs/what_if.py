@@ -28,8 +28,7 @@ from trt_tui.core.measure.zero_cost_kind import (
     ZeroCostKind,
 )
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig, find_next_precision
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.hierarchy import Scope, build_scope_tree, walk_rows
 from trt_tui.core.network.layers import FusionGroup

@@ -26,13 +26,14 @@ from trt_tui.core.measure.unused_qdq import (
     find_used_quantization,
 )
 from trt_tui.core.moves.config import (
+    BarrierMove,
     PrecisionConfig,
+    RangeMove,
     find_next_precision,
     list_range_tensors,
     remove_network_range_method,
 )
 from trt_tui.core.moves.constant_moves import RoundingMove
-from trt_tui.core.moves.layer_moves import BarrierMove, RangeMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT

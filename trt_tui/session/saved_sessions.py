@@ -11,9 +11,14 @@ from typing import Any
 
 import msgspec
 
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
-from trt_tui.core.moves.move_kinds import UnknownMoveKindError, decode_move, encode_move
+from trt_tui.core.moves.config import (
+    PrecisionConfig,
+    PrecisionMove,
+    RangeMove,
+    UnknownMoveKindError,
+    decode_move,
+    encode_move,
+)
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, Precision
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes

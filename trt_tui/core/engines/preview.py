@@ -11,8 +11,7 @@ from trt_tui.core.engines.group_implementations import (
     has_unrequested_precision,
 )
 from trt_tui.core.engines.inspector import IDLE, QDQ, REFORMAT, EngineLayer, EngineReport
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Profile

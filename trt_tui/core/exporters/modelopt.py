@@ -26,8 +26,7 @@ from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.network.known_issues import find_convs_excluded_by_modelopt
 from trt_tui.core.network.network import Network

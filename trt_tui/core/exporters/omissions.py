@@ -9,8 +9,7 @@ from typing import Any
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove
+from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.network.network import Network
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

@@ -4,10 +4,9 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMappin
 
 import numpy as np
 
-from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.config import MOVE_KINDS, MoveKey, PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove, digest_weight_edits
 from trt_tui.core.moves.move import MOVE_TEXTS, ConstantEdit
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite

@@ -3,8 +3,7 @@
 from collections.abc import Collection
 from dataclasses import replace
 
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import RangeMove
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP, CUBIC_GRID_NOTE, find_cubic_grid_samples

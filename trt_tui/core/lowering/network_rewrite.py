@@ -11,8 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.layers import FusionGroup, LayerKind
 from trt_tui.core.network.naming import FreshNames

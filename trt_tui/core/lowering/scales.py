@@ -6,8 +6,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from trt_tui.core.lowering.folded_constants import FoldedConstants
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig
 from trt_tui.core.network.layers import QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, MIN_FP16_SCALE, Precision

@@ -21,8 +21,7 @@ from trt_tui.core.lowering.typed_network import (
     lower_to_typed_network,
     required_opset_of_lowerings,
 )
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name

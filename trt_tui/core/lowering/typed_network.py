@@ -16,8 +16,7 @@ from trt_tui.core.lowering.graph_editor import GraphEditor
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape

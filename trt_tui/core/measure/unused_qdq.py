@@ -13,8 +13,7 @@ from typing import Any, TypeVar
 from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.results import Accuracy
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import KeepMove
+from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

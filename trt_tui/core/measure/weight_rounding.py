@@ -41,9 +41,8 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants, find_weight_edits_digest
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site, quantize_weight
-from trt_tui.core.moves.layer_moves import KeepMove
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline, QdqSite
 from trt_tui.core.network.naming import value_name

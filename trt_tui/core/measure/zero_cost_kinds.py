@@ -16,7 +16,7 @@ from trt_tui.core.measure.zero_cost_kind import (
     ZeroCostKind,
     ZeroCostStage,
 )
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove, RewriteMove
 from trt_tui.core.moves.constant_moves import (
     PLACEMENT_LABELS,
     SINGLE_PLACEMENTS,
@@ -32,7 +32,6 @@ from trt_tui.core.moves.constant_moves import (
     placement_refusal_reason,
     scaling_refusal_reason,
 )
-from trt_tui.core.moves.layer_moves import RangeMove, RewriteMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,

@@ -23,7 +23,7 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.measure.zero_cost_kind import ProposalContext
 from trt_tui.core.moves import vectors
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, RewriteMove
 from trt_tui.core.moves.constant_moves import (
     CLIP_HEADROOM,
     DEFAULT_STRENGTH,
@@ -35,7 +35,6 @@ from trt_tui.core.moves.constant_moves import (
     limit_factors,
     smoothquant_factors,
 )
-from trt_tui.core.moves.layer_moves import RewriteMove
 from trt_tui.core.moves.zero_cost_checks import rewrite_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.network import Network

@@ -1,24 +1,332 @@
-"""The immutable precision config: default precisions and the moves made on them."""
+"""The immutable precision config: default precisions and the moves made on them, and the kinds of moves in files.
+
+The moves that change constants are in `trt_tui.core.moves.constant_moves`, all others here.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import typing
 from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
+from enum import Enum
 from functools import cached_property
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, Literal, TypeVar
 
+import msgspec
 import numpy as np
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
-from trt_tui.core.moves.move import GROUP_SUBJECTS, MOVE_TEXTS, DefaultPrecisions, Move
-from trt_tui.core.moves.move_kinds import MOVE_KINDS
+from trt_tui.core.calibration.user_ranges import is_data_dependent
+from trt_tui.core.moves.constant_moves import (
+    AttentionScaleMove,
+    BiasCorrectionMove,
+    EqualizationMove,
+    RoundingMove,
+    SmoothQuantMove,
+)
+from trt_tui.core.moves.move import (
+    GROUP_SUBJECTS,
+    MOVE_TEXTS,
+    TENSOR_SUBJECTS,
+    DefaultPrecisions,
+    Move,
+    TensorSubjectKind,
+    sort_names_in_order,
+)
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import DEFAULT_STEPS, Precision, precision_rank
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES
+from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
+
+
+@dataclass(frozen=True)
+class PrecisionMove(Move):
+    """The precision of a fusion group, and the origin of the decision (``user`` or ``search:<method>``)."""
+
+    kind, subject_kind = "precision", GROUP_SUBJECTS
+
+    precision: Precision
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> str:
+        return self.precision.value
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        if self.precision is Precision.TF32:
+            return 'TF32 is a setting of the whole engine in every release: "tf32": true, or --tf32'
+        if self.precision is Precision.FILE and network.get_group(subject).file_precision is None:
+            return "the network file is FP32 and has no file precision"
+        return network.get_group(subject).refusal_reasons.get(self.precision, "")
+
+    @property
+    def group_precision(self) -> Precision:
+        return self.precision
+
+    @classmethod
+    def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
+        """Returns the default precision of the fusion group as text.
+
+        Implements `Move.default_label`.
+        """
+        group = network.get_group(subject)
+        return group.precision_label(default_precisions.default_precision_of(group))
+
+
+KEEP_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16)
+"""The precisions that a keep rule can fix."""
+
+
+@dataclass(frozen=True)
+class KeepMove(Move):
+    """The precision that a keep rule fixes for a fusion group.
+
+    Attributes:
+        rule: The keep rule as the user wrote it.
+        precision: The fixed precision.
+    """
+
+    kind, subject_kind = "keep", GROUP_SUBJECTS
+    keeps_precision = True
+
+    rule: str
+    precision: Precision = Precision.FP32
+
+    @property
+    def effect_key(self) -> str:
+        """The fixed precision as files name it. The name of the keep rule has no effect."""
+        return str(self.precision.value)
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        if self.precision not in KEEP_PRECISIONS:
+            return f"a rule keeps layers in {', '.join(precision.label for precision in KEEP_PRECISIONS)}"
+        return network.get_group(subject).refusal_reasons.get(self.precision, "")
+
+    @property
+    def group_precision(self) -> Precision:
+        return self.precision
+
+
+@dataclass(frozen=True)
+class RangeMove(Move):
+    """A range that replaces the calibrated range of a tensor.
+
+    Attributes:
+        amax: The end of the range, in the tensor's own units.
+        method: The origin of the range: a range method, or "user".
+    """
+
+    kind, subject_kind = "range", TENSOR_SUBJECTS
+
+    amax: float
+    method: str = "user"
+
+    @property
+    def effect_key(self) -> float:
+        return self.amax
+
+    @property
+    def has_measured_values(self) -> bool:
+        return is_data_dependent(self.method)
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        return "" if 0 <= self.amax <= MAX_AMAX else "a range is a number from 0 to the largest FP32 value"
+
+    def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
+        amax_by_tensor.update(dict.fromkeys(tensors, self.amax))
+
+
+class _LayerOutputSubjectKind(TensorSubjectKind):
+    """Layer outputs as the subjects of fusion barriers. The subjects of a fusion group are the tensors that leave the
+    group."""
+
+    shared_move_reason = "a barrier has no value"
+
+    def list_subject_names(self, network: NetworkOutline) -> list[str]:
+        return [output for layer in network.layers for output in layer.outputs if output]
+
+    def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
+        return tuple(dict.fromkeys((group.final_tensor, *group.outputs)))
+
+    def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
+        return sort_names_in_order(self.list_subject_names(network), subjects)
+
+
+@dataclass(frozen=True)
+class BarrierMove(Move):
+    """A fusion barrier: one tensor becomes an additional output of the lowered network.
+
+    A fusion barrier is a workaround for a fused kernel that computes wrong values. A debug mark would not suffice,
+    because it prevents no fusion (observed in TensorRT-RTX 1.7). The tensor is therefore an output that no application
+    has to read.
+
+    Attributes:
+        reason: The origin of the move, such as "user".
+    """
+
+    kind, subject_kind, effect_key = "barrier", _LayerOutputSubjectKind(), True
+
+    reason: str = "user"
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        if any(info.name == subject for info in network.outputs):
+            return "it is already a network output"
+        producer = next((layer for layer in network.layers if subject in layer.outputs), None)
+        if producer is None:
+            return "no layer computes it"
+        return "" if network.find_group(producer.name) is not None else "it is not a float tensor that a layer computes"
+
+
+@dataclass(frozen=True)
+class RewriteMove(Move):
+    """The ONNX operator that replaces the layers of a decomposed normalisation.
+
+    TensorRT computes mean and variance of the operator in FP32, whatever the surrounding type. In the decomposed form
+    every intermediate result is rounded, and the square of a value from 256 up overflows FP16.
+
+    Attributes:
+        reason: The origin of the move, such as "user".
+    """
+
+    kind, subject_kind = "rewrite", GROUP_SUBJECTS
+    is_normalisation_rewrite = True
+
+    operator: Literal["LayerNormalization", "RMSNormalization"]
+    reason: str = "user"
+
+    @property
+    def effect_key(self) -> str:
+        return self.operator
+
+    def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        norm = network.zero_cost_support.norms.get(subject)
+        if norm is None:
+            return "it contains no decomposed LayerNorm or RMSNorm"
+        if norm.no_rewrite_reason:
+            return norm.no_rewrite_reason
+        return "" if norm.operator == self.operator else f"the operator is {norm.operator}"
+
+
+MOVE_KINDS: dict[str, type[Move]] = {
+    kind.kind: kind
+    for kind in (KeepMove, PrecisionMove, RewriteMove, AttentionScaleMove, SmoothQuantMove,
+                 EqualizationMove, RangeMove, RoundingMove, BiasCorrectionMove, BarrierMove)
+}
+"""The kinds of move in the order of files and reports. If several moves set the precision of a group, the first kind in
+this order decides. Edits of one constant apply in this order: a rounding is behind all other edits of weights."""
+
+
+T = TypeVar("T")
+
+_ERROR_LOCATION = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
+_MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
+_TYPE_TEXTS = {
+    "object": "an object", "array": "a list", "str": "a text", "bool": "true or false", "int": "a whole number",
+    "float": "a number"
+}
+
+
+class UnknownMoveKindError(ValueError):
+    """A file entry has a kind of move that this version does not have; the text of the error names the kind.
+
+    Attributes:
+        next_step: The next step for the user.
+    """
+
+    def __init__(self, cause: str, next_step: str = "Update trt-tui, or take the move out of the file.") -> None:
+        super().__init__(cause)
+        self.next_step = next_step
+
+
+def encode_move(move: Move) -> dict[str, Any]:
+    """Returns the file entry of a move, without the group or tensor that the move changes.
+
+    Options that are turned off, and texts that are empty, are left out if that is their default.
+    """
+    defaults = {field.name: field.default for field in fields(move)}
+    return {"kind": move.kind, **{name: value for name, value in msgspec.to_builtins(move).items()
+                                  if value or defaults[name] != value}}
+
+
+def decode_move(entry: Mapping[str, Any]) -> Move:
+    """Returns the move of a file entry.
+
+    Raises:
+        UnknownMoveKindError: The kind of move does not exist. msgspec.ValidationError: A field is missing or has
+            another type.
+    """
+    kind = entry.get("kind")
+    removed_move = ("an inserted Mul" if kind == "insert_mul" else "a Min or Max in place of a Clip"
+                    if kind == "equalize" and entry.get("replaces_clips") else "")
+    if removed_move:
+        names = entry.get("target", entry.get("layers"))
+        raise UnknownMoveKindError(
+            f"it has {removed_move} at {_value_text(names[:1] if isinstance(names, list) else names)}, a change that "
+            "trt-tui no longer makes", "Search again, or take the move out of the file: its layers then lose more.")
+    if not isinstance(kind, str) or kind not in MOVE_KINDS:
+        raise UnknownMoveKindError(
+            f"it has a move of kind {_value_text(kind)}, and this trt-tui knows {', '.join(MOVE_KINDS)}")
+    return msgspec.convert(dict(entry), MOVE_KINDS[kind])
+
+
+def convert_file_value(value: Any, expected_type: type[T], file_name: str, location: str = "") -> T:
+    """Converts a value of a file to its expected type.
+
+    Args:
+        location: The location of the value in the file; "" for the whole file.
+
+    Raises:
+        InputError: The value does not fit the type. The error names the location, the value and the expected type.
+    """
+    try:
+        return msgspec.convert(value, expected_type)
+    except msgspec.ValidationError as error:
+        raise entry_type_error(error, value, expected_type, file_name, location) from None
+
+
+def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str,
+                     location: str) -> InputError:
+    """Builds the error for a file entry that does not have the expected type."""
+    message, path = match.groups() if (match := _ERROR_LOCATION.fullmatch(str(error))) else (str(error), "")
+    if missing_match := _MISSING_FIELD.fullmatch(message):
+        path += f".{missing_match[1]}"
+    steps = re.findall(r"\.(\w+)|\[(\d+)\]", path)
+    for name, index in steps:
+        value = value.get(name) if name else value[int(index)]
+        hints = typing.get_type_hints(expected_type) if name and isinstance(expected_type, type) else {}
+        expected_type = hints.get(name, Any)
+    location_text = (location + path).lstrip(".") or "it"
+    if missing_match:
+        next_step = "the entry is required"
+    elif (choices_text := _choices_text(expected_type)) and "enum" in message:
+        next_step = f"it must be one of {choices_text}"
+    elif expected := re.match(r"Expected `(\w+)", message):
+        bounded = expected[1] == "float" and "=" in message
+        number = "a number from 0 to the largest FP32 value"
+        next_step = f"it must be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1])}"
+    else:
+        next_step = message
+    return InputError(f"{file_name}: {location_text} is {_value_text(value)}", next_step,
+                      "Correct the file, or export the config again.")
+
+
+def _choices_text(expected_type: Any) -> str:
+    """Returns the allowed words of an enumeration or literal type, separated by commas; "" for any other type."""
+    if isinstance(expected_type, type) and issubclass(expected_type, Enum):
+        return ", ".join(str(member.value) for member in expected_type)
+    return ", ".join(map(str,
+                         typing.get_args(expected_type))) if typing.get_origin(expected_type) is typing.Literal else ""
+
+
+def _value_text(value: Any) -> str:
+    text = "missing" if value is None else json.dumps(value, ensure_ascii=False)
+    return text if len(text) <= 60 else text[:57] + "..."
+
 
 M = TypeVar("M", bound=Move)
 MoveKey = tuple[str, str]

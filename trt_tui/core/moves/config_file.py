@@ -28,17 +28,19 @@ import numpy as np
 
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import KeepMove, PrecisionMove, RangeMove
-from trt_tui.core.moves.move import MOVE_TEXTS, Move, SubjectKind
-from trt_tui.core.moves.move_kinds import (
+from trt_tui.core.moves.config import (
     MOVE_KINDS,
+    KeepMove,
+    PrecisionConfig,
+    PrecisionMove,
+    RangeMove,
     UnknownMoveKindError,
     convert_file_value,
     decode_move,
     encode_move,
     entry_type_error,
 )
+from trt_tui.core.moves.move import MOVE_TEXTS, Move, SubjectKind
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS

@@ -14,8 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import KEEP_PRECISIONS, KeepMove
+from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepMove, PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.reachability import iterate_reachable

@@ -27,8 +27,7 @@ from typing import TypeAlias, TypeVar
 
 from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target_outcome import TargetResult
-from trt_tui.core.moves.config import MoveKey, PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.core.search.space import SearchSpace

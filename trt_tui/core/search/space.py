@@ -7,8 +7,7 @@ from functools import cached_property
 from trt_tui.core.lowering.folded_constants import without_stale_roundings
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import drop_moves_of_raised_groups
-from trt_tui.core.moves.config import MoveKey, PrecisionConfig
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision, precision_rank

@@ -4,9 +4,8 @@ from collections import Counter
 from collections.abc import Sequence, Set
 
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
-from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, REQUESTABLE, Precision
 from trt_tui.formatting import counted_noun_text

@@ -10,9 +10,8 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepMove, PrecisionConfig
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
-from trt_tui.core.moves.layer_moves import KEEP_PRECISIONS, KeepMove
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError

@@ -18,9 +18,8 @@ from trt_tui.core.measure.causes import (
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
-from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove
 from trt_tui.core.network.hierarchy import OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.known_issues import known_issue_lines
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline

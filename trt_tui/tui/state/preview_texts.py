@@ -7,8 +7,7 @@ from trt_tui.core.engines.group_implementations import GroupImplementation, is_u
 from trt_tui.core.engines.preview import BARRIER_SPLITS, BREAKS_MHA, NO_EFFECT, STANDALONE_QDQ, Preview
 from trt_tui.core.exporters.preview_report import groups_in_kernel_text
 from trt_tui.core.measure.unused_qdq import find_unused_quantization_of_group
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.layer_moves import BarrierMove
+from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text

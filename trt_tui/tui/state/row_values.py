@@ -10,8 +10,14 @@ from functools import cached_property, partial
 from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
-from trt_tui.core.moves.layer_moves import BarrierMove, KeepMove, PrecisionMove, RangeMove
+from trt_tui.core.moves.config import (
+    BarrierMove,
+    KeepMove,
+    PrecisionConfig,
+    PrecisionMove,
+    RangeMove,
+    find_network_range_method,
+)
 from trt_tui.core.moves.move import Move
 from trt_tui.core.network.hierarchy import Scope
 from trt_tui.core.network.layers import FusionGroup

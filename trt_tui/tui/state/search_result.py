@@ -7,8 +7,13 @@ from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import Accuracy, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
-from trt_tui.core.moves.config import ConfigDifference, PrecisionConfig, list_config_differences
-from trt_tui.core.moves.layer_moves import PrecisionMove, RangeMove
+from trt_tui.core.moves.config import (
+    ConfigDifference,
+    PrecisionConfig,
+    PrecisionMove,
+    RangeMove,
+    list_config_differences,
+)
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Trial
 from trt_tui.formatting import (
