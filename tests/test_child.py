@@ -109,30 +109,26 @@ print('lived on')
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must get to run")
 def test_an_order_is_wanted_before_it_can_be_taken_up(monkeypatch):
-    class Inbox(list):
-        def __setitem__(self, place, orders):
-            assert [order.number for order in orders] == [previewer.wanted_number]
-            super().__setitem__(place, orders)
-
-    previewer, inbox = PreviewServer(), Inbox()
-    order = PreviewRequest(3, PreviewNetwork("network.onnx", ""), PrecisionConfig(), {}, {})
+    previewer, seen = PreviewServer(), []
+    inbox = SimpleNamespace(put=lambda taken: seen.append((taken, previewer.is_wanted)))
+    order = PreviewRequest(PreviewNetwork("network.onnx", ""), PrecisionConfig(), {}, {})
     monkeypatch.setattr(os, "_exit", lambda code: None)
-    previewer.receive_requests(SimpleNamespace(recv=Mock(side_effect=[order, EOFError])), threading.Event(), inbox)
-    assert inbox == [order]
+    previewer.receive_requests(SimpleNamespace(recv=Mock(side_effect=[order, None, EOFError])), inbox)
+    assert seen == [(order, True)] and not previewer.is_wanted
 
 
 def test_a_previewer_that_is_held_does_nothing_takes_any_order_and_goes_with_its_program(tmp_path):
     asked, told = engine_preview._PreviewConnection(), threading.Event()
-    order = PreviewRequest(1, PreviewNetwork(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),
+    order = PreviewRequest(PreviewNetwork(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),
                            dict.fromkeys(map(str, range(99999)), 1.0), {})
     asked.set_paused(True)
-    asked.send_request(order, told.set, 0)  # more than a pipe holds
+    answer = asked.send_request(order, told.set, 0)  # more than a pipe holds
     process = psutil.Process(asked._process.process.pid)
     assert in_time(lambda: process.status() == psutil.STATUS_STOPPED)
     used = process.cpu_times()
-    assert not told.wait(0.1) and process.cpu_times() == used and not asked.is_request_done(1)
+    assert not told.wait(0.1) and process.cpu_times() == used and not answer.done()
     asked.set_paused(False)
-    assert told.wait(LIMIT_S) and asked.take_preview(1).refusal
+    assert told.wait(LIMIT_S) and answer.result().refusal
     asked.set_paused(True)
     assert in_time(lambda: process.status() == psutil.STATUS_STOPPED)
     asked._process.lifeline.close()

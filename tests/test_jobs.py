@@ -1,6 +1,7 @@
 """trt_tui.jobs: the worker's order of work, stops, results kept by content, and the child process itself"""
 
 import os
+import queue
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +14,7 @@ from onnxruntime.quantization import QuantFormat, QuantType, quantize_static
 
 from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp, values
+from tests.test_child import in_time
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.preview import Preview, PreviewRefusal, PreviewRequest, choose_compute_capability
@@ -193,9 +195,8 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
                                                                                           monkeypatch):
     answers = []
     monkeypatch.setattr(engine_preview, "_CONNECTION", SimpleNamespace(
-        set_paused=lambda held: None, allocate_request_number=lambda: 1, send_request=lambda *order: None,
-        cancel_request=lambda number: None, is_free=lambda: True,
-        is_request_done=lambda number: bool(answers), take_preview=lambda number: answers.pop()))
+        set_paused=lambda held: None, cancel_request=lambda: None, is_free=lambda: True,
+        send_request=lambda *order: SimpleNamespace(done=lambda: bool(answers), result=lambda: answers.pop())))
     monkeypatch.setattr(engine_preview, "is_tensorrt_rtx_installed", lambda: True)
     worker = opened(replace(save_mlp(tmp_path), exact=True))
     for request in (rq.MeasureWhatIf(INT8, with_shares=True), rq.PreviewEngine(INT8, with_effects=False)):
@@ -215,10 +216,9 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
 
 
 def test_a_preview_waits_for_the_one_that_another_job_has_requested(opened, monkeypatch):
-    """The preview process heeds its newest request only, so the first would have no answer."""
-    connection, sent = engine_preview._PreviewConnection(), []
-    connection._process = SimpleNamespace(has_ended=False, answers={}, set_paused=lambda is_paused: None,
-                                          send=sent.append)
+    connection, sent, answers = engine_preview._PreviewConnection(), [], queue.SimpleQueue()
+    process = SimpleNamespace(poll=lambda: None, send_signal=lambda number: None)
+    connection._process = SimpleNamespace(process=process, send=sent.append, pipe=SimpleNamespace(recv=answers.get))
     monkeypatch.setattr(engine_preview, "_CONNECTION", connection)
     worker = opened()
     client = engine_preview.PreviewClient(worker.workspace, worker.store, SimpleNamespace(wake=lambda: None), {})
@@ -226,14 +226,17 @@ def test_a_preview_waits_for_the_one_that_another_job_has_requested(opened, monk
     assert not next(first).ready() and len(sent) == 1
     wait = next(second)
     assert not wait.ready() and len(sent) == 1
-    connection._process.answers[sent[0].number] = Preview("1.7.1", refusal=PreviewRefusal("no"))
+    answers.put(Preview("1.7.1", refusal=PreviewRefusal("no")))
+    assert in_time(wait.ready)
     with pytest.raises(StopIteration) as answer:
         next(first)
     assert answer.value.value.refusal.title == "no" and wait.ready()
     assert not next(second).ready()
     assert [one.config for one in sent if isinstance(one, PreviewRequest)] == [FP16, raised(worker, 0)]
     second.close()
-    assert connection.is_free()
+    assert sent[2:] == [None] and not connection.is_free(), "a cancelled request is answered too"
+    answers.put(Preview())
+    assert in_time(connection.is_free)
 
 
 def test_the_gpu_of_previews_can_be_chosen(opened, monkeypatch):

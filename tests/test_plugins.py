@@ -238,9 +238,9 @@ def test_the_preview_is_given_the_libraries_and_says_which_does_not_load(tmp_pat
     profile = {"x": ((2, 3, 8, 8),) * 3}
     for plugins, said in (((), "custom (Twice)"), ((good,), "custom (Twice)"), ((good, bad), f"{bad} does not load")):
         previewer = PreviewServer()
-        previewer.wanted_number = 1
+        previewer.is_wanted = True
         subject = PreviewNetwork(network, "", plugins=tuple((str(path), "") for path in plugins))
-        refused = previewer.make_preview(PreviewRequest(1, subject, FP16, {}, profile)).refusal
+        refused = previewer.make_preview(PreviewRequest(subject, FP16, {}, profile)).refusal
         assert said in refused.title and refused.layer == "custom" and heard.exists() == bool(plugins)
     assert "custom" in refused.cause
 

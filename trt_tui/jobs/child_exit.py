@@ -70,6 +70,12 @@ class ChildProcess:
     def stop_sending(self) -> None:
         self._outgoing_messages.put(b"")
 
+    def close(self) -> None:
+        """Closes the files of a process that has ended."""
+        self.stop_sending()
+        self.pipe.close()
+        self.lifeline.close()
+
     def receive_messages(self) -> Iterator[Any]:
         """Yields the messages of the process until it has ended."""
         with contextlib.suppress(EOFError, OSError):

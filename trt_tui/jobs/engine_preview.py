@@ -3,11 +3,11 @@
 
 import importlib.util
 import signal
-import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import wait
+from concurrent.futures import Future, wait
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from trt_tui.backends.cuda import find_first_device
@@ -138,15 +138,15 @@ class PreviewTask:
         network = _make_preview_network(context, self._request.network.sha256)
         previewer = self._previewer = self._previewer or PreviewServer((network, context.network))
         request = replace(self._request, network=network, config=item)
-        previewer.wanted_number = request.number
+        previewer.is_wanted = True
         preview = start_thread(lambda: previewer.make_preview(request), lambda: None)
         try:
             while not preview.done():
                 yield Wait(preview.done)
         finally:
-            previewer.wanted_number = 0
+            previewer.is_wanted = False
             wait([preview])
-        return preview.result() or Preview(refusal=PreviewRefusal("the builder was stopped", "", ""))
+        return preview.result()
 
 
 class PreviewClient:
@@ -183,14 +183,14 @@ class PreviewClient:
         if cached is not None:
             return cached
         request = self._make_preview_request(config)
-        while not _CONNECTION.is_free():  # a second request would replace the first, which then has no answer
+        while not _CONNECTION.is_free():
             yield Wait(_CONNECTION.is_free, blocked_urgencies=blocked_urgencies)
         try:
-            _CONNECTION.send_request(request, self._reporter.wake, self._niceness)
-            yield Wait(lambda: _CONNECTION.is_request_done(request.number), blocked_urgencies=blocked_urgencies)
-            preview = _CONNECTION.take_preview(request.number)
+            answer = _CONNECTION.send_request(request, self._reporter.wake, self._niceness)
+            yield Wait(answer.done, blocked_urgencies=blocked_urgencies)
+            preview = answer.result()
         finally:
-            _CONNECTION.cancel_request(request.number)
+            _CONNECTION.cancel_request()
         if preview.refusal is None:
             self._store_preview(config, preview)
         return preview
@@ -255,7 +255,7 @@ class PreviewClient:
         self._store.results.put(self._preview_cache_key(config), preview)
 
     def _make_preview_request(self, config: PrecisionConfig) -> PreviewRequest:
-        return PreviewRequest(_CONNECTION.allocate_request_number(), self._preview_network, config, self._ranges,
+        return PreviewRequest(self._preview_network, config, self._ranges,
                               self._profile, self._gpu_capability, self._requested_capability)
 
     def _preview_cache_key(self, config: PrecisionConfig) -> str:
@@ -281,89 +281,53 @@ def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedS
     return {**find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds), **requested}
 
 
-class _PreviewProcess(ChildProcess):
-    """The preview process with its answers."""
-
-    def __init__(self, wake: Callable[[], None], niceness: int) -> None:
-        super().__init__("trt_tui.jobs.preview_server", niceness)
-        self.wake = wake
-        self.has_ended = False
-        self.answers: dict[int, Preview | None] = {}
-        threading.Thread(target=self._read_answers, daemon=True).start()
-
-    def set_paused(self, is_paused: bool) -> None:
-        self.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)  # no effect after its end
-
-    def _read_answers(self) -> None:
-        for number, preview in self.receive_messages():
-            self.answers[number] = preview
-            self.wake()
-        self.process.wait()
-        self.has_ended = True
-        self.stop_sending()
-        self.lifeline.close()
-        self.wake()
-
-
 class _PreviewConnection:
-    """The connection to the preview process, which starts with the first request and again after a crash."""
+    """The connection to the preview process, which starts with the first request and again after a crash.
+
+    The process answers one request at a time, also if the request was cancelled.
+    """
 
     def __init__(self) -> None:
-        self._process: _PreviewProcess | None = None
-        self._last_number = 0
-        self._pending_number = 0
+        self._process: ChildProcess | None = None
+        self._answer: Future[Preview] | None = None
         self._is_paused = False
 
-    @property
-    def is_running(self) -> bool:
-        """True if the process runs, so that it may have a network open."""
-        return self._process is not None and not self._process.has_ended
-
-    def allocate_request_number(self) -> int:
-        self._last_number += 1
-        return self._last_number
-
     def is_free(self) -> bool:
-        """Returns True if no job waits for an answer."""
-        return self._pending_number == 0
+        """Returns True if the process answers no request."""
+        return self._answer is None or self._answer.done()
 
-    def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> None:
-        """Sends a request, which replaces the previous request."""
-        self._pending_number = request.number
-        if self._process is None or not self.is_running:
-            self._process = _PreviewProcess(wake, niceness)
+    def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> Future[Preview]:
+        """Sends a request. Returns the future answer; if the process ends, the answer is a preview with the reason."""
+        if self._process is not None and self._process.process.poll() is not None:
+            self._process.close()
+            self._process = None
+        if self._process is None:
+            self._process = ChildProcess("trt_tui.jobs.preview_server", niceness)
             self.set_paused(self._is_paused)
-        self._process.wake = wake
         self._process.send(request)
+        self._answer = start_thread(partial(_receive_preview, self._process), wake)
+        return self._answer
 
     def set_paused(self, is_paused: bool) -> None:
         """Pauses or continues the process, and also a process that is started later."""
         self._is_paused = is_paused
-        if self._process is not None and self.is_running:
-            self._process.set_paused(is_paused)
+        if self._process is not None:  # no effect after its end
+            self._process.process.send_signal(signal.SIGSTOP if is_paused else signal.SIGCONT)
 
-    def is_request_done(self, request_number: int) -> bool:
-        """Returns True if a request has an answer, or will never get one."""
-        return self._process is None or self._process.has_ended or request_number in self._process.answers
+    def cancel_request(self) -> None:
+        """Cancels the last request, if it has no answer yet."""
+        if self._process is not None and not self.is_free():
+            self._process.send(None)
 
-    def take_preview(self, request_number: int) -> Preview:
-        """Returns the answer to a request. If the process has ended, the answer is a preview with the reason."""
-        process = self._process
-        preview = process.answers.pop(request_number, None) if process is not None else None
-        if preview is not None:
-            return preview
-        exit_diagnosis = diagnose_exit(process.process.poll() if process is not None else None, "", None, None)
+
+def _receive_preview(process: ChildProcess) -> Preview:
+    try:
+        preview: Preview = process.pipe.recv()
+    except (EOFError, OSError):
+        exit_diagnosis = diagnose_exit(process.process.wait(), "", None, None)
         return Preview(refusal=PreviewRefusal("the preview process ended", exit_diagnosis.reason,
                                               "The log contains its output."))
-
-    def cancel_request(self, request_number: int) -> None:
-        """Cancels a request that no job waits for any more. An answered request only frees the connection."""
-        if self._pending_number == request_number:
-            self._pending_number = 0
-        if self._process is not None and self.is_running and request_number not in self._process.answers:
-            self._process.send(request_number)
-        if self._process is not None:
-            self._process.answers.pop(request_number, None)
+    return preview
 
 
 _CONNECTION = _PreviewConnection()

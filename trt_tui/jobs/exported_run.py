@@ -1,11 +1,10 @@
 """The execution of the exported file of a config in ONNX Runtime, in a process of its own."""
 
 import os
-import queue
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -29,7 +28,7 @@ from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import name_list_text
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.scheduler import JobReporter, take_last_value
-from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.steps import Steps, Urgency, Wait, start_thread
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
@@ -135,16 +134,14 @@ class _ExportedFileRun(RunSource):
                  urgency: Urgency) -> None:
         super().__init__(Run("exported network", RunKind.EXPORTED_FILE), output_names)
         self._analysis, self._process, self.options = analysis, process, ""
-        self._answer_wait = Wait(process.has_answer, frozenset(item for item in Urgency if item > urgency))
+        self._blocked_urgencies = frozenset(item for item in Urgency if item > urgency)
 
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
-        yield self._answer_wait
-        self.options = self._process.take_answer()
+        self.options = yield from self._process.take_answer(self._blocked_urgencies)
         for index in feed_indices:
             samples = self._analysis.samples
-            self._process.send(dict(samples.read_full_feed(index)))
-            yield self._answer_wait
-            outputs = samples.remove_padding(self._process.take_answer(), index)
+            self._process.ask(dict(samples.read_full_feed(index)))
+            outputs = samples.remove_padding((yield from self._process.take_answer(self._blocked_urgencies)), index)
             reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
             yield None
 
@@ -163,47 +160,37 @@ class _ExportedRunProcess(ChildProcess):
         self._log = tempfile.TemporaryFile()
         super().__init__("trt_tui.jobs.exported_process", stdout=self._log, stderr=self._log)
         self._wake = wake
-        self._has_ended = False
-        self._answers = queue.SimpleQueue[Any]()
-        self.send((load_file, names))
-        self._thread = threading.Thread(target=self._read_answers, daemon=True)
-        self._thread.start()
+        self.ask((load_file, names))
 
-    def has_answer(self) -> bool:
-        """Returns True if there is an answer, or will never be one."""
-        return self._has_ended or not self._answers.empty()
+    def ask(self, message: object) -> None:
+        self.send(message)
+        self._answer: Future[Any] = start_thread(self.pipe.recv, self._wake)
 
-    def take_answer(self) -> Any:
-        """Returns the next answer of the process: first the options of the file, then the outputs for each feed.
+    def take_answer(self, blocked_urgencies: frozenset[Urgency]) -> Generator[Wait, None, Any]:
+        """Returns the answer to the last message: to the first one the options of the file, to a feed its outputs.
 
         Raises:
             TrtTuiError: ONNX Runtime refused the file, or the process has ended.
         """
-        if self._answers.empty():
+        yield Wait(self._answer.done, blocked_urgencies)
+        try:
+            answer = self._answer.result()
+        except (EOFError, OSError):
             self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
             text = self._log.read().decode(errors="replace")
             exit_diagnosis = diagnose_exit(self.process.wait(), text, None, None)
-            raise _NotExecutedError(f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}")
-        answer = self._answers.get()
+            raise _NotExecutedError(
+                f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}") from None
         if isinstance(answer, TrtTuiError):
             raise answer
         return answer
 
     def close(self) -> None:
         self.process.kill()
-        self.stop_sending()
-        self._thread.join()
+        wait([self._answer])
         self.process.wait()
-        self.pipe.close()
-        self.lifeline.close()
+        super().close()
         self._log.close()
-
-    def _read_answers(self) -> None:
-        for answer in self.receive_messages():
-            self._answers.put(answer)
-            self._wake()
-        self._has_ended = True
-        self._wake()
 
 
 def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

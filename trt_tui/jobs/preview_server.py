@@ -1,11 +1,12 @@
 """The preview process, which builds with TensorRT-RTX at low priority to list the engine layers of configs.
 
-The process opens the network itself, so that neither lowering nor building delays the process that measures. Only the
-newest request counts: the build of a replaced or cancelled request ends at its next step.
+The process opens the network itself, so that neither lowering nor building delays the process that measures. The build
+of a cancelled request ends at its next step.
 """
 
 import contextlib
 import os
+import queue
 import sys
 import threading
 import time
@@ -43,18 +44,17 @@ class PreviewServer:
         open_network: A network that is already open; None to open it at the first request.
 
     Attributes:
-        wanted_number: The number of the request that a job waits for; 0 if no job waits.
+        is_wanted: True if a job waits for the answer to the request.
     """
 
     def __init__(self, open_network: tuple[PreviewNetwork, Network] | None = None) -> None:
-        self.wanted_number = 0
+        self.is_wanted = False
         self._lister: RtxEngineLayerLister | None = None
         self._open_network = open_network
         self._plugin_errors: dict[str, TrtTuiError | None] = {}
 
-    def make_preview(self, request: PreviewRequest) -> Preview | None:
-        """Returns the preview for a request, or a preview with the reason why there is none; None if the request was
-        cancelled."""
+    def make_preview(self, request: PreviewRequest) -> Preview:
+        """Returns the preview for a request, or a preview with the reason why there is none."""
         try:
             lister = self._lister = self._lister or RtxEngineLayerLister.load_package()
         except BackendUnavailableError as error:
@@ -67,16 +67,12 @@ class PreviewServer:
         try:
             network = self._open_preview_network(request.network)
             return self._build_preview(lister, network, request, base_preview)
-        except CancelledError:
-            return None
-        except MemoryError as error:
-            return _make_refusal_preview(base_preview, convert_memory_error(error), network)
         except TrtTuiError as error:
             return _make_refusal_preview(base_preview, error, network)
         except Exception as error:  # a failed preview must not end the process
-            return _make_refusal_preview(base_preview,
-                                         TrtTuiError(f"unexpected {type(error).__name__}", exception_text(error)),
-                                         network)
+            refusal = (convert_memory_error(error) if isinstance(error, MemoryError) else
+                       TrtTuiError(f"unexpected {type(error).__name__}", exception_text(error)))
+            return _make_refusal_preview(base_preview, refusal, network)
 
     def _open_preview_network(self, preview_network: PreviewNetwork) -> Network:
         if self._open_network is None or self._open_network[0] != preview_network:
@@ -95,13 +91,13 @@ class PreviewServer:
                                       base_preview.compute_capability)
         typed_model = lower_from_source_model(network, request.config, request.ranges)
         model, weights = split_off_weights(typed_model.model)
-        if self.wanted_number != request.number:
+        if not self.is_wanted:
             raise CancelledError("stopped")
         plugin_error = self._load_new_plugins(lister, request.network)
         try:
             text, printed = lister.list_engine_layers(model, weights, network.path, request.profile,
                                                             request.config.tf32, base_preview.compute_capability,
-                                                            lambda: self.wanted_number == request.number)
+                                                            lambda: self.is_wanted)
         except NetworkParseError as error:
             if plugin_error is None:
                 raise
@@ -130,17 +126,15 @@ class PreviewServer:
             first_error = first_error or self._plugin_errors[path]
         return first_error
 
-    def receive_requests(self, pipe: Connection, arrival_event: threading.Event, inbox: list[PreviewRequest]) -> None:
-        """Receives requests from a pipe in a thread. When the other end closes the pipe, the process ends."""
+    def receive_requests(self, pipe: Connection, requests: "queue.SimpleQueue[PreviewRequest]") -> None:
+        """Receives requests from a pipe in a thread; None cancels the last one. When the other end closes the pipe, the
+        process ends."""
         with contextlib.suppress(EOFError, OSError):
             while True:
-                received = pipe.recv()
-                if isinstance(received, PreviewRequest):
-                    self.wanted_number = received.number  # set first, since another number would cancel the request
-                    inbox[:] = [received]
-                elif self.wanted_number == received:
-                    self.wanted_number = 0
-                arrival_event.set()
+                request = pipe.recv()
+                self.is_wanted = request is not None  # set first, since an unwanted request is cancelled
+                if request is not None:
+                    requests.put(request)
         os._exit(0)
 
 
@@ -160,16 +154,11 @@ def main(argv: Sequence[str]) -> None:
     process."""
     descriptor, lifeline, niceness = (int(text) for text in argv)
     os.nice(niceness)
-    server, arrival_event = PreviewServer(), threading.Event()
-    inbox: list[PreviewRequest] = []
+    server, requests = PreviewServer(), queue.SimpleQueue[PreviewRequest]()
     with connect_to_parent(descriptor, lifeline) as pipe, contextlib.suppress(BrokenPipeError):
-        threading.Thread(target=server.receive_requests, args=(pipe, arrival_event, inbox), daemon=True).start()
+        threading.Thread(target=server.receive_requests, args=(pipe, requests), daemon=True).start()
         while True:
-            arrival_event.wait()
-            arrival_event.clear()
-            while inbox:
-                request = inbox.pop()
-                pipe.send((request.number, server.make_preview(request)))
+            pipe.send(server.make_preview(requests.get()))
 
 
 if __name__ == "__main__":

@@ -332,13 +332,11 @@ class PreviewRequest:
     """A request to preview a config for a GPU.
 
     Attributes:
-        number: The number of the request, in the order of sending. This number as a message cancels the request.
         ranges: The amax by tensor, in the tensors' own units. Kernels are fused only if scales are equal.
         gpu_capability: The compute capability of the GPU here; None without a GPU.
         requested_capability: The compute capability that the user has named; None if none was named.
     """
 
-    number: int
     network: PreviewNetwork
     config: PrecisionConfig
     ranges: Mapping[str, float]
