@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 
 import numpy as np
+import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph, reads_only_shape
@@ -42,6 +43,9 @@ _CHANNELS_LAST_NORMS = frozenset(("LayerNormalization", "RMSNormalization"))
 _Result = np.ndarray | Sequence[np.ndarray] | str
 """The channel numbers of one output or of all outputs of a layer, or the reason why the layer does not commute."""
 
+_Rule = Callable[[Layer, np.ndarray, ir.Node], _Result]
+"""The rule of an operator; it receives the layer, the numbers of its first input, and its node."""
+
 
 class ChannelTracer(SizeReader):
     """The pass over all layers that numbers channels and unites the numbers of channels that must share a factor.
@@ -71,7 +75,7 @@ class ChannelTracer(SizeReader):
         self.reasons: list[str] = [""]
         self.reason_by_number = np.zeros(1, np.int32)
         """The index of the reason why a number is known to be unscaled, by number; 0 if it is not known to be."""
-        rules: dict[str, Callable[[Layer], _Result]] = {
+        rules: dict[str, _Rule] = {
             "Conv": self._trace_conv, "ConvTranspose": self._trace_conv, "Gemm": self._trace_gemm,
             "MatMul": self._trace_matmul, "Mul": self._trace_mul, "Div": self._trace_div, "PRelu": self._trace_prelu,
             "Clip": self._trace_clip, "Where": self._trace_where, "Concat": self._trace_concat,
@@ -79,7 +83,7 @@ class ChannelTracer(SizeReader):
             "Transpose": self._trace_transpose, "Reshape": self._trace_reshape, "Flatten": self._trace_reshape,
             "Squeeze": self._trace_reshape, "Unsqueeze": self._trace_reshape, "Expand": self._trace_expand,
             "Tile": self._trace_tile, "Pad": self._trace_pad, "DepthToSpace": self._trace_depth_to_space}
-        rules |= dict.fromkeys(_SAME_SHAPE_OPERATORS, lambda layer: self._read_numbers(layer.inputs[0]))
+        rules |= dict.fromkeys(_SAME_SHAPE_OPERATORS, lambda layer, numbers, node: numbers)
         rules |= dict.fromkeys(_SPATIAL_OPERATORS, self._trace_spatial_operator)
         rules |= dict.fromkeys(_JOINS, self._trace_join)
         rules |= dict.fromkeys(_HOMOGENEOUS_REDUCTIONS, self._trace_reduction)
@@ -112,7 +116,7 @@ class ChannelTracer(SizeReader):
                 self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0])):
             return ""
         try:
-            result = rule(layer)
+            result = rule(layer, self._read_numbers(layer.inputs[0]), self.graph.node(layer.name))
         except (IndexError, ValueError):
             return f"the sizes at {layer.name} contradict each other"
         if isinstance(result, str):
@@ -196,27 +200,25 @@ class ChannelTracer(SizeReader):
 
     # -- layers that multiply --
 
-    def _trace_conv(self, layer: Layer) -> _Result:
+    def _trace_conv(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         shape = self._read_constant_shape(layer.inputs[1])
         sizes = self._shape(layer.outputs[0])
         if shape is None or sizes is None or not self.graph.is_float(layer.outputs[0]):
             return ""
-        conv_groups = self.graph.node(layer.name).attributes.get_int("group", 1)
+        conv_groups = node.attributes.get_int("group", 1)
         if conv_groups < 1 or shape[0] % conv_groups:
             return ""
         forward = layer.op_type == "Conv"
         inputs, outputs = (shape[1] * conv_groups, shape[0]) if forward else (shape[0], shape[1] * conv_groups)
-        source = self._read_numbers(layer.inputs[0])
-        rest = [axis for axis in range(source.ndim) if axis != 1]
-        source = self._unite_along_axes(source, rest, f"{layer.name} combines several positions").reshape(-1)
+        rest = [axis for axis in range(numbers.ndim) if axis != 1]
+        source = self._unite_along_axes(numbers, rest, f"{layer.name} combines several positions").reshape(-1)
         spatial = (1,) * (len(shape) - 2)
         self._add_reader(layer, 1, source, self._arrange_weight_numbers(
             np.broadcast_to(source, (inputs,)), conv_groups, shape[0] if forward else 1, forward, spatial))
-        numbers = self._add_numbers(outputs)
-        self.producers.append((layer, 1, self._arrange_weight_numbers(numbers, conv_groups, shape[0] if not forward
+        produced = self._add_numbers(outputs)
+        self.producers.append((layer, 1, self._arrange_weight_numbers(produced, conv_groups, shape[0] if not forward
                                                                       else 1, not forward, spatial)))
-        result = numbers.reshape((1, outputs) + (1,) * (len(sizes) - 2))
-        return self._divide_bias(layer, numbers, result)
+        return self._divide_bias(layer, produced, produced.reshape((1, outputs) + (1,) * (len(sizes) - 2)))
 
     @staticmethod
     def _arrange_weight_numbers(numbers: np.ndarray, conv_groups: int, other_size: int, is_second: bool,
@@ -237,17 +239,16 @@ class ChannelTracer(SizeReader):
             by_group = np.repeat(by_group, other_size // conv_groups, axis=0)
         return by_group.reshape(*by_group.shape, *spatial)
 
-    def _trace_gemm(self, layer: Layer) -> _Result:
-        shape, attributes = self._read_constant_shape(layer.inputs[1]), self.graph.node(layer.name).attributes
-        if shape is None or attributes.get_int("transA", False):
+    def _trace_gemm(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
+        shape = self._read_constant_shape(layer.inputs[1])
+        if shape is None or node.attributes.get_int("transA", False):
             return ""
-        source = self._read_numbers(layer.inputs[0])
-        source = self._unite_along_axes(source, [0], f"{layer.name} combines several rows").reshape(-1)
-        turned = bool(attributes.get_int("transB", False))
+        source = self._unite_along_axes(numbers, [0], f"{layer.name} combines several rows").reshape(-1)
+        turned = bool(node.attributes.get_int("transB", False))
         self._add_reader(layer, 1, source, source.reshape((1, -1) if turned else (-1, 1)))
-        numbers = self._add_numbers(shape[0 if turned else 1])
-        self.producers.append((layer, 1, numbers.reshape((-1, 1) if turned else (1, -1))))
-        return self._divide_bias(layer, numbers, numbers.reshape(1, -1))
+        produced = self._add_numbers(shape[0 if turned else 1])
+        self.producers.append((layer, 1, produced.reshape((-1, 1) if turned else (1, -1))))
+        return self._divide_bias(layer, produced, produced.reshape(1, -1))
 
     def _divide_bias(self, layer: Layer, numbers: np.ndarray, result: np.ndarray) -> np.ndarray:
         """Returns the numbers of a result, whose bias is divided too; they stay unscaled if it cannot be."""
@@ -265,7 +266,7 @@ class ChannelTracer(SizeReader):
         if source.any():
             self.readers.append((layer, index, layer.inputs[1 - index], numbers))
 
-    def _trace_matmul(self, layer: Layer) -> _Result:
+    def _trace_matmul(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         first, second = layer.inputs
         if not self.graph.is_float(layer.outputs[0]) or self._shape(second) is None:
             return ""
@@ -317,7 +318,7 @@ class ChannelTracer(SizeReader):
         rank, numbers = len(self._shape(layer.outputs[0]) or ()), self._read_numbers(tensor)
         return numbers.reshape((1,) * (rank - numbers.ndim) + numbers.shape)
 
-    def _trace_join(self, layer: Layer) -> _Result:
+    def _trace_join(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         if not self.graph.is_float(layer.outputs[0]):
             return ""
         computed = [self._align_numbers(layer, name) for name in layer.inputs if self._is_computed(name)]
@@ -335,7 +336,7 @@ class ChannelTracer(SizeReader):
                 numbers = divided
         return numbers
 
-    def _trace_mul(self, layer: Layer) -> _Result:
+    def _trace_mul(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         computed = [name for name in layer.inputs if self._is_computed(name)]
         if not self.graph.is_float(layer.outputs[0]) or not computed:
             return ""
@@ -356,37 +357,35 @@ class ChannelTracer(SizeReader):
         self.producers.append((layer, index, numbers))
         return numbers.reshape((1,) * (len(result_shape) - len(shape)) + shape)
 
-    def _trace_div(self, layer: Layer) -> _Result:
+    def _trace_div(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         dividend, divisor = layer.inputs
         if not self._is_computed(dividend) or self._is_computed(divisor) and self.is_scaled(
                 self._read_numbers(divisor)):
             return ""
         return self._align_numbers(layer, dividend)
 
-    def _trace_prelu(self, layer: Layer) -> _Result:
-        return "" if self._is_computed(layer.inputs[1]) else self._read_numbers(layer.inputs[0])
+    def _trace_prelu(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
+        return "" if self._is_computed(layer.inputs[1]) else numbers
 
-    def _trace_clip(self, layer: Layer) -> _Result:
+    def _trace_clip(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         bounds = []
-        attributes = self.graph.node(layer.name).attributes
         for index, attribute, default in ((1, "min", -math.inf), (2, "max", math.inf)):
             tensor = layer.inputs[index] if index < len(layer.inputs) else ""
             constant = stored_tensor(self.graph.ir_value(tensor)) if tensor in self.graph.constant_tensors else None
             if tensor and constant is None:
                 return ""
-            bounds.append(float(constant.numpy().reshape(-1)[0]) if constant is not None else attributes.get_float(
+            bounds.append(float(constant.numpy().reshape(-1)[0]) if constant is not None else node.attributes.get_float(
                 attribute, default))
         low, high = (bound if abs(bound) < _MIN_OPEN_BOUND else math.copysign(math.inf, bound)
                      for bound in bounds)
-        numbers = self._read_numbers(layer.inputs[0])
         if low > 0 or high < 0:
             return ""
         if numbers.any() and (low not in (0.0, -math.inf) or high not in (0.0, math.inf)):
             self.clips.append((ClippedTensor(layer.inputs[0], low, high), numbers))
         return numbers
 
-    def _trace_where(self, layer: Layer) -> _Result:
-        numbers = [self._align_numbers(layer, name) for name in layer.inputs[1:]]
+    def _trace_where(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
+        choices = [self._align_numbers(layer, name) for name in layer.inputs[1:]]
         if not self.graph.is_float(layer.outputs[0]):
             return ""
         for name in layer.inputs[1:]:
@@ -394,23 +393,21 @@ class ChannelTracer(SizeReader):
             if not self._is_computed(name) and (constant is None or constant.size > 1 or constant.numpy().any()):
                 return ""
         if all(map(self._is_computed, layer.inputs[1:])):
-            self._unite_numbers(numbers[0], numbers[1], f"{layer.name} joins it with a tensor that is not scaled")
-            return np.broadcast_arrays(numbers[0], numbers[1])[0]
-        return numbers[0] if self._is_computed(layer.inputs[1]) else numbers[1]
+            self._unite_numbers(choices[0], choices[1], f"{layer.name} joins it with a tensor that is not scaled")
+            return np.broadcast_arrays(choices[0], choices[1])[0]
+        return choices[0] if self._is_computed(layer.inputs[1]) else choices[1]
 
     # -- copies --
 
-    def _trace_transpose(self, layer: Layer) -> _Result:
-        numbers = self._read_numbers(layer.inputs[0])
-        order = self.graph.node(layer.name).attributes.get_ints("perm", ()) or range(numbers.ndim)[::-1]
+    def _trace_transpose(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
+        order = node.attributes.get_ints("perm", ()) or range(numbers.ndim)[::-1]
         return numbers.transpose(tuple(order))
 
-    def _trace_reshape(self, layer: Layer) -> _Result:
+    def _trace_reshape(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         if layer.op_type == "Reshape":
             self._refine_shape(layer, self.read_sizes(layer.inputs[1]) if len(layer.inputs) > 1 else None)
         before, after = self._shape(layer.inputs[0]), self._shape(layer.outputs[0])
         assert before is not None and after is not None  # both ranks are known
-        numbers = self._read_numbers(layer.inputs[0])
         if not numbers.any():
             return np.zeros((1,) * len(after), np.int64)
         blocks = match_all_blocks(before, after)
@@ -420,12 +417,12 @@ class ChannelTracer(SizeReader):
                     f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"))
         return reshape_numbers(numbers, before, after, blocks)
 
-    def _trace_expand(self, layer: Layer) -> _Result:
+    def _trace_expand(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         self._refine_shape(layer, self.read_sizes(layer.inputs[1]))
         return self._align_numbers(layer, layer.inputs[0])
 
-    def _trace_tile(self, layer: Layer) -> _Result:
-        numbers, repeats = self._read_numbers(layer.inputs[0]), self._read_integers(layer, 1)
+    def _trace_tile(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
+        repeats = self._read_integers(layer, 1)
         if repeats is None:
             sizes = list(zip(self._shape(layer.inputs[0]) or (), self._shape(layer.outputs[0]) or (),
                              strict=True))
@@ -435,47 +432,41 @@ class ChannelTracer(SizeReader):
             return numbers
         return np.tile(numbers, [count if size > 1 else 1 for count, size in zip(repeats, numbers.shape, strict=True)])
 
-    def _trace_pad(self, layer: Layer) -> _Result:
-        attributes = self.graph.node(layer.name).attributes
+    def _trace_pad(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         value = layer.inputs[2] if len(layer.inputs) > 2 else ""
         constant = stored_tensor(self.graph.ir_value(value)) if value in self.graph.constant_tensors else None
-        old_value = float(attributes.get_float("value", 0.0))  # below opset 11
+        old_value = float(node.attributes.get_float("value", 0.0))  # below opset 11
         if value and (constant is None or constant.numpy().any()) or old_value != 0:
             return f"{layer.name} (Pad) pads with another value than zero"
-        return self._keep_resized_axes(layer)
+        return self._keep_resized_axes(layer, numbers)
 
-    def _keep_resized_axes(self, layer: Layer) -> _Result:
+    def _keep_resized_axes(self, layer: Layer, numbers: np.ndarray) -> _Result:
         """Returns the numbers of a layer's input; channels along axes whose size changes share a factor."""
-        numbers = self._read_numbers(layer.inputs[0])
         before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
         axes = [axis for axis, sizes in enumerate(zip(before, after, strict=True))
                 if sizes[0] != sizes[1] or not isinstance(sizes[0], int)]
         return self._unite_along_axes(numbers, axes, f"{layer.name} combines several positions")
 
-    def _trace_spatial_operator(self, layer: Layer) -> _Result:
-        numbers = self._read_numbers(layer.inputs[0])
+    def _trace_spatial_operator(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         if len(self._shape(layer.outputs[0]) or ()) != numbers.ndim:
             return ""
         if layer.op_type in ("Resize", "Upsample"):
-            mode = self.graph.node(layer.name).attributes.get_string("coordinate_transformation_mode", "")
-            if mode == "tf_crop_and_resize":
-                return ""
-            return self._keep_resized_axes(layer)
+            is_crop = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
+            return "" if is_crop else self._keep_resized_axes(layer, numbers)
         return self._unite_along_axes(numbers, range(2, numbers.ndim), f"{layer.name} combines several positions")
 
-    def _trace_reduction(self, layer: Layer) -> _Result:
-        numbers, attributes = self._read_numbers(layer.inputs[0]), self.graph.node(layer.name).attributes
+    def _trace_reduction(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         axes = self._read_integers(layer, 1, "axes")
         has_axes = len(layer.inputs) > 1 and bool(layer.inputs[1])
-        if axes is None and has_axes or not axes and "noop_with_empty_axes" in attributes:
+        if axes is None and has_axes or not axes and "noop_with_empty_axes" in node.attributes:
             return ""
         reduced = tuple(axis % numbers.ndim for axis in axes or range(numbers.ndim))
         numbers = self._unite_along_axes(numbers, reduced, f"{layer.name} combines several channels")
-        return numbers if attributes.get_int("keepdims", 1) else numbers.squeeze(reduced)
+        return numbers if node.attributes.get_int("keepdims", 1) else numbers.squeeze(reduced)
 
-    def _trace_concat(self, layer: Layer) -> _Result:
+    def _trace_concat(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         rank = len(self._shape(layer.outputs[0]) or ())
-        axis = self.graph.node(layer.name).attributes.get_int("axis", 0) % rank
+        axis = node.attributes.get_int("axis", 0) % rank
         parts = [self._read_numbers(name) for name in layer.inputs]
         sizes = [(self._shape(name) or ())[axis] for name in layer.inputs]
         if not any(part.any() for part in parts):
@@ -493,9 +484,8 @@ class ChannelTracer(SizeReader):
             self._unite_numbers(parts[0], part, reason)
         return np.broadcast_to(parts[0], [1 if index == axis else common[index] for index in range(rank)])
 
-    def _trace_split(self, layer: Layer) -> _Result:
-        numbers = self._read_numbers(layer.inputs[0])
-        axis = self.graph.node(layer.name).attributes.get_int("axis", 0) % numbers.ndim
+    def _trace_split(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
+        axis = node.attributes.get_int("axis", 0) % numbers.ndim
         if numbers.shape[axis] == 1:
             return [numbers] * len(layer.outputs)
         shapes = [self._shape(name) or (None,) * numbers.ndim for name in layer.outputs]
@@ -504,31 +494,29 @@ class ChannelTracer(SizeReader):
             return ""
         return np.split(numbers, np.cumsum(sizes)[:-1].tolist(), axis)
 
-    def _trace_slice(self, layer: Layer) -> _Result:
-        numbers = self._read_numbers(layer.inputs[0])
+    def _trace_slice(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         starts, ends = self._read_integers(layer, 1, "starts"), self._read_integers(layer, 2, "ends")
         axes = self._read_integers(layer, 3, "axes")
-        has_axes = "axes" in self.graph.node(layer.name).attributes or len(layer.inputs) > 3 and bool(layer.inputs[3])
+        has_axes = "axes" in node.attributes or len(layer.inputs) > 3 and bool(layer.inputs[3])
         steps = self._read_integers(layer, 4)
         if steps is None and len(layer.inputs) > 4 and layer.inputs[4] or steps and min(steps) < 0:
             return ""
         if axes is None:
             if has_axes:
-                return self._keep_resized_axes(layer)
+                return self._keep_resized_axes(layer, numbers)
             axes = list(range(len(starts or ())))
         if starts is None or ends is None:
-            return self._keep_resized_axes(layer)
+            return self._keep_resized_axes(layer, numbers)
         selection: list[slice] = [slice(None)] * numbers.ndim
         for axis, start, end, step in zip(axes, starts, ends, steps or [1] * len(axes), strict=True):
             if numbers.shape[axis] > 1:
                 selection[axis % numbers.ndim] = slice(start, end, step)
         return numbers[tuple(selection)]
 
-    def _trace_gather(self, layer: Layer) -> _Result:
+    def _trace_gather(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         if not self._is_computed(layer.inputs[0]):
             return np.zeros((1,) * len(self._shape(layer.outputs[0]) or ()), np.int64)
-        numbers = self._read_numbers(layer.inputs[0])
-        axis = self.graph.node(layer.name).attributes.get_int("axis", 0) % numbers.ndim
+        axis = node.attributes.get_int("axis", 0) % numbers.ndim
         indices_shape = self._shape(layer.inputs[1])
         if indices_shape is None:
             return ""
@@ -540,31 +528,30 @@ class ChannelTracer(SizeReader):
         sizes = tuple(size for size in indices_shape if isinstance(size, int))
         return taken.reshape(numbers.shape[:axis] + sizes + numbers.shape[axis + 1:])
 
-    def _trace_depth_to_space(self, layer: Layer) -> _Result:
-        numbers, attributes = self._read_numbers(layer.inputs[0]), self.graph.node(layer.name).attributes
+    def _trace_depth_to_space(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         if numbers.ndim != 4 or numbers.shape[1] == 1:
             return numbers
         numbers = self._unite_along_axes(numbers, (0, 2, 3), f"{layer.name} combines several positions")
-        blocks = attributes.get_int("blocksize", 1)**2
-        axis = 1 if attributes.get_string("mode", "DCR") == "CRD" else 0
+        blocks = node.attributes.get_int("blocksize", 1)**2
+        axis = 1 if node.attributes.get_string("mode", "DCR") == "CRD" else 0
         by_block = numbers.reshape((-1, blocks) if axis else (blocks, -1))
         united = self._unite_along_axes(by_block, [axis], f"{layer.name} makes positions of channels")
         return united.reshape(1, -1, 1, 1)
 
     # -- normalisations --
 
-    def _trace_norm(self, layer: Layer) -> _Result:
+    def _trace_norm(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         """Returns new numbers for the results of a normalisation operator, whose scale and bias are divided."""
-        rank, attributes = len(self._shape(layer.outputs[0]) or ()), self.graph.node(layer.name).attributes
-        self.keep_unscaled(self.numbers.get(layer.inputs[0]),
-                           f"{layer.name} ({layer.op_type}) reads {layer.inputs[0]}, and would see the scaled channels")
+        rank = len(self._shape(layer.outputs[0]) or ())
+        self.keep_unscaled(numbers, f"{layer.name} ({layer.op_type}) reads {layer.inputs[0]}, and would see the scaled "
+                                    "channels")
         shapes = [self._read_constant_shape(name) for name in layer.inputs[1:3] if name]
         axis = rank - 1 if layer.op_type in _CHANNELS_LAST_NORMS else 1
         size = (self._shape(layer.outputs[0]) or ())[axis]
-        is_last = attributes.get_int("axis", -1) in (-1, rank - 1) or layer.op_type in _CHANNELS_FIRST_NORMS
+        is_last = node.attributes.get_int("axis", -1) in (-1, rank - 1) or layer.op_type in _CHANNELS_FIRST_NORMS
         if not shapes or not isinstance(size, int) or any(shape != (size,) for shape in shapes) or not is_last or (
                 len(layer.outputs) > 1 and any(layer.outputs[1:])):
             return np.zeros((1,) * rank, np.int64)
-        numbers = self._add_numbers(size)
-        self.producers += [(layer, index, numbers) for index, name in enumerate(layer.inputs[:3]) if index and name]
-        return numbers.reshape([-1 if index == axis else 1 for index in range(rank)])
+        produced = self._add_numbers(size)
+        self.producers += [(layer, index, produced) for index, name in enumerate(layer.inputs[:3]) if index and name]
+        return produced.reshape([-1 if index == axis else 1 for index in range(rank)])
