@@ -378,12 +378,9 @@ def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
 
 def type_limits(dtype: ir.DataType) -> tuple[float, float]:
     """Returns the smallest and the largest finite value of a quantized type."""
-    if dtype.is_floating_point():
-        max_value = float(ml_dtypes.finfo(dtype.numpy()).max)  # type: ignore[no-untyped-call]
-        return -max_value, max_value
-    is_unsigned = dtype in (ir.DataType.UINT4, ir.DataType.UINT8, ir.DataType.UINT16)
-    bits = dtype.bitwidth
-    return (0.0, 2.0**bits - 1) if is_unsigned else (-(2.0 ** (bits - 1)), 2.0 ** (bits - 1) - 1)
+    find_limits = ml_dtypes.finfo if dtype.is_floating_point() else ml_dtypes.iinfo
+    limits = find_limits(dtype.numpy())
+    return float(limits.min), float(limits.max)
 
 
 def convert_with_saturation(array: np.ndarray, dtype: ir.DataType) -> np.ndarray:

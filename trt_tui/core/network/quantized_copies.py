@@ -4,7 +4,6 @@ ONNX Runtime's quantizer leaves such copies between Q and DQ, and TensorRT reads
 do not change.
 """
 
-from collections.abc import Sequence
 from functools import cached_property
 
 import onnx_ir as ir
@@ -78,28 +77,23 @@ class _CopyRewriter:
             return False
         scale, zero_point = self._scale_by_value[quantized_value]
         inputs = [self._insert_dequantize(node, quantized_value, scale, zero_point), *node.inputs[1:]]
-        self._replace_node(node, inputs, scale, zero_point)
-        return True
-
-    def _replace_node(self, node: ir.Node, inputs: Sequence[ir.Value | None], scale: ir.Value,
-                      zero_point: ir.Value | None) -> None:
-        """Replaces a copy operator by one on floats and a QuantizeLinear that restores the quantized result."""
-        new_node = ir.Node("", node.op_type, list(inputs), list(node.attributes.values()), name=node.name,
+        new_node = ir.Node("", node.op_type, inputs, list(node.attributes.values()), name=node.name,
                            metadata_props=dict(node.metadata_props))
         new_node.meta.update(node.meta)
-        result, quantized_value = new_node.outputs[0], node.outputs[0]
-        result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), quantized_value.shape
-        result.name = self._fresh_names.make_unique_name(f"{quantized_value.name}__float")
+        result, copied_value = new_node.outputs[0], node.outputs[0]
+        result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), copied_value.shape
+        result.name = self._fresh_names.make_unique_name(f"{copied_value.name}__float")
         quantize = ir.Node("", "QuantizeLinear", [result, scale] if zero_point is None else [result, scale, zero_point],
-                           name=self._fresh_names.make_unique_name(f"{quantized_value.name}_QuantizeLinear"))
+                           name=self._fresh_names.make_unique_name(f"{copied_value.name}_QuantizeLinear"))
         new_value = quantize.outputs[0]
-        new_value.shape = quantized_value.shape
+        new_value.shape = copied_value.shape
         new_value.type = ir.TensorType(_find_zero_point_type(zero_point))
         self._graph.insert_before(node, [new_node, quantize])
         self._scale_by_value[new_value] = scale, zero_point
-        ir.convenience.replace_all_uses_with(quantized_value, new_value, replace_graph_outputs=True)
-        new_value.name, quantized_value.name = quantized_value.name, f"{quantized_value.name}__codes"
+        copied_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
+        new_value.name, copied_value.name = copied_value.name, f"{copied_value.name}__codes"
         self._graph.remove(node, safe=True)
+        return True
 
     def _insert_dequantize(self, node: ir.Node, quantized_value: ir.Value, scale: ir.Value,
                            zero_point: ir.Value | None) -> ir.Value:

@@ -243,11 +243,8 @@ class _StructureCheck:
             self._check_tensor(tensor, f"initializer {tensor.name or '(unnamed)'}")
         initializers = [tensor.name for tensor in graph.initializer]
         tensor_names = self._collect_initial_names(location, [value.name for value in graph.input], initializers, ())
-        for value in (*graph.input, *graph.output):
-            self._check_names_are_utf8(location, value.name)
-            self._check_type(value.type, value.name)
         _drop_unsupported_value_infos(graph.value_info)
-        for value in graph.value_info:
+        for value in (*graph.input, *graph.output, *graph.value_info):
             self._check_names_are_utf8(location, value.name)
             self._check_type(value.type, value.name)
         self._check_nodes(graph.node, tensor_names, outer_names, opsets, in_function=in_function)

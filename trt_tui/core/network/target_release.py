@@ -17,16 +17,15 @@ _MAX_PARTS = 4
 _MAX_PART = 10**6
 
 
-def _oldest_version(text: str) -> _Version:
+def _oldest_version(text: str, missing_part: int = 0) -> _Version:
     """Returns the oldest version that a text includes: "10.14" starts with 10.14.0.0."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:_MAX_PARTS])
-    return (*numbers, *(0,) * (_MAX_PARTS - len(numbers)))
+    return (*numbers, *(missing_part,) * (_MAX_PARTS - len(numbers)))
 
 
 def _newest_version(text: str) -> _Version:
     """Returns a version that no version is newer than which a text includes: "10.14" includes each 10.14.x.y."""
-    numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:_MAX_PARTS])
-    return (*numbers, *(_MAX_PART,) * (_MAX_PARTS - len(numbers)))
+    return _oldest_version(text, _MAX_PART)
 
 
 @dataclass(frozen=True)

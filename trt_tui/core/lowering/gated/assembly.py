@@ -178,8 +178,10 @@ def build_gated_graph(
         graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
                                                         kinds, extreme_tensors)
     return GatedGraph(
-        _build_model(emitter,
-                     graph_outputs), network, features, gates=inputs.gate_names(), scale_inputs=inputs.scale_names(),
+        _build_model(emitter, graph_outputs), network, features,
+        gates={group: {kind: value_name(value) for kind, value in gates.items()}
+               for group, gates in inputs.gates.items()},
+        scale_inputs={key: value_name(value) for key, value in inputs.scales.items()},
         weight_inputs=inputs.weight_inputs, factor_inputs=inputs.factor_input_names, compared_outputs={
             compared_tensor.name: f"compared/{compared_tensor.name}"
             for compared_tensor in compared_tensors

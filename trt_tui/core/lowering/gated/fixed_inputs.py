@@ -6,7 +6,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.naming import value_name
-from trt_tui.core.network.subgraphs import remove_unused_nodes
+from trt_tui.core.network.subgraphs import list_subgraphs, remove_unused_nodes
 
 
 def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
@@ -52,6 +52,5 @@ def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:
                 ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
             graph.remove(node)
             continue
-        for attribute in node.attributes.values():
-            if attribute.type == ir.AttributeType.GRAPH:
-                _select_branches(attribute.as_graph(), conditions)
+        for subgraph in list_subgraphs(node):
+            _select_branches(subgraph, conditions)

@@ -130,16 +130,6 @@ class GraphInputs:
         norm = self._norm_operators.get(group_name)
         return norm if norm is not None and not norm.no_rewrite_reason else None
 
-    def gate_names(self) -> dict[str, dict[str, str]]:
-        return {
-            group: {kind: value_name(value)
-                    for kind, value in gates.items()}
-            for group, gates in self.gates.items()
-        }
-
-    def scale_names(self) -> dict[tuple[str, str], str]:
-        return {key: value_name(value) for key, value in self.scales.items()}
-
 
 def _iterate_editable_constants(network: Network, group: FusionGroup,
                                 gated_groups: Container[str]) -> Iterator[WeightInput]:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.network.naming import value_name
-from trt_tui.core.network.subgraphs import list_values_read_by_node
+from trt_tui.core.network.subgraphs import list_subgraphs, list_values_read_by_node
 
 DEFAULT_PIECES = 6
 """The default number of pieces.
@@ -103,21 +103,14 @@ def _iterate_node_costs(gated_graph: GatedGraph, nodes: list[ir.Node]) -> Iterat
     network, counted_layers = gated_graph.network, set[str]()
     for node in nodes:
         cost = 0.0
-        for name in dict.fromkeys(layer.rpartition("#")[0] for layer in _iterate_nested_node_names(node)):
+        nested_nodes = (node, *(inner for graph in list_subgraphs(node) for inner in graph.all_nodes()))
+        for name in dict.fromkeys((inner.name or "").rpartition("#")[0] for inner in nested_nodes):
             if name not in counted_layers and network.has_layer(name):
                 counted_layers.add(name)
                 layer = network.get_layer(name)
                 elements = sum(_count_elements(network.shape(tensor)) for tensor in layer.outputs if tensor)
                 cost += (layer.macs or 0) + _MACS_PER_ELEMENT * elements + _MACS_PER_LAYER
         yield cost
-
-
-def _iterate_nested_node_names(node: ir.Node) -> Iterator[str]:
-    yield node.name or ""
-    for attr in node.attributes.values():
-        if attr.type == ir.AttributeType.GRAPH:
-            for inner in attr.as_graph():
-                yield from _iterate_nested_node_names(inner)
 
 
 def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> Iterator[float]:
