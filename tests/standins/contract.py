@@ -103,9 +103,9 @@ def told_of(backend: EngineBackend) -> object:
     """What an FP32 network is built with where no precision is told."""
     if backend.capabilities.strongly_typed:
         return None
-    from trt_tui.core.lowering.explicit_quantization import ExplicitQuantizationConstraints
+    from trt_tui.core.runner import LayerConstraints
 
-    return ExplicitQuantizationConstraints({}, {}, {}, frozenset(), ())
+    return LayerConstraints({}, {}, {}, frozenset())
 
 
 def test_an_fp32_engine_computes_what_onnx_runtime_does(runner: EngineRunner, network: Network) -> None:

@@ -13,7 +13,7 @@ that also had Q/DQ did not build.
 """
 
 from collections.abc import Mapping, Set
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from trt_tui.core.lowering.lowering_checks import (
     WEAK_PRECISIONS,
@@ -31,19 +31,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import LayerConstraints
 
 
-@dataclass(frozen=True)
-class ExplicitQuantizationConstraints(LayerConstraints):
-    """The layer constraints for a network with Q/DQ.
-
-    Attributes:
-        layer_names: Every layer of the network, to identify them among TensorRT's layers.
-    """
-
-    layer_names: tuple[str, ...]
-
-
 def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
-                                   ranges: Mapping[str, float]) -> tuple[TypedNetwork, ExplicitQuantizationConstraints]:
+                                   ranges: Mapping[str, float]) -> tuple[TypedNetwork, LayerConstraints]:
     """Lowers to a network with Q/DQ and the layer constraints beside it.
 
     Args:
@@ -79,9 +68,9 @@ def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
     if not flags:
         precisions.clear()  # all layers are FP32 without constraints
         output_types.clear()
-    names = tuple(layer.name for layer in network.layers)
     typed_network = replace(typed_network, notes=(*typed_network.notes, *weak_typing_notes(network, flags)))
-    return typed_network, ExplicitQuantizationConstraints(precisions, output_types, {}, frozenset(flags), names)
+    return typed_network, LayerConstraints(precisions, output_types, {}, frozenset(flags),
+                                           layer_names=tuple(layer.name for layer in network.layers))
 
 
 def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_inputs: Set[tuple[str, int]]) -> bool:

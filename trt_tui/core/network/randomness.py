@@ -30,11 +30,6 @@ def _is_active_dropout(node: ir.Node) -> bool:
     return training_input is not None and (constant is None or bool(constant.numpy().any()))
 
 
-def _random_sequence_key(node: ir.Node) -> tuple[str, ...]:
-    """Returns the operator and attributes of a random node, which determine its simulated random numbers."""
-    return node.op_type, *sorted(f"{name}={attribute.value}" for name, attribute in node.attributes.items())
-
-
 def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
     """Returns the notes for the user on nodes with random results: random numbers, random choices and active Dropout.
     """
@@ -49,7 +44,9 @@ def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
             f"Random numbers are drawn in {name_list_text(random_names, max_count=2)}: every simulated run gets the "
             "same numbers, so runs differ by precision only. An engine draws other numbers, and its values contain "
             "that noise: make them an input to measure engines.")
-        if len({_random_sequence_key(node) for node in random_nodes}) < len(random_nodes):
+        sequences = {(node.op_type, *sorted(f"{name}={attribute.value}" for name, attribute in node.attributes.items()))
+                     for node in random_nodes}
+        if len(sequences) < len(random_nodes):
             notes.append("Random operators with the same attributes get the same numbers, but differ in an engine: "
                          "give them different seeds.")
     if multinomial_names:

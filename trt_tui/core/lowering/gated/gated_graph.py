@@ -190,8 +190,9 @@ class GatedGraph:
             return cached[2]
         boundary_type = Precision.FILE if group_lowering.precision is Precision.FILE else group_lowering.boundary_type
         operand_type_read = group_lowering.operand_type
+        is_plain_fp32 = group.file_precision is None or group.file_precision.is_plain_fp32
         values = {
-            "fp32": _is_fp32_in_file(group) if boundary_type is Precision.FILE else boundary_type is Precision.FP32
+            "fp32": is_plain_fp32 if boundary_type is Precision.FILE else boundary_type is Precision.FP32
             and operand_type_read is None, "clean": inputs_are_rounded, "direct": inputs_are_rounded
             and operand_type_read is None, "operator": uses_norm_operator, "sums": _accumulates_in_fp16(group_lowering)
         }
@@ -265,10 +266,6 @@ class GatedGraph:
 
 def _accumulates_in_fp16(group_lowering: GroupLowering) -> bool:
     return group_lowering.precision is not Precision.FILE and group_lowering.accumulator is Precision.FP16
-
-
-def _is_fp32_in_file(group: FusionGroup) -> bool:
-    return group.file_precision is None or group.file_precision.is_plain_fp32
 
 
 def expand_mask_to_axes(mask: np.ndarray, axis_flags: Sequence[bool]) -> np.ndarray:
