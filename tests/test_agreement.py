@@ -31,8 +31,7 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     RepeatedBuild,
 )
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.schemas import mismatches
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
-from trt_tui.core.measure.bootstrap import ConfidenceInterval
+from trt_tui.core.measure.error_metrics import ConfidenceInterval
 from trt_tui.core.measure.results import Caveat, EngineResult, RunKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text

@@ -12,9 +12,8 @@ from hypothesis import strategies as st
 
 from tests import lowered, rtx
 from tests.networks.build import Builder, floats
-from trt_tui.core.engines.group_implementations import has_unrequested_precision
+from trt_tui.core.engines.group_implementations import build_preview, find_added_kernels, has_unrequested_precision
 from trt_tui.core.engines.inspector import read_layer_listing
-from trt_tui.core.engines.preview import build_preview, find_added_kernels
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.lowering_checks import quantizes_activations

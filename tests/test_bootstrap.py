@@ -6,19 +6,19 @@ import pytest
 
 from tests.measuring import errors_between
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.bootstrap import (
+from trt_tui.core.measure.error_metrics import (
     METRIC_RESAMPLE_COUNT,
     MIN_SAMPLES,
     RESAMPLE_COUNT,
     AccuracyIntervals,
     BootstrapSampler,
     ConfidenceInterval,
+    compute_error_sums_by_sample,
     compute_metric_interval,
     draw_resamples,
     percentile_interval,
     rate_interval,
 )
-from trt_tui.core.measure.error_metrics import compute_error_sums_by_sample
 from trt_tui.core.measure.results import Accuracy, OutputErrors
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.user_metric import Metric, MetricScorer

@@ -14,9 +14,8 @@ from trt_tui.backends import onnxruntime
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration import range_methods, tensor_collection
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
-from trt_tui.core.calibration.calibration import calibrate, select_ranges_for_type
+from trt_tui.core.calibration.calibration import StatsReducer, calibrate, collect_tensor_stats, select_ranges_for_type
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, Histogram, choose_amax
-from trt_tui.core.calibration.statistics import StatsReducer, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.network.model_outputs import add_outputs

@@ -16,7 +16,7 @@ from tests.networks.decoder import gelu
 from tests.networks.halves import divided_half, masked_half
 from tests.schemas import mismatches
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.statistics import collect_tensor_stats
+from trt_tui.core.calibration.calibration import collect_tensor_stats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.rulebook import find_boundary_type
 from trt_tui.core.measure.analysis import Analysis

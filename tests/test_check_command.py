@@ -17,7 +17,7 @@ from tests.driven import LIMIT_S, save_resnet
 from tests.networks.odd import conv_net
 from tests.schemas import mismatches
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
+from trt_tui.core.measure.target import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network

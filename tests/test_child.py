@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.driven import LIMIT_S, of, save_mlp, save_resnet
-from trt_tui.core.engines.preview import PreviewNetwork, PreviewRequest
+from trt_tui.core.engines.group_implementations import PreviewNetwork, PreviewRequest
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import client, engine_preview
 from trt_tui.jobs import events as ev

@@ -23,9 +23,8 @@ from tests.networks.odd import conv_net
 from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
 from trt_tui.cluster.cluster import ClusterSpec, ClusterWorkerPool
-from trt_tui.core.calibration.calibration import Calibration, calibrate
-from trt_tui.core.calibration.statistics import collect_tensor_stats
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.calibration.calibration import Calibration, calibrate, collect_tensor_stats
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.results import Accuracy

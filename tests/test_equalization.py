@@ -24,8 +24,7 @@ from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.measure.zero_cost_kind import JudgedMeasurement, ProposalContext, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import (
     EqualizationKind,

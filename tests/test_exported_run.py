@@ -19,8 +19,7 @@ from trt_tui.backends import onnxruntime_exported
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -21,8 +21,7 @@ from trt_tui.core.measure.fp16_range import Fp16RangeState, find_worst_overflows
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

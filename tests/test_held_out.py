@@ -11,7 +11,7 @@ from tests import networks
 from tests.driven import DrivenWorker, of, save_mlp, values
 from trt_tui.core.data.samples import choose_held_out_feeds, find_shared_feeds, load_samples
 from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
-from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
+from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

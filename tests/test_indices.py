@@ -11,8 +11,7 @@ from onnx import TensorProto
 from tests import networks
 from tests.driven import LocalSession
 from tests.refusals import refused
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.keep_rules import (

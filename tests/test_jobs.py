@@ -17,7 +17,12 @@ from tests.driven import DrivenWorker, of, save_mlp, values
 from tests.test_child import in_time
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.engines.preview import Preview, PreviewRefusal, PreviewRequest, choose_compute_capability
+from trt_tui.core.engines.group_implementations import (
+    Preview,
+    PreviewRefusal,
+    PreviewRequest,
+    choose_compute_capability,
+)
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.magnitudes import _MagnitudeSession

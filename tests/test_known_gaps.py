@@ -8,8 +8,7 @@ from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors, RepeatedBuild
 from trt_tui.core.measure.simulation_limits import GAP_PATTERNS, find_known_gap_caveats
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -97,7 +96,7 @@ def test_ordinary_layers_have_no_known_gap(opened):
 
 def accuracy(sqnr_db: float, *caveats) -> Accuracy:
     """An accuracy whose interval is far on one side of the bounds used here."""
-    from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+    from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 
     between = {"sqnr": ConfidenceInterval(sqnr_db - 0.1, sqnr_db + 0.1)}
     return Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db=sqnr_db))}, samples=32, total=32,

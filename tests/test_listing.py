@@ -19,9 +19,7 @@ from tests import networks, rtx
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
 from trt_tui.backends.tensorrt.build import RtxEngineLayerLister
-from trt_tui.core.engines.group_implementations import find_group_implementations, has_unrequested_precision
-from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report, read_layer_listing
-from trt_tui.core.engines.preview import (
+from trt_tui.core.engines.group_implementations import (
     BARRIER_SPLITS,
     BREAKS_MHA,
     STANDALONE_QDQ,
@@ -31,11 +29,14 @@ from trt_tui.core.engines.preview import (
     build_preview,
     choose_compute_capability,
     find_added_kernels,
+    find_group_implementations,
     find_groups_splitting_mha,
     find_possibly_ineffective_groups,
     find_split_attention_groups,
+    has_unrequested_precision,
     is_same_engine,
 )
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, build_engine_report, read_layer_listing
 from trt_tui.core.exporters.onnx import split_off_weights
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig

@@ -8,8 +8,7 @@ import pytest
 
 from tests.networks import halves, quiet_session
 from tests.refusals import refused
-from trt_tui.core.calibration.calibration import calibrate
-from trt_tui.core.calibration.statistics import collect_tensor_stats
+from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import find_first_non_finite_value
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.network.network import open_network

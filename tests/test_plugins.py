@@ -18,7 +18,7 @@ from tests.driven import DrivenWorker, values
 from tests.refusals import refused
 from trt_tui.backends.tensorrt.failures import translate_parser_errors
 from trt_tui.backends.tensorrt.plugins import load_plugins
-from trt_tui.core.engines.preview import PreviewNetwork, PreviewRequest
+from trt_tui.core.engines.group_implementations import PreviewNetwork, PreviewRequest
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.judged_outputs import (
     find_judged_inner_tensors,
@@ -26,8 +26,7 @@ from trt_tui.core.measure.judged_outputs import (
     select_judged_outputs,
     unjudged_output_notes,
 )
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import add_outputs
 from trt_tui.core.network.network import open_network

@@ -13,7 +13,7 @@ from tests import networks
 from tests.local import model_bytes
 from tests.screen import answered, opened, press
 from trt_tui.core.calibration.cache import read_calibration_cache
-from trt_tui.core.calibration.statistics import StatsReducer
+from trt_tui.core.calibration.calibration import StatsReducer
 from trt_tui.core.calibration.user_ranges import (
     find_named_tensors,
     is_data_dependent,
@@ -21,8 +21,7 @@ from trt_tui.core.calibration.user_ranges import (
     resolve_amax_text,
 )
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import judge_accuracy
+from trt_tui.core.measure.target import judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles

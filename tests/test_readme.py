@@ -23,10 +23,10 @@ from trt_tui.cli.main import main
 from trt_tui.cli.usage import refuse_ineffective_options
 from trt_tui.core.builder_options import builder_option_specs
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.engines import fallback_ladder, preview
+from trt_tui.core.engines import fallback_ladder, group_implementations
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.guards import guards
-from trt_tui.core.measure import bootstrap, sample_dependence, stages, target, target_outcome
+from trt_tui.core.measure import error_metrics, sample_dependence, stages, target
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.simulation_limits import GAP_PATTERNS
 from trt_tui.core.moves.keep_rules import KEEP_RULES
@@ -304,7 +304,8 @@ def test_lists_of_names_are_those_of_the_program():
 
 def test_the_marks_of_previews_are_those_of_the_program():
     marks = find_names("trt_tui/backends/README.md", "text")
-    assert {preview.NO_EFFECT, preview.BREAKS_MHA, preview.STANDALONE_QDQ} <= {*marks}
+    assert {group_implementations.NO_EFFECT, group_implementations.BREAKS_MHA,
+            group_implementations.STANDALONE_QDQ} <= {*marks}
 
 
 def test_the_build_attempts_have_the_titles_of_reports():
@@ -313,17 +314,17 @@ def test_the_build_attempts_have_the_titles_of_reports():
 
 
 @pytest.mark.parametrize(("page", "sentence", "value"), [
-    ("README.md", "needs at least {} samples", bootstrap.MIN_SAMPLES),
+    ("README.md", "needs at least {} samples", error_metrics.MIN_SAMPLES),
     (WORKFLOW, "at most {} dB larger than that of the config", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
     ("README.md", "because fewer than {} samples calibrate", guards.MIN_CALIBRATION_SAMPLES),
     ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
     ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
-    (MEASURE, "if at least {} samples were measured", bootstrap.MIN_SAMPLES),
-    (MEASURE, "with certainty from {} samples on", target_outcome.MIN_SAMPLES_OF_MAXIMUM),
+    (MEASURE, "if at least {} samples were measured", error_metrics.MIN_SAMPLES),
+    (MEASURE, "with certainty from {} samples on", target.MIN_SAMPLES_OF_MAXIMUM),
     (MEASURE, "less than {} dB of its energy", sample_dependence.MAX_REPEAT_ERROR_DB),
-    (MEASURE, "with {} calls of the metric", bootstrap.METRIC_RESAMPLE_COUNT),
+    (MEASURE, "with {} calls of the metric", error_metrics.METRIC_RESAMPLE_COUNT),
 ])
 def test_a_sentence_has_the_value_of_the_program(page, sentence, value):
     assert sentence.format(f"{value:g}") in " ".join(PAGES[page].split())

@@ -6,7 +6,7 @@ import pytest
 
 from tests import networks
 from tests.schemas import mismatches
-from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.results import (
     Accuracy,
     ConfigResults,

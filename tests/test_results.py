@@ -12,7 +12,7 @@ from trt_tui.core.measure.results import (
     ErrorShare,
     RunKind,
 )
-from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
+from trt_tui.core.measure.target import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

@@ -11,7 +11,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from trt_tui import demo
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.bootstrap import pair_each_sample_with_another
+from trt_tui.core.measure.error_metrics import pair_each_sample_with_another
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput
 from trt_tui.core.measure.sample_dependence import measure_sample_dependence
 from trt_tui.core.measure.user_metric import SHUFFLED, MetricScorer

@@ -9,7 +9,7 @@ import pytest
 
 from tests.refusals import refused
 from trt_tui.core.measure.group_sweep import GroupSensitivity
-from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.measure.target import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite

@@ -17,12 +17,11 @@ from tests import networks
 from tests.driven import LIMIT_S, DrivenWorker, of, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.fallback_ladder import BuildError
-from trt_tui.core.engines.group_implementations import GroupImplementation
-from trt_tui.core.engines.preview import Kernel, Preview
+from trt_tui.core.engines.group_implementations import GroupImplementation, Kernel, Preview
 from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.bootstrap import METRIC_RESAMPLE_COUNT
+from trt_tui.core.measure.error_metrics import METRIC_RESAMPLE_COUNT
 from trt_tui.core.measure.results import (
     MARKED,
     UNFUSED,
@@ -34,8 +33,7 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     RunKind,
 )
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
+from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult, parse_target
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules

@@ -16,8 +16,7 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ErrorShare
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import check_targets
+from trt_tui.core.measure.target import check_targets, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

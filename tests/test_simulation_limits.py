@@ -11,8 +11,7 @@ from tests.networks import Builder, floats
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.measure.simulation_limits import find_unsimulated_layer_caveats
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import Outcome, judge_accuracy
+from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev

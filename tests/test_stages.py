@@ -18,8 +18,7 @@ from tests.schemas import mismatches
 from tests.test_references import QUICK, results, rows
 from trt_tui.backends import cuda, registry
 from trt_tui.backends.cuda import CudaDevice
-from trt_tui.core.engines.group_implementations import GroupImplementation
-from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal
+from trt_tui.core.engines.group_implementations import GroupImplementation, Kernel, Preview, PreviewRefusal
 from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors, Run, RunKind
 from trt_tui.core.measure.stages import (

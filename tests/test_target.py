@@ -6,11 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from tests.refusals import refused
-from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, AxisSlice, JudgedOutput
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
-from trt_tui.core.measure.target import choose_default_target, parse_target
-from trt_tui.core.measure.target_outcome import check_targets
+from trt_tui.core.measure.target import check_targets, choose_default_target, parse_target
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.errors import InputError
 

@@ -5,10 +5,9 @@ from dataclasses import replace
 
 import pytest
 
-from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
+from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.results import Accuracy, Caveat, ErrorMetrics, OutputErrors
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import MIN_SAMPLES_OF_MAXIMUM, check_targets, judge_accuracy
+from trt_tui.core.measure.target import MIN_SAMPLES_OF_MAXIMUM, check_targets, judge_accuracy, parse_target
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 
 OVERFLOW = Caveat("overflow", "conv overflows FP16 with 70000", fails_run=True)

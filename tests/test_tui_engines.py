@@ -10,9 +10,14 @@ import pytest
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import formatting
-from trt_tui.core.engines.group_implementations import GroupImplementation
+from trt_tui.core.engines.group_implementations import (
+    BarrierEffect,
+    GroupImplementation,
+    Kernel,
+    Preview,
+    PreviewRefusal,
+)
 from trt_tui.core.engines.inspector import COMPUTE
-from trt_tui.core.engines.preview import BarrierEffect, Kernel, Preview, PreviewRefusal
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import FP32_ENGINE, EngineErrors, EngineResult, ErrorMetrics, GroupErrors, RunKind
 from trt_tui.core.network.hierarchy import GroupRow, Scope

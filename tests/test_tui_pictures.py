@@ -8,7 +8,7 @@ import pytest
 
 from tests import local
 from tests.screen import opened, press
-from trt_tui.core.calibration.statistics import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
+from trt_tui.core.calibration.calibration import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
 from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.pareto import pareto_front

@@ -11,9 +11,9 @@ from tests import screen
 from tests.driven import LocalSession, save_resnet
 from tests.local import H200
 from tests.screen import LARGE, SMALL, answered, press, settle, status, title
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.results import ExportedRun, RunKind
-from trt_tui.core.measure.target_outcome import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
+from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome

@@ -10,10 +10,10 @@ from rich.color import Color, ColorSystem
 
 from tests import local
 from tests.measuring import verdict
-from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
-from trt_tui.core.measure.bootstrap import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
+from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,

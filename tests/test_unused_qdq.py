@@ -16,9 +16,15 @@ import pytest
 from tests import local, networks, rtx
 from tests.driven import DrivenWorker, of
 from tests.screen import LARGE, answered, opened, settle, status
-from trt_tui.core.engines.group_implementations import GroupImplementation
+from trt_tui.core.engines.group_implementations import (
+    GroupImplementation,
+    Kernel,
+    Preview,
+    PreviewRefusal,
+    build_preview,
+    find_added_kernels,
+)
 from trt_tui.core.engines.inspector import read_layer_listing
-from trt_tui.core.engines.preview import Kernel, Preview, PreviewRefusal, build_preview, find_added_kernels
 from trt_tui.core.exporters.preview_report import config_preview_sections, preview_record, preview_summary_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors

@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 
 from tests.driven import DrivenWorker, of, save_resnet, values
-from trt_tui.core.engines.preview import Kernel, Preview
+from trt_tui.core.engines.group_implementations import Kernel, Preview
 from trt_tui.core.measure.results import Accuracy
-from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.measure.target import TargetResult
 from trt_tui.core.measure.zero_cost_kind import ConfigProposal, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
 from trt_tui.core.moves.config import PrecisionConfig

@@ -19,8 +19,7 @@ import onnx_ir as ir
 
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.registry import find_installed_version, get_simulation_backend
-from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.calibration.calibration import Calibration, TensorStats
 from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import (

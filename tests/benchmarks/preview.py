@@ -21,7 +21,7 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.benchmarks import measure
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.exporters.preview_report import group_precision_text
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision

@@ -39,8 +39,7 @@ from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import Accuracy, GroupErrors
-from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_outcome import TargetResult, check_targets
+from trt_tui.core.measure.target import Target, TargetResult, check_targets
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -10,7 +10,7 @@ from trt_tui.cli.streams import print_messages, print_table
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.engine_agreement import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults, RunKind
-from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline

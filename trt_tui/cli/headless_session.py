@@ -16,8 +16,8 @@ from trt_tui.cli.interrupts import defer_interrupts
 from trt_tui.cli.progress import ProgressLine
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.engines.fallback_ladder import NoEngineError
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.engines.inspector import EngineReport
-from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig

@@ -7,9 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
-from trt_tui.core.calibration.calibration import Calibration, calibrate, override_ranges
+from trt_tui.core.calibration.calibration import (
+    Calibration,
+    DominantChannels,
+    TensorStats,
+    calibrate,
+    collect_tensor_stats,
+    override_ranges,
+)
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
-from trt_tui.core.calibration.statistics import DominantChannels, TensorStats, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
 from trt_tui.core.exporters.precision_json import config_calibration_cache_text

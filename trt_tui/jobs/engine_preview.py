@@ -13,7 +13,7 @@ from typing import Any
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.registry import find_installed_version
 from trt_tui.core.calibration.calibration import ranges_comparison_key
-from trt_tui.core.engines.preview import (
+from trt_tui.core.engines.group_implementations import (
     BarrierEffect,
     Preview,
     PreviewNetwork,

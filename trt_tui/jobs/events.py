@@ -11,8 +11,8 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.engines.inspector import EngineReport
-from trt_tui.core.engines.preview import Preview
 from trt_tui.core.guards.guard import GuardFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference, TensorSummary
 from trt_tui.core.measure.judged_outputs import JudgedOutput
@@ -31,7 +31,7 @@ from trt_tui.core.measure.results import (
     RunKind,
     RunResult,
 )
-from trt_tui.core.measure.target_outcome import HeldOutResult, TargetOutcome
+from trt_tui.core.measure.target import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import LoadedConfig

@@ -19,8 +19,7 @@ from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.backends.tensorrt.build import RtxEngineLayerLister
 from trt_tui.core.engines.builder_warnings import list_known_warnings
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, find_groups_in_message, join_lines
-from trt_tui.core.engines.inspector import read_layer_listing
-from trt_tui.core.engines.preview import (
+from trt_tui.core.engines.group_implementations import (
     Preview,
     PreviewNetwork,
     PreviewRefusal,
@@ -28,6 +27,7 @@ from trt_tui.core.engines.preview import (
     build_preview,
     choose_compute_capability,
 )
+from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.exporters.onnx import split_off_weights
 from trt_tui.core.lowering.lowering_checks import find_min_compute_capability, refuse_unsupported_precisions
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model

@@ -19,7 +19,7 @@ from trt_tui.core.calibration.calibration import Calibration, select_ranges_for_
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES, JudgedFeeds
 from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.engine_agreement import ACCUMULATION_GAP_DB, find_engine_divergence, sqnr_gap_of_engine_db
 from trt_tui.core.measure.group_sweep import GroupSensitivity, sensitivity_from_sweep
@@ -34,15 +34,16 @@ from trt_tui.core.measure.results import (
     ExportedRun,
     GroupErrors,
 )
-from trt_tui.core.measure.target import Target, parse_target
-from trt_tui.core.measure.target_outcome import (
+from trt_tui.core.measure.target import (
     HeldOutResult,
     HeldOutValue,
     Outcome,
+    Target,
     TargetOutcome,
     TargetResult,
     check_targets,
     judge_accuracy,
+    parse_target,
 )
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval, remove_unused_qdq
 from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind

@@ -12,7 +12,7 @@ from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_met
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain

@@ -19,7 +19,7 @@ from trt_tui.core.measure.results import (
     V,
 )
 from trt_tui.core.measure.stages import StageResult
-from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
+from trt_tui.core.measure.target import Outcome, TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.formatting import EXPORTED, EXPORTED_NETWORK, SIMULATED_MARK
 from trt_tui.jobs import events as ev

@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from trt_tui.core.measure.target import parse_target
-from trt_tui.core.measure.target_outcome import HeldOutResult, Outcome
+from trt_tui.core.measure.target import HeldOutResult, Outcome, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline

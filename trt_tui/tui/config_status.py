@@ -5,8 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 
 from trt_tui.core.measure.results import Accuracy, ExportedRun, RunKind, on_common_samples
-from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target import Target, TargetOutcome
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig, PrecisionMove, RangeMove, find_network_range_method
 from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.precision import Precision

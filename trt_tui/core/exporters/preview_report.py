@@ -4,8 +4,12 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
-from trt_tui.core.engines.preview import STANDALONE_QDQ, Preview
+from trt_tui.core.engines.group_implementations import (
+    STANDALONE_QDQ,
+    GroupImplementation,
+    Preview,
+    has_unrequested_precision,
+)
 from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles

@@ -24,7 +24,7 @@ from trt_tui.core.guards.guard import (
     require,
 )
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.target_outcome import judge_accuracy
+from trt_tui.core.measure.target import judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

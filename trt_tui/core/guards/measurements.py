@@ -6,8 +6,7 @@ from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.calibration import calibrate
-from trt_tui.core.calibration.statistics import collect_tensor_stats
+from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress
 from trt_tui.core.data.samples import Samples, can_mix_samples
 from trt_tui.core.data.shapes import first_dimension

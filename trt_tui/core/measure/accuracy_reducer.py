@@ -11,8 +11,13 @@ from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
 from trt_tui.core.measure import error_metrics
-from trt_tui.core.measure.bootstrap import AccuracyIntervals, BootstrapSampler
-from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, flatten_each_sample
+from trt_tui.core.measure.error_metrics import (
+    AccuracyIntervals,
+    BootstrapSampler,
+    ErrorMetrics,
+    ErrorSums,
+    flatten_each_sample,
+)
 from trt_tui.core.measure.failed_runs import FailedRunOutputs
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
 from trt_tui.core.measure.masks import find_unmasked_elements

@@ -87,7 +87,7 @@ def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], sample
                          ) -> dict[str, list[ValueRange]]:
     """Measures the tensors that the layers of groups compute, by group name, in one pass over the samples.
 
-    The arguments are those of `trt_tui.core.calibration.statistics.collect_tensor_stats`.
+    The arguments are those of `trt_tui.core.calibration.calibration.collect_tensor_stats`.
     """
     layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
     collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}

@@ -13,7 +13,7 @@ import statistics
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors, ResultKind
 from trt_tui.core.network.layers import FusionGroup

@@ -5,9 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
-from trt_tui.core.engines.group_implementations import GroupImplementation, has_unrequested_precision
+from trt_tui.core.engines.group_implementations import (
+    GroupImplementation,
+    Kernel,
+    Preview,
+    find_added_kernels,
+    has_unrequested_precision,
+    list_kernels,
+)
 from trt_tui.core.engines.inspector import QDQ
-from trt_tui.core.engines.preview import Kernel, Preview, find_added_kernels, list_kernels
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import (

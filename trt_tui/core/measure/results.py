@@ -14,11 +14,9 @@ from typing import Generic, TypeVar
 
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.engines.fallback_ladder import BuildAttempt, NoEngineError, join_lines
-from trt_tui.core.engines.group_implementations import GroupImplementation
+from trt_tui.core.engines.group_implementations import GroupImplementation, Preview
 from trt_tui.core.engines.inspector import EngineReport
-from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.bootstrap import MIN_SAMPLES, AccuracyIntervals
-from trt_tui.core.measure.error_metrics import ErrorMetric, ErrorMetrics
+from trt_tui.core.measure.error_metrics import MIN_SAMPLES, AccuracyIntervals, ErrorMetric, ErrorMetrics
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError

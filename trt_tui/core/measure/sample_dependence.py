@@ -15,8 +15,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.measure.bootstrap import pair_each_sample_with_another
-from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, flatten_each_sample
+from trt_tui.core.measure.error_metrics import (
+    ErrorMetrics,
+    ErrorSums,
+    flatten_each_sample,
+    pair_each_sample_with_another,
+)
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
 from trt_tui.core.measure.masks import find_unmasked_elements
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors

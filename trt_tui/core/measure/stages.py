@@ -14,8 +14,7 @@ from trt_tui.core.data.array_files import PICKLE_SUFFIXES
 from trt_tui.core.data.tensor_files import DUMP_FORMATS, DUMP_SUFFIXES, split_dump_spec
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.results import Accuracy, EngineResult, ResultKind, Run, RunKind, RunResult
-from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_outcome import judge_accuracy
+from trt_tui.core.measure.target import Target, judge_accuracy
 from trt_tui.errors import InputError
 from trt_tui.formatting import RUN_TITLES, add_decibel_unit, decibels_text, number_text
 

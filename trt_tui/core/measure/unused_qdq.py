@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.group_implementations import GroupImplementation, Preview, is_unrequested_precision
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline

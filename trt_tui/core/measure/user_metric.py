@@ -12,7 +12,7 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import UserFunction, split_script_spec
-from trt_tui.core.measure.bootstrap import (
+from trt_tui.core.measure.error_metrics import (
     METRIC_RESAMPLE_COUNT,
     MIN_SAMPLES,
     AccuracyIntervals,
@@ -190,7 +190,7 @@ class MetricScorer:
         """Yields the metric and its parts on each bootstrap draw of the samples; {} for a draw on which the metric
         fails.
 
-        If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.bootstrap`.
+        If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.error_metrics`.
         """
         joined_outputs, labels = self._join_outputs_and_labels(feed_outputs, feed_indices)
         sample_count = self._count_samples_if_separable(joined_outputs, labels, feed_indices)

@@ -6,9 +6,14 @@ from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
-from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.bootstrap import CONFIDENCE, AccuracyIntervals, ConfidenceInterval
-from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
+from trt_tui.core.engines.group_implementations import Preview
+from trt_tui.core.measure.error_metrics import (
+    CONFIDENCE,
+    ERROR_METRICS,
+    AccuracyIntervals,
+    ConfidenceInterval,
+    ErrorMetrics,
+)
 from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
@@ -24,7 +29,7 @@ from trt_tui.core.measure.results import (
     RunResult,
 )
 from trt_tui.core.measure.stages import StageResult
-from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.measure.unused_qdq import unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline

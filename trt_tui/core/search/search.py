@@ -26,7 +26,7 @@ from itertools import combinations
 from typing import TypeAlias, TypeVar
 
 from trt_tui.core.measure.group_sweep import GroupSensitivity
-from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.measure.target import TargetResult
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.precision import Precision, precision_rank

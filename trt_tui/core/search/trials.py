@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.measure.target_outcome import TargetResult
+from trt_tui.core.measure.target import TargetResult
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.formatting import counted_noun_text

@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.bootstrap import CONFIDENCE, ConfidenceInterval
+from trt_tui.core.measure.error_metrics import CONFIDENCE, ConfidenceInterval
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.target import Target
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow

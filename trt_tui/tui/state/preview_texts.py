@@ -3,8 +3,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
-from trt_tui.core.engines.preview import BARRIER_SPLITS, BREAKS_MHA, NO_EFFECT, STANDALONE_QDQ, Preview
+from trt_tui.core.engines.group_implementations import (
+    BARRIER_SPLITS,
+    BREAKS_MHA,
+    NO_EFFECT,
+    STANDALONE_QDQ,
+    GroupImplementation,
+    Preview,
+    is_unrequested_precision,
+)
 from trt_tui.core.exporters.preview_report import groups_in_kernel_text
 from trt_tui.core.measure.unused_qdq import find_unused_quantization_of_group
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig

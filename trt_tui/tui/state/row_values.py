@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property, partial
 
-from trt_tui.core.engines.group_implementations import GroupImplementation, is_unrequested_precision
-from trt_tui.core.engines.preview import Preview
+from trt_tui.core.engines.group_implementations import GroupImplementation, Preview, is_unrequested_precision
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.moves.config import (
     BarrierMove,

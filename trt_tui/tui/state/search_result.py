@@ -5,8 +5,7 @@ from dataclasses import dataclass, replace
 
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import Accuracy, RunKind
-from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.target_outcome import Outcome, TargetOutcome
+from trt_tui.core.measure.target import Outcome, Target, TargetOutcome
 from trt_tui.core.moves.config import (
     ConfigDifference,
     PrecisionConfig,

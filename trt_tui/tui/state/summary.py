@@ -9,7 +9,7 @@ from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unu
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import Accuracy, ExportedRun, RunKind
-from trt_tui.core.measure.target_outcome import TargetOutcome
+from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,

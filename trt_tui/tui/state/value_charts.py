@@ -2,7 +2,7 @@
 
 import math
 
-from trt_tui.core.calibration.statistics import DominantChannels, TensorStats
+from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.formatting import number_text, percent_text
