@@ -31,8 +31,8 @@ from trt_tui.core.measure.dump_comparison import (
     measure_tensor_difference,
     sort_in_network_order,
 )
-from trt_tui.core.measure.reference import DumpIterations
 from trt_tui.core.measure.results import Run, RunKind
+from trt_tui.core.measure.run_sources import DumpIterations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import SmoothQuantMove

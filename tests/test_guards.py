@@ -20,9 +20,10 @@ from trt_tui.core.calibration.cache import (
 )
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.guards.guard import (
+from trt_tui.core.guards.guards import (
     CACHE_SOURCE,
     CONFIG_SOURCE,
+    GUARDS,
     MEASURED_SOURCE,
     CalibrationConvergencePoint,
     ClippedShare,
@@ -31,8 +32,10 @@ from trt_tui.core.guards.guard import (
     LabelClassFacts,
     RangeFacts,
     UnfitLabels,
+    find_scaled_inputs,
+    measure_float_work_share,
+    run_guards,
 )
-from trt_tui.core.guards.guards import GUARDS, find_scaled_inputs, measure_float_work_share, run_guards
 from trt_tui.core.guards.measurements import (
     count_samples_by_label_class,
     count_samples_if_all_equal,

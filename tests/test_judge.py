@@ -13,10 +13,10 @@ from trt_tui.core.measure.judged_outputs import (
     INTEGER_KIND,
     AxisSlice,
     JudgedOutput,
+    find_unmasked_elements,
     select_judged_outputs,
     take_judged_slice,
 )
-from trt_tui.core.measure.masks import find_unmasked_elements
 from trt_tui.errors import InputError
 
 

@@ -17,8 +17,8 @@ from tests.schemas import mismatches
 from trt_tui.core.data import tensor_files
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.tensor_files import Base64Array, open_dump
-from trt_tui.core.measure.reference import DumpRun, open_file_run
 from trt_tui.core.measure.results import Run, RunKind
+from trt_tui.core.measure.run_sources import DumpRun, open_file_run
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 from trt_tui.files import lazy_json

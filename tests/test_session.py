@@ -15,7 +15,7 @@ from tests.schemas import mismatches
 from trt_tui.cli.main import main
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import TensorStats
-from trt_tui.core.guards.guard import FloatWorkShare
+from trt_tui.core.guards.guards import FloatWorkShare
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove

@@ -14,7 +14,6 @@ from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
 from trt_tui.core.measure import causes
 from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
-from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
     ConfigResults,
@@ -24,6 +23,7 @@ from trt_tui.core.measure.results import (
     OutputErrors,
     RunKind,
 )
+from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, count_config_differences
 from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow

@@ -39,15 +39,15 @@ from trt_tui.core.data.userscript import list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult, RoundedReference
 from trt_tui.core.measure.judged_outputs import JudgedOutput, find_unjudged_outputs, select_judged_outputs
-from trt_tui.core.measure.reference import (
+from trt_tui.core.measure.results import EngineResult, Run, RunKind
+from trt_tui.core.measure.run_sources import (
+    IndexedRunSource,
     NetworkRun,
     find_reproduction_failure,
     is_network_file,
     open_file_run,
     select_outputs_in_reference,
 )
-from trt_tui.core.measure.results import EngineResult, Run, RunKind
-from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from trt_tui.core.guards.guard import warning_lines, warning_record
-from trt_tui.core.guards.guards import run_guards
+from trt_tui.core.guards.guards import run_guards, warning_lines, warning_record
 from trt_tui.core.report.document import Section, Table, report_markdown
 from trt_tui.formatting import NOT_MEASURED
 from trt_tui.session.session import Session

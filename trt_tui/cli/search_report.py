@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trt_tui import formatting
-from trt_tui.core.guards.guard import warning_lines
+from trt_tui.core.guards.guards import warning_lines
 from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.results import EngineResult, RunKind
 from trt_tui.core.measure.user_metric import metric_part_rows

@@ -23,7 +23,7 @@ from trt_tui.core.measure.group_sweep import (
     error_share_from_sweep,
     measure_accuracy_per_raised_group,
 )
-from trt_tui.core.measure.masks import find_common_mask_name
+from trt_tui.core.measure.judged_outputs import find_common_mask_name
 from trt_tui.core.measure.results import FP32_ENGINE, Accuracy, ErrorShare, GroupErrors, RunKind
 from trt_tui.core.measure.sweep_plan import MAX_SHOWN_HALF_WIDTH
 from trt_tui.core.moves.config import PrecisionConfig

@@ -62,7 +62,6 @@ from trt_tui.core.measure.engine_errors import (
 )
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.reference import no_common_tensors_error
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     MARKED,
@@ -77,7 +76,7 @@ from trt_tui.core.measure.results import (
     RunKind,
     failed_build_result,
 )
-from trt_tui.core.measure.run_sources import IndexedRunSource
+from trt_tui.core.measure.run_sources import IndexedRunSource, no_common_tensors_error
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.known_defects import known_defect_warnings
 from trt_tui.core.network.layers import Layer

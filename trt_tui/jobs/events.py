@@ -13,10 +13,9 @@ from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.engines.inspector import EngineReport
-from trt_tui.core.guards.guard import GuardFacts
+from trt_tui.core.guards.guards import GuardFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference, TensorSummary
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     MAX_RECENT_RESULTS,
     Accuracy,
@@ -31,6 +30,7 @@ from trt_tui.core.measure.results import (
     RunKind,
     RunResult,
 )
+from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.target import HeldOutResult, TargetOutcome
 from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove

@@ -10,7 +10,7 @@ from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason
 from trt_tui.core.measure.judged_outputs import unjudged_output_notes
-from trt_tui.core.measure.reference import collect_reference_info, reference_notes
+from trt_tui.core.measure.run_sources import collect_reference_info, reference_notes
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.execution import translate_steps
-from trt_tui.core.guards.guard import (
+from trt_tui.core.guards.guards import (
     CalibrationConvergencePoint,
     ClippedShare,
     GuardFacts,
     LabelClassFacts,
     UnfitLabels,
+    find_scaled_inputs,
 )
-from trt_tui.core.guards.guards import find_scaled_inputs
 from trt_tui.core.guards.measurements import (
     MAX_CLASSES,
     MAX_COMPARED_SAMPLES,

@@ -31,15 +31,16 @@ from trt_tui.core.measure.dump_comparison import (
     summarize_tensor,
 )
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
-from trt_tui.core.measure.reference import (
+from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
+from trt_tui.core.measure.run_sources import (
     DumpIterations,
     DumpRun,
+    IterableRunSource,
+    RecordedRun,
     check_dump_shape,
     no_common_tensors_error,
     open_file_run,
 )
-from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
-from trt_tui.core.measure.run_sources import IterableRunSource, RecordedRun
 from trt_tui.core.measure.stability import STABILITY, StabilityReport, batch_difference_text, measure_output_spreads
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, STAGES, InputDifference, StageResult, compare_input_over_feeds
 from trt_tui.core.moves.config import PrecisionConfig

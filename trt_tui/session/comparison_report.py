@@ -7,7 +7,7 @@ from typing import NamedTuple
 from trt_tui import formatting
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
-from trt_tui.core.guards.guard import warning_lines
+from trt_tui.core.guards.guards import warning_lines
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trt_tui import __version__
-from trt_tui.core.guards.guard import warning_record
+from trt_tui.core.guards.guards import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.results import Accuracy, ConfigResults, RunKind, on_common_samples
 from trt_tui.core.measure.stability import STABILITY

@@ -14,7 +14,7 @@ from pathlib import Path
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
-from trt_tui.core.guards.guard import GuardFacts
+from trt_tui.core.guards.guards import GuardFacts
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.layers import NetworkOutline

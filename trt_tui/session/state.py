@@ -10,12 +10,18 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.engines.group_implementations import PreviewRefusal
-from trt_tui.core.guards.guard import FloatWorkShare, GuardFacts, GuardWarning
-from trt_tui.core.guards.guards import collect_guard_warnings, fp32_miss_text, measure_float_work_share
+from trt_tui.core.guards.guards import (
+    FloatWorkShare,
+    GuardFacts,
+    GuardWarning,
+    collect_guard_warnings,
+    fp32_miss_text,
+    measure_float_work_share,
+)
 from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.reference import is_network_file
 from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind
+from trt_tui.core.measure.run_sources import is_network_file
 from trt_tui.core.measure.target import Target, TargetOutcome, choose_default_target, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.keep_rules import apply_default_keep_rules

@@ -10,8 +10,14 @@ from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress
 from trt_tui.core.data.samples import Samples, can_mix_samples
 from trt_tui.core.data.shapes import first_dimension
-from trt_tui.core.guards.guard import GuardFacts, InputStats, LabelClassFacts, UnfitLabels
-from trt_tui.core.guards.guards import MAX_RANGE_RATIO, is_range_mismatched
+from trt_tui.core.guards.guards import (
+    MAX_RANGE_RATIO,
+    GuardFacts,
+    InputStats,
+    LabelClassFacts,
+    UnfitLabels,
+    is_range_mismatched,
+)
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorSums, flatten_each_sample
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, take_judged_slice

@@ -13,8 +13,7 @@ import numpy as np
 
 from trt_tui.core.data.tensor_files import Dump, DumpTensor
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
-from trt_tui.core.measure.reference import no_common_tensors_error
-from trt_tui.core.measure.run_sources import IterableRunSource
+from trt_tui.core.measure.run_sources import IterableRunSource, no_common_tensors_error
 from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.reachability import iterate_reachable

@@ -8,7 +8,7 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.engines.kernel_results import KernelResult, decode_kernel_result
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_error_metrics_of_all
-from trt_tui.core.measure.masks import find_common_mask_name, read_mask
+from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.runner import EngineRunner, Runner

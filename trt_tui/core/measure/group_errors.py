@@ -41,8 +41,8 @@ from trt_tui.core.measure.fp16_range import (
     scale_magnitudes,
     uses_fp16,
 )
+from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask
 from trt_tui.core.measure.magnitudes import MagnitudeEvaluation, Magnitudes
-from trt_tui.core.measure.masks import find_common_mask_name, read_mask
 from trt_tui.core.measure.results import GroupErrors
 from trt_tui.core.measure.simulation import GatedGraphLoader
 from trt_tui.core.moves.config import PrecisionConfig
@@ -101,7 +101,7 @@ def measure_group_errors(
     One loaded graph holds the reference, the gated network and, with ``with_isolated``, a copy of each group that reads
     the reference. Only error sums leave the graph. Nothing is yielded if no group can be simulated. If the judged
     outputs have one mask, masked elements do not count at the groups whose last tensor has the axes of the mask; see
-    `trt_tui.core.measure.masks.find_mask_axes`.
+    `trt_tui.core.measure.judged_outputs.find_mask_axes`.
 
     Args:
         executor: The executor of the feeds; this process by default. The same partial result is yielded again while the

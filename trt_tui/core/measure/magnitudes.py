@@ -28,8 +28,7 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import LoadingTask
 from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.lowering.rulebook import find_compute_type_results
-from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, read_mask
+from trt_tui.core.measure.judged_outputs import JudgedOutput, find_common_mask_name, find_mask_axes, read_mask
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network

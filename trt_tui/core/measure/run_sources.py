@@ -1,20 +1,38 @@
-"""The outputs of runs, be they simulated, executed, built or dumped.
+"""The outputs of runs, be they simulated, executed, built, dumped or of another network.
+
+Runs that are read from files: a dump of tensors, such as a framework's outputs, and another network.
+
+Each can be the reference in place of the FP32 run of the network. Both yield tensors by the names of the network.
 
 Tensors of feeds are cached in memory up to a size limit, then in a temporary file or read from the data again.
 """
 
 from __future__ import annotations
 
+import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
+from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.array_files import ArraySpool, MappedArray
+from trt_tui.core.data.batches import is_castable, is_float
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.data.tensor_files import Dump, DumpTensor, count_tensor_rows, open_dump
 from trt_tui.core.execution import Waitable
-from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.results import Caveat, Run
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
+from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
+from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
+from trt_tui.core.network.model_file import read_model
+from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.tree_text import tensor_shape_text
+from trt_tui.core.runner import Backend, Runner
+from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 TENSOR_CACHE_BYTES = 256 << 20
 """The maximum size of tensors in memory. Further tensors go to a temporary file."""
@@ -161,3 +179,337 @@ class RecordedRun(IndexedRunSource):
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
         return self._recorded_outputs.get(feed_index)
+
+
+_MIN_REPRODUCED_SQNR_DB = {"float16": 75.0, "bfloat16": 65.0}
+"""The minimum SQNR of outputs that differ from those of the reference by FP32 rounding alone, by the type of the
+outputs; 90 dB for other types.
+
+The order of additions, which optimizations of ONNX Runtime change, costs 101 dB in a ResNet-50 and 121 in a ViT-S.
+Weights rounded to FP16 cost 60 to 80 dB. A difference of 90 dB before outputs are rounded to 16 bits changes the last
+bit of some of them."""
+
+
+@dataclass(frozen=True)
+class ReferenceInfo:
+    """The name of the reference that the user chose, and the tensors that it or the network lacks.
+
+    Attributes:
+        name: The name beside measured values.
+        missing_in_network: Tensors of the reference that the network lacks.
+        missing_in_reference: Outputs of the network that the reference lacks.
+        has_metric_outputs: True if the user's metric is computed from the reference, False if from FP32 of the network.
+        missing_judged_tensors: Tensors that would be judged if the reference had them.
+    """
+
+    name: str
+    missing_in_network: tuple[str, ...] = ()
+    missing_in_reference: tuple[str, ...] = ()
+    has_metric_outputs: bool = True
+    missing_judged_tensors: tuple[str, ...] = ()
+
+
+def is_network_file(reference_spec: str) -> bool:
+    """Returns True if the text names a network as the reference, and False if it names a dump of tensors."""
+    return Path(reference_spec).suffix.lower() == ".onnx"
+
+
+class DumpIterations(IndexedRunSource):
+    """Tensors of a dump whose feeds are its iterations.
+
+    Args:
+        run: The run; a name of "" stands for the name of the dump.
+        tensors: The names of the tensors that are read.
+    """
+
+    def __init__(self, run: Run, dump: Dump, tensors: Sequence[str], extra_tensors: Sequence[str] = ()) -> None:
+        super().__init__(replace(run, name=run.name or dump.source, files=dump.files), tensors, extra_tensors)
+        self._dump_tensors = {name: DumpTensor(dump, name) for name in tensors}
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        return {name: tensor.read_iteration(feed_index) for name, tensor in self._dump_tensors.items()}
+
+
+class DumpRun(DumpIterations):
+    """A dump of the network's tensors, which is read in the feeds of the samples.
+
+    Args:
+        run: The run; a name of "" stands for the name of the dump.
+        samples: All samples of the data, in their order. The dump was made of these samples.
+        uses_inputs: Read the inputs of the network from the dump, and not the tensors that it computes.
+
+    Raises:
+        InputError: the dump has none of the network's tensors, other shapes, or another number of samples.
+    """
+
+    def __init__(self, run: Run, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
+        if samples.is_random:
+            raise InputError(f"{dump.source} needs the samples that it was made from", "the inputs here are random",
+                             "Name them with --data.")
+        fed = {info.name for info in network.inputs}
+        tensor_names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
+        super().__init__(run, dump, tensor_names, [
+            name for name in dump.tensor_names
+            if name not in network.producer and name not in fed and name not in samples.label_names
+        ])
+        if not tensor_names:
+            raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
+        self._tensor_types = {name: _find_reference_dtype(network, name) for name in tensor_names}
+        self._rows_per_sample: dict[str, int] = {}
+        self._samples = samples
+        for name in tensor_names:
+            self._check_type_and_shape(dump, network, samples, name)
+
+    def _check_type_and_shape(self, dump: Dump, network: Network, samples: Samples, tensor: str) -> None:
+        """Raises an error if type or shape of a dumped tensor do not fit the network, or its rows do not fit the
+        samples."""
+        member = dump.iterations[0][tensor]
+        if not is_castable(member.dtype, self._tensor_types[tensor]):
+            raise InputError(f"{tensor} is {member.dtype} in {dump.source}", f"in {network.name} it is "
+                             f"{self._tensor_types[tensor]}", "Save the framework's values of that tensor.")
+        check_dump_shape(dump, network, tensor)
+        rows, rows_per_sample = count_tensor_rows(dump.iterations, tensor), _find_rows_per_sample(network, tensor)
+        for total in (samples.total_sample_count, samples.count):
+            if rows and (rows == rows_per_sample * total if rows_per_sample is not None else rows % total == 0):
+                self._rows_per_sample[tensor] = rows // total
+                return
+        limited = samples.count < samples.total_sample_count
+        apart = len(dump.iterations) != len(samples) and not (limited and len(dump.iterations) > len(samples))
+        if rows_per_sample is not None or apart:
+            rows_text = f"{rows} rows" if rows is not None else "no rows"
+            raise InputError(
+                f"{dump.source} does not belong to these samples", f"{tensor} has "
+                f"{rows_text} in {counted_noun_text(len(dump.iterations), 'iteration')} there; {samples.source} holds "
+                f"{counted_noun_text(samples.total_sample_count, 'sample')}, run in "
+                f"{counted_noun_text(len(samples), 'feed')}",
+                "Save the outputs for all samples of --data, in their order.")
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        number, first = self._samples.feed_position(feed_index)
+        count = self._samples.count_samples_of_feed(feed_index)
+        arrays = {}
+        for name, rows in self._dump_tensors.items():
+            rows_per_sample = self._rows_per_sample.get(name)
+            array = rows.read_iteration(number) if rows_per_sample is None else rows.read_rows(
+                first * rows_per_sample, (first + count) * rows_per_sample)
+            with np.errstate(over="ignore"):
+                arrays[name] = np.asarray(array, self._tensor_types[name])
+        return arrays
+
+
+def check_dump_shape(dump: Dump, network: Network, tensor: str) -> None:
+    """Checks the shape of a dumped tensor against its shape in the network, except for the first axis.
+
+    Raises:
+        InputError: the shapes differ.
+    """
+    dumped_shape, shape = dump.iterations[0][tensor].shape, network.shape(tensor)
+    if shape is not None and (len(shape) != len(dumped_shape) or any(
+            isinstance(declared_size, int) and axis and size != declared_size
+            for axis, (declared_size, size) in enumerate(zip(shape, dumped_shape, strict=False)))):
+        raise InputError(
+            f"{tensor} has another shape in {dump.source} than in {network.name}",
+            f"{tensor_shape_text(dumped_shape)} in {dump.source}, {tensor_shape_text(shape)} in {network.name}",
+            "Name the network that the tensor is from, or save the tensor in the layout of the network, first axis "
+            "samples.")
+
+
+def no_common_tensors_error(
+        first_name: str, first_tensors: Sequence[str], second_name: str, second_tensors: Sequence[str],
+        verb: str = "yields",
+        next_step: str = "Name the arrays after the network's outputs, or name another file.") -> InputError:
+    """Returns the error that two dumps or networks have no tensor in common, with the tensors of both and similar
+    names.
+
+    Args:
+        verb: The verb between the second side and its tensors.
+        next_step: The next step if no names are similar.
+    """
+    near = [
+        f"{name} for {match[0]}" for name in first_tensors
+        if (match := difflib.get_close_matches(name, second_tensors, 1, 0.6))
+    ]
+    return (InputError(
+        f"{first_name} and {second_name} have no tensor in common",
+        f"{first_name} has "
+        f"{name_list_text(list(first_tensors))}; {second_name} {verb} {name_list_text(list(second_tensors))}",
+        f"Give the tensors the same names: {name_list_text(near, 2)}?" if near else next_step))
+
+
+def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
+    """Returns the number of rows of a tensor that belong to one sample, by the declared shapes; None if unknown."""
+    shape = network.shape(tensor)
+    leads = [info.shape[0] for info in network.inputs if info.shape]
+    if not shape or not leads:
+        return None
+    if isinstance(shape[0], str):
+        return 1 if shape[0] in leads else None
+    if not isinstance(shape[0], int) or not isinstance(leads[0], int) or not leads[0] or shape[0] % leads[0]:
+        return None
+    return shape[0] // leads[0]
+
+
+def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
+    """Returns the type of a tensor in the network. For 16-bit floats it is FP32, because the reference is more precise.
+    """
+    types = {info.name: info.dtype for info in (*network.outputs, *network.inputs)}
+    if tensor not in types and not network.is_float(tensor) and (dtype := network.ir_value(tensor).dtype) is not None:
+        return dtype.numpy()
+    declared = types.get(tensor, np.dtype(np.float32))
+    return np.dtype(np.float32) if is_float(declared) and declared.itemsize < 4 else declared
+
+
+class NetworkRun(IndexedRunSource):
+    """Another network, executed as it is written.
+
+    Args:
+        run: The run; a name of "" stands for that of the file.
+        requested_tensors: The tensors to yield, as far as the other network has them.
+
+    Attributes:
+        name_mismatch: The error that the networks have no tensor in common, if the first one is quantized. The outputs
+            are then compared in their order, which holds only for the network that the first one was made from.
+
+    Raises:
+        InputError: the file cannot be read or executed, has other inputs, or has none of the tensors.
+    """
+
+    def __init__(self, run: Run, network: Network, samples: Samples, backend: Backend,
+                 requested_tensors: Sequence[str]) -> None:
+        path = Path(run.file_path)
+        model, files = read_model(path)
+        model_tensors = {value.name for node in model.graph for value in node.outputs}
+        outputs = [value.name or "" for value in model.graph.outputs]
+        common = [name for name in requested_tensors if name in model_tensors]
+        self.name_mismatch: InputError | None = None
+        if not common:
+            self.name_mismatch = no_common_tensors_error(path.name, outputs, network.name, list_tensor_outputs(network))
+            if network.source_model is None or len(outputs) != len(network.outputs):
+                raise self.name_mismatch
+            outputs = [info.name for info in network.outputs]
+            for value, name in zip(model.graph.outputs, outputs, strict=True):
+                value.name = name
+            common = [name for name in requested_tensors if name in outputs]
+        super().__init__(replace(run, name=run.name or path.name, files=(path, *files)), common,
+                         [name for name in outputs if name not in network.producer])
+        own = {info.name for info in network.inputs}
+        fed = [value.name or "" for value in model.graph.inputs if value.name not in model.graph.initializers]
+        if unknown := [name for name in fed if name not in own]:
+            near = difflib.get_close_matches(unknown[0], own, 1, 0.3) or sorted(own)
+            raise InputError(f"{path.name} has an input that {network.name} lacks: {unknown[0]}",
+                             f"{network.name} takes {name_list_text([info.name for info in network.inputs])}",
+                             f"Export both with the same inputs; {near[0]}?")
+        self._tensor_types = {name: _find_reference_dtype(network, name) for name in common}
+        self._model, self._backend, self._samples = extract_subgraph_of_outputs(model, common), backend, samples
+        self._runner: Runner | None = None
+
+    def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
+        if self._runner is None:
+            self._runner = load_adaptive_runner(self._backend, self._model, self._samples, optimize=False)
+        types = {info.name: info.dtype for info in self._runner.inputs}
+        feed = self._samples.read_feed(feed_index)
+        feed = {name: array.astype(types[name], copy=False) for name, array in feed.items() if name in types}
+        arrays = self._runner.run(feed, sorted(self.available_tensors))
+        with np.errstate(over="ignore"):
+            return {
+                name: convert_to_comparable_array(array).astype(self._tensor_types[name], copy=False)
+                for name, array in arrays.items()
+            }
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = None
+
+
+def open_file_run(run: Run, network: Network, samples: Samples, backend: Backend,
+                  judged_outputs: Sequence[JudgedOutput]) -> IndexedRunSource:
+    """Opens a run of another network, or of a dump of tensors.
+
+    Raises:
+        InputError: see `DumpRun` and `NetworkRun`.
+    """
+    if run.kind is RunKind.NETWORK_FILE:
+        requested_tensors = dict.fromkeys(
+            (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs)))
+        return NetworkRun(run, network, samples, backend, tuple(requested_tensors))
+    return DumpRun(run, open_dump(run.file_path), network, samples)
+
+
+def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:
+    """Returns the reason why a network with the weights of the reference does not reproduce it, as a clause.
+
+    The result is "" if all outputs are those of the reference up to FP32 rounding.
+
+    Args:
+        accuracy: The accuracy of the network against the reference, rounded to the types of its outputs.
+    """
+    min_sqnr_db = min(_MIN_REPRODUCED_SQNR_DB.get(info.dtype.name, 90.0) for info in network.outputs)
+    changed_layers = network.source_model.changed_layers if network.source_model is not None else ()
+    for name, output in accuracy.outputs.items():
+        errors = output.errors
+        if errors.mismatch or errors.mismatch is None and errors.comparable_sqnr_db < min_sqnr_db:
+            error_text = (f"{errors.mismatch:.1%} of its elements" if errors.mismatch else
+                          f"{errors.sqnr_text('')} dB" if errors.sqnr_db is not None else errors.sqnr_text(""))
+            weights_text = (f"it lacks the weights of {name_list_text(changed_layers, max_count=2)}, and with the "
+                            "others") if changed_layers else "with its weights"
+            return f"{weights_text} {name} differs ({error_text})"
+    return ""
+
+
+def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], reference: IndexedRunSource, network: Network,
+                                is_named_by_user: bool) -> tuple[JudgedOutput, ...]:
+    """Returns the judged outputs that a reference has.
+
+    Args:
+        is_named_by_user: True if the outputs were named with --judge. None of them may then be missing.
+
+    Raises:
+        InputError: a named output is missing, or all outputs are.
+    """
+    available = tuple(output for output in judged_outputs if output.tensor in reference.available_tensors)
+    missing = [output.tensor for output in judged_outputs if output.tensor not in reference.available_tensors]
+    if missing and (is_named_by_user or not available):
+        raise no_common_tensors_error(reference.run.name, [*sorted(reference.available_tensors),
+                                                           *reference.extra_tensors], network.name, missing)
+    return available
+
+
+def collect_reference_info(reference: IndexedRunSource, network: Network, metric_tensors: Sequence[str],
+                           judged_outputs: Sequence[JudgedOutput]) -> ReferenceInfo:
+    """Returns the description of a reference: its name, and the tensors that it or the network lacks.
+
+    Args:
+        metric_tensors: The tensors that the metric receives.
+        judged_outputs: The outputs that would be judged without a reference.
+    """
+    available = reference.available_tensors
+    unjudged = dict.fromkeys(output.tensor for output in judged_outputs if output.tensor not in available)
+    missing_tensors = tuple(name for name in list_tensor_outputs(network) if name not in available)
+    return ReferenceInfo(reference.run.name, reference.extra_tensors, missing_tensors,
+                         set(metric_tensors) <= available, tuple(unjudged))
+
+
+def reference_notes(reference_info: ReferenceInfo, network_name: str, has_metric: bool) -> list[str]:
+    """Returns notes on a reference, one sentence each: tensors that it or the network lacks, and the baseline of the
+    metric.
+
+    Args:
+        has_metric: True if there is a metric.
+    """
+    notes = [
+        f"Only in {location}: {name_list_text(names)}." for location, names in ((reference_info.name,
+                                                                                 reference_info.missing_in_network),
+                                                                                (network_name,
+                                                                                 reference_info.missing_in_reference))
+        if names
+    ]
+    if reference_info.missing_judged_tensors:
+        notes.append(
+            f"{reference_info.name} lacks the tensors that would be judged: "
+            f"{name_list_text(reference_info.missing_judged_tensors)}. Save these "
+            "tensors too, since the outputs after them (a selection, integers) say little.")
+    if has_metric and not reference_info.has_metric_outputs:
+        notes.append(
+            f"{reference_info.name} lacks outputs that the metric needs: its baseline is FP32 of {network_name}.")
+    return notes

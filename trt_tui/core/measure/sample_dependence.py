@@ -21,8 +21,7 @@ from trt_tui.core.measure.error_metrics import (
     flatten_each_sample,
     pair_each_sample_with_another,
 )
-from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, take_judged_slice
-from trt_tui.core.measure.masks import find_unmasked_elements
+from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, find_unmasked_elements, take_judged_slice
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
 from trt_tui.core.measure.user_metric import SHUFFLED, MetricScorer
 from trt_tui.formatting import escape_hidden_characters, output_variation_text

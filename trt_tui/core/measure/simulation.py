@@ -36,13 +36,15 @@ from trt_tui.core.measure.judged_outputs import (
     FLOAT_KIND,
     JudgedOutput,
     find_class_score_output,
+    find_common_mask_name,
     find_judged_inner_tensors,
+    find_mask_axes,
     find_unjudged_outputs,
     list_tensor_outputs,
+    refuse_nan_in_judged_tensors,
     take_judged_slice,
 )
 from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
-from trt_tui.core.measure.masks import find_common_mask_name, find_mask_axes, refuse_nan_in_judged_tensors
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, TensorCache
 from trt_tui.core.measure.sample_dependence import SampleDependence

@@ -14,7 +14,6 @@ from trt_tui.core.measure.error_metrics import (
     ConfidenceInterval,
     ErrorMetrics,
 )
-from trt_tui.core.measure.reference import ReferenceInfo
 from trt_tui.core.measure.results import (
     Accuracy,
     Cause,
@@ -28,6 +27,7 @@ from trt_tui.core.measure.results import (
     RunKind,
     RunResult,
 )
+from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.measure.unused_qdq import unused_qdq_record
