@@ -29,13 +29,12 @@ from trt_tui.core.exporters.modelopt import (
     modelopt_record,
     write_modelopt,
 )
-from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
+from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.exporters.trtexec import (
     TrtexecFiles,
     build_trtexec_command_lines,
     trtexec_script,
-    write_trtexec_script,
 )
 from trt_tui.core.importers.trtexec import read_builder_options
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
@@ -263,7 +262,7 @@ def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
                                         TrtexecFiles(engine="an engine's.plan"))
     folder = tmp_path / "my exports"
     folder.mkdir()
-    write_trtexec_script(folder / "build.sh", lines, "a title\nof two lines; $(exit 9)")
+    (folder / "build.sh").write_text(trtexec_script(lines, "a title\nof two lines; $(exit 9)"))
     assert subprocess.run(["sh", "-n", str(folder / "build.sh")], timeout=20).returncode == 0
     for line in lines:
         done = run_script(folder / "build.sh", line.name, "--verbose", trtexec=trtexec)
@@ -278,7 +277,7 @@ def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
 def test_a_refused_line_says_why(tmp_path, resnet):
     network, config, weak = resnet
     lines = build_trtexec_command_lines(network, config, replace(weak, precisions={"it's,": Precision.INT8}))
-    write_trtexec_script(tmp_path / "build.sh", lines, "refused")
+    (tmp_path / "build.sh").write_text(trtexec_script(lines, "refused"))
     done = run_script(tmp_path / "build.sh", "10-weak", trtexec="false")
     assert done.returncode == 2 and "comma" in done.stderr
 
@@ -302,7 +301,8 @@ def postprocess(path, parsed, monkeypatch):
 @pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
 def test_polygraphy_runs_the_script(tmp_path, monkeypatch, resnet, release):
     network, _, weak = resnet
-    write_polygraphy_script(tmp_path / "script.py", weak, "a network", polygraphy_command(weak, "script.py"))
+    (tmp_path / "script.py").write_text(
+        polygraphy_script(weak, "a network", polygraphy_command(weak, "script.py")))
     parsed, expected = Parsed(network, release), Parsed(network, release)
     postprocess(tmp_path / "script.py", parsed, monkeypatch)
     assert expected.tell(weak) == []
@@ -313,7 +313,7 @@ def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
     config = PrecisionConfig.from_precision(Precision.FP16).with_group_precision(awkward.groups[:1], Precision.FP32)
     weak = lower_to_implicit_quantization(awkward, config, {})
     command = polygraphy_command(weak, 'a "script".py', TrtexecFiles("t", 'b\\"""', "c", "it's"))
-    write_polygraphy_script(tmp_path / "script.py", weak, '"""\n\\N', command)
+    (tmp_path / "script.py").write_text(polygraphy_script(weak, '"""\n\\N', command))
     parsed = Parsed(awkward, "10.16.1")
     postprocess(tmp_path / "script.py", parsed, monkeypatch)
     assert {name for name, one in parsed.told().items() if "precision" in one} == set(AWKWARD)
@@ -326,7 +326,7 @@ def test_the_script_refuses_what_it_cannot_tell(tmp_path, monkeypatch, named_net
     network, _, weak = resnet
     if of == "bf16":
         weak = lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.BF16), {})
-    write_polygraphy_script(tmp_path / "script.py", weak, "a network", ())
+    (tmp_path / "script.py").write_text(polygraphy_script(weak, "a network", ()))
     parsed = Parsed(named_network("unet_small" if of == "unet_small" else "small_resnet"), release)
     with pytest.raises(SystemExit, match=says):
         postprocess(tmp_path / "script.py", parsed, monkeypatch)

@@ -19,7 +19,6 @@ from trt_tui.core.engines.fallback_ladder import NoEngineError
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
-from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
 from trt_tui.core.network.known_defects import DefectMatch, match_known_defects
@@ -219,8 +218,8 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
                 session.save_outputs(saved_outputs_path, saved_runs)
                 session.wait_for_jobs()
         except KeyboardInterrupt:
-            runs = session.list_run_configs()
-            if not all(_covers_all_samples(session.get_run_results(run).accuracy) for run in runs):
+            accuracies = [session.get_run_results(run).accuracy for run in session.list_run_configs()]
+            if any(accuracy is None or accuracy.samples < accuracy.total for accuracy in accuracies):
                 raise
             session.stop_and_wait()
             session.was_interrupted = True
@@ -298,10 +297,6 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         answer = session.last_answer
         assert isinstance(answer, ev.ConfigExported), "a finished request has an answer"
         return answer
-
-
-def _covers_all_samples(accuracy: Accuracy | None) -> bool:
-    return accuracy is not None and accuracy.samples >= accuracy.total
 
 
 @contextmanager

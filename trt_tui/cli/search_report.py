@@ -59,29 +59,18 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     causes = cause_lines({titles_by_group.get(name, name): causes
                           for name, causes in find_raise_causes(session, result.config).items()})
-    points, reductions = list_pareto_points(session), precision_reduction_rows(session)
+    points, request = list_pareto_points(session), _get_search_status(session).request
+    reductions = reduction_table(result.reduction_steps, outline, request)
+    evaluations = evaluation_table(ended, outline, request, session.results.reference_metric)
     return [
         Section("", [head]),
-        Section("Evaluations", [Table(reductions, 3) if reductions else Table(evaluation_rows(session), 4)]),
+        Section("Evaluations", [Table(reductions, 3) if reductions else Table(evaluations, 4)]),
         Section("Config", [Table([(*header, "why"), *(
             (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
             for row in rows)], len(header) + 1) for header, rows in move_tables(result.config, outline)]),
         Section("Causes", [["causes of the losses for which layers are raised", *causes] if causes else []]),
         Section("Metric", [Table(search_metric_rows(session))]),
         Section("Engines", [Table(pareto_rows(points)), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
-
-
-def precision_reduction_rows(session: Session) -> list[list[str]]:
-    """Returns the table of the trials of a top-down search, layer by layer, with a header; [] for any other search."""
-    search_status, outline = _get_search_status(session), session.opened_network.outline
-    return reduction_table(_get_end_event(session).result.reduction_steps, outline, search_status.request)
-
-
-def evaluation_rows(session: Session) -> list[list[str]]:
-    """Returns the table of all configs that a search has evaluated; see
-    `trt_tui.session.search_status.evaluation_table`."""
-    return evaluation_table(_get_end_event(session), session.opened_network.outline,
-                            _get_search_status(session).request, session.results.reference_metric)
 
 
 def _get_search_status(session: Session) -> SearchStatus:

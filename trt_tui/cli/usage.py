@@ -3,7 +3,7 @@ opened."""
 
 import os
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -162,10 +162,6 @@ def find_given_options() -> dict[str, str]:
             and context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
 
 
-def no_effect_text(options: Sequence[str]) -> str:
-    return f"{' and '.join(options)} {'has' if len(options) == 1 else 'have'} no effect here"
-
-
 def refuse_ineffective_options() -> None:
     """Refuses options of the running command that have no effect.
 
@@ -177,7 +173,8 @@ def refuse_ineffective_options() -> None:
     for rule in INEFFECTIVE_OPTIONS:
         ineffective = [written_options[name] for name in rule.options if name in written_options]
         if context.info_name in rule.commands and ineffective and rule.has_no_effect(context.params):
-            raise InputError(no_effect_text(ineffective), rule.reason, rule.next_step)
+            raise InputError(f"{' and '.join(ineffective)} {'has' if len(ineffective) == 1 else 'have'} no effect here",
+                             rule.reason, rule.next_step)
 
 
 def _list_unread_data_options(reads_shapes: bool) -> list[str]:

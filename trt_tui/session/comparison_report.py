@@ -108,7 +108,8 @@ def _comparison_sections(session: ReportingSession, runs_with_groups: Sequence[s
     parts = metric_part_table(session)
     hidden_count = len(parts) - 1 - MAX_PART_ROWS
     hidden_rows = [[f"{hidden_count} more parts with smaller losses"]] if hidden_count > 0 else []
-    engines = _find_engine_results(session)
+    engines = {run: engine for run in session.list_distinct_runs()
+               if (engine := session.get_run_results(run).engine_result) is not None}
     titles = {run: _engine_title_text(session, run) for run in engines}
     engines_by_title = {titles[run]: result for run, result in engines.items()}
     if session.results.fp32_engine is not None:
@@ -185,14 +186,6 @@ def _has_layer_results(session: ReportingSession, run: str) -> bool:
     """Returns True if error shares or errors at the groups of a run are known."""
     measured = session.get_run_results(run)
     return bool(measured.shares or measured.group_errors)
-
-
-def _find_engine_results(session: ReportingSession) -> dict[str, EngineResult]:
-    return {
-        run: engine
-        for run in session.list_distinct_runs()
-        if (engine := session.get_run_results(run).engine_result) is not None
-    }
 
 
 def _target_outcome_text(session: ReportingSession, run: str, accuracy: Accuracy) -> str:

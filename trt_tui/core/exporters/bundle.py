@@ -24,7 +24,7 @@ from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_in
 from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
-from trt_tui.core.exporters.polygraphy import polygraphy_command, tolerance_lines, write_polygraphy_script
+from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, tolerance_lines
 from trt_tui.core.exporters.trtexec import LAYERS_COMMENT, TrtexecFiles, build_trtexec_command_lines, quote_command
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
@@ -213,8 +213,9 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
         command = polygraphy_command(constraints, PRECISION_SCRIPT_FILE,
                                      TrtexecFiles(base=NETWORK_FILE, engine=ENGINE_FILE), shapes=profile,
                                      more_profiles=more_profiles, builder_options=builder_options)
-        write_polygraphy_script(folder / PRECISION_SCRIPT_FILE, constraints, title, command,
-                                implicit_omission_record(network, config, NETWORK_FILE, constraints, used_ranges))
+        omissions = implicit_omission_record(network, config, NETWORK_FILE, constraints, used_ranges)
+        write_file_atomically(folder / PRECISION_SCRIPT_FILE,
+                              polygraphy_script(constraints, title, command, omissions))
     if release == "rtx" and not config.tf32:
         write_file_atomically(folder / TF32_SCRIPT_FILE, TF32_SCRIPT)
     if release in ("8.6", "rtx"):

@@ -62,7 +62,8 @@ def onnxruntime_loading_note(model: ir.Model) -> str:
         users = [use.node
                  for use in node.outputs[0].uses()] if opset >= MIN_UNSAFE_OPSET and is_quantized_matmul(node) else []
         if len(users) == 1 and users[0].op_type == "Add" and any(
-                _has_one_axis(value) for value in users[0].inputs if value is not node.outputs[0]):
+                value is not None and (value.shape is None or len(value.shape) == 1)
+                for value in users[0].inputs if value is not node.outputs[0]):
             notes.append(f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
                          "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
         elif node.op_type == "MatMul" and (_is_batch_transposed(*node.inputs)
@@ -147,11 +148,6 @@ def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None)
     other_axes = [axis for axis in order if axis]
     is_matrix = other_operand is not None and other_operand.shape is not None and len(other_operand.shape) <= 2
     return is_matrix and len(order) > 2 and 0 in order[-2:] and other_axes == sorted(other_axes)
-
-
-def _has_one_axis(value: ir.Value | None) -> bool:
-    """Returns True if a tensor is a vector, or if its rank is unknown."""
-    return value is not None and (value.shape is None or len(value.shape) == 1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,6 @@ import inspect
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape_path_argument
@@ -183,16 +182,6 @@ def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, 
                               for function in (find_source_layer, apply_constraints)).rstrip())
 
 
-def write_polygraphy_script(path: Path | str, constraints: ImplicitQuantizationConstraints, title: str,
-                            command: tuple[str, ...], omissions: Mapping[str, Any] | None = None) -> None:
-    """Writes `polygraphy_script` to a file. The file is written completely or not at all.
-
-    Raises:
-        InputError: There are no constraints, or the file cannot be written.
-    """
-    write_file_atomically(path, polygraphy_script(constraints, title, command, omissions))
-
-
 def write_polygraphy_export(context: ExportContext) -> WrittenExport:
     """Writes the Polygraphy script, the FP32 network and the calibration cache."""
     path, network, config, method = context.path, context.network, context.config, context.calibration.method
@@ -202,7 +191,7 @@ def write_polygraphy_export(context: ExportContext) -> WrittenExport:
                                  more_profiles=more_profiles, builder_options=context.builder_options,
                                  range_method=method)
     omissions = implicit_omission_record(network, config, context.companion_paths["base"].name, constraints)
-    write_polygraphy_script(path, constraints, f"Precisions of {network.name}", command, omissions)
+    write_file_atomically(path, polygraphy_script(constraints, f"Precisions of {network.name}", command, omissions))
     algorithm = calibration_algorithm(method if method in CALIBRATORS else "")
     return WrittenExport([path, *write_fp32_network_and_cache(context, constraints, algorithm)],
                          (*config_barrier_notes(network, config),

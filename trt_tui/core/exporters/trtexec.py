@@ -307,7 +307,8 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
         written_paths += write_fp32_network_and_cache(context, constraints, CALIBRATOR)
         omissions = implicit_omission_record(network, config, companion_paths["base"].name, constraints)
         notes = (*notes, *weak_typing_notes(network, constraints.precision_flags))
-    write_trtexec_script(path, lines, f"Builds {network.name} in the precisions of its config.", omissions)
+    title = f"Builds {network.name} in the precisions of its config."
+    write_file_atomically(path, trtexec_script(lines, title, path.name, omissions))
     return WrittenExport([path, *written_paths], notes)
 
 
@@ -373,13 +374,3 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
 def quote_command(arguments: Iterable[str]) -> str:
     """Returns the words of a command, quoted for a shell, one per line."""
     return " \\\n        ".join(map(shlex.quote, arguments))
-
-
-def write_trtexec_script(path: Path | str, command_lines: Iterable[TrtexecCommandLine], title: str,
-                         omissions: Mapping[str, Any] | None = None) -> None:
-    """Writes `trtexec_script` to a file. The file is written completely or not at all.
-
-    Raises:
-        InputError: The file cannot be written.
-    """
-    write_file_atomically(path, trtexec_script(command_lines, title, Path(path).name, omissions))
