@@ -7,7 +7,7 @@ import onnx
 import pytest
 
 from tests import networks
-from trt_tui.core.measure.coordinates import MAX_COORDINATE_SHIFT, find_coordinate_shifts, max_rounding_error
+from trt_tui.core.measure.group_errors import MAX_COORDINATE_SHIFT, find_coordinate_shifts, max_rounding_error
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 

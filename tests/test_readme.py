@@ -26,7 +26,7 @@ from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.engines import fallback_ladder, group_implementations
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.guards import guards
-from trt_tui.core.measure import error_metrics, sample_dependence, stages, target
+from trt_tui.core.measure import error_metrics, simulation, stages, target
 from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.measure.simulation_limits import GAP_PATTERNS
 from trt_tui.core.moves.keep_rules import KEEP_RULES
@@ -323,7 +323,7 @@ def test_the_build_attempts_have_the_titles_of_reports():
     ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
     (MEASURE, "if at least {} samples were measured", error_metrics.MIN_SAMPLES),
     (MEASURE, "with certainty from {} samples on", target.MIN_SAMPLES_OF_MAXIMUM),
-    (MEASURE, "less than {} dB of its energy", sample_dependence.MAX_REPEAT_ERROR_DB),
+    (MEASURE, "less than {} dB of its energy", simulation.MAX_REPEAT_ERROR_DB),
     (MEASURE, "with {} calls of the metric", error_metrics.METRIC_RESAMPLE_COUNT),
 ])
 def test_a_sentence_has_the_value_of_the_program(page, sentence, value):

@@ -13,7 +13,7 @@ from trt_tui import demo
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.error_metrics import pair_each_sample_with_another
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput
-from trt_tui.core.measure.sample_dependence import measure_sample_dependence
+from trt_tui.core.measure.simulation import measure_sample_dependence
 from trt_tui.core.measure.user_metric import SHUFFLED, MetricScorer
 from trt_tui.core.runner import TensorInfo
 

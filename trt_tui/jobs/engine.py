@@ -54,12 +54,6 @@ from trt_tui.core.lowering.lowering_checks import (
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import Analysis, Fp32Run
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat
-from trt_tui.core.measure.engine_errors import (
-    ReadGroupResults,
-    make_engine_output_reader,
-    make_kernel_output_reader,
-    measure_engine_errors,
-)
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
@@ -77,6 +71,12 @@ from trt_tui.core.measure.results import (
     failed_build_result,
 )
 from trt_tui.core.measure.run_sources import IndexedRunSource, no_common_tensors_error
+from trt_tui.core.measure.stability import (
+    ReadGroupResults,
+    make_engine_output_reader,
+    make_kernel_output_reader,
+    measure_engine_errors,
+)
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.known_defects import known_defect_warnings
 from trt_tui.core.network.layers import Layer

@@ -12,7 +12,7 @@ from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unu
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
-from trt_tui.core.measure.sample_dependence import MIN_DEPENDENCE_DB
+from trt_tui.core.measure.simulation import MIN_DEPENDENCE_DB
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.report.config_report import config_section

@@ -33,8 +33,7 @@ from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
 from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
-from trt_tui.core.measure.sample_dependence import SampleDependence, measure_sample_dependence
-from trt_tui.core.measure.simulation import Simulation
+from trt_tui.core.measure.simulation import SampleDependence, Simulation, measure_sample_dependence
 from trt_tui.core.measure.simulation_limits import (
     find_known_gap_caveats,
     find_unsimulated_layer_caveats,

@@ -21,7 +21,7 @@ from trt_tui.core.measure.causes import (
     ValueRange,
     WeightScaleFacts,
 )
-from trt_tui.core.measure.coordinates import max_rounding_error
+from trt_tui.core.measure.group_errors import max_rounding_error
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
 from trt_tui.core.network.network import Network

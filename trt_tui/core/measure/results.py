@@ -148,7 +148,7 @@ class Accuracy:
         intervals: The confidence intervals over samples; None until all samples are measured, and with too few samples.
         caveats: Reasons why the values may not hold in production; the target result takes them into account.
         meaningless_accuracies: The accuracy of meaningless outputs, by the change that was made to the reference's
-            outputs; see `trt_tui.core.measure.sample_dependence`. A target that one of them meets is trivial.
+            outputs; see `trt_tui.core.measure.simulation`. A target that one of them meets is trivial.
         reference_metric: The metric of the reference and its parts on the same samples; empty without a metric.
         compared_outputs: The errors on the samples that judge every run, which runs are compared on; empty if these
             are all samples of this run. ``compared_metric`` is the metric on them.

@@ -25,7 +25,7 @@ INDEX_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (2,), "Upsample"
 """Float inputs that are read as positions, counts or factors of a size, by operator.
 
 The region of interest of a Resize is missing because it moves the sampling points, which is a coordinate: see
-`trt_tui.core.measure.coordinates`."""
+`trt_tui.core.measure.group_errors`."""
 
 _CAST_OPERATORS = frozenset(("Cast", "CastLike"))
 
