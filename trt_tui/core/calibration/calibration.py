@@ -3,8 +3,7 @@
 Symmetric INT8 maps ``[-amax, amax]`` to quantized values -127 to 127, so the scale is amax / 127. FP8 maps it to -448
 to 448. An amax of 0 means that the tensor was zero everywhere; code that computes a scale from it uses 1.
 
-Statistics of tensors over samples: magnitudes, candidate ranges, FP16 overflow, and the channels that determine a
-range.
+The statistics of tensors are magnitudes, candidate ranges, FP16 overflow, and the channels that determine a range.
 """
 
 from __future__ import annotations

@@ -4,12 +4,12 @@ The precision of a product (a Conv, Gemm or MatMul) is that of the kernel that m
 lists an ONNX layer in two rows: the product, and a generated kernel beside it that quantizes. TensorRT reports no types
 between the operators of one generated kernel. Only the types of its inputs and outputs and its named Casts are visible.
 
-The forms of Q/DQ nodes in a file that cost an engine conversions: kernels that only change the type of values.
+Some forms of Q/DQ nodes in a file cost an engine conversions: kernels that only change the type of values.
 
 The check of the file lists such forms (`NetworkOutline.qdq_candidates`). Builders fuse most conversions with the layers
 around them, so a form is a finding only if the layer information or the profile of an engine shows the conversion.
 
-Previews: the engine layers that TensorRT-RTX lists for a config without a GPU. Nothing is executed.
+A preview is the list of engine layers that TensorRT-RTX makes of a config without a GPU. Nothing is executed.
 """
 
 import re

@@ -5,13 +5,13 @@ The inspector's JSON differs by release. Tensors have a ``Format/Datatype`` up t
 control character. If it is empty, the name of the engine layer shows which nodes were fused into it ("conv1 + relu1",
 "PWN(mul1)", "{ForeignNode[first...last]}").
 
-The list of engine layers in a builder's log: a message that begins with ``Layers:`` and has one row per layer.
+A builder's log has a list of engine layers too: a message that begins with ``Layers:`` and has one row per layer.
 
 TensorRT-RTX logs it without a GPU. TensorRT 8.6 and 10 log it after a build with detailed profiling verbosity. A row
 has the fields of the inspector's JSON in their order. Types are called ``Datatype`` (RTX, 11) or ``Format/Datatype``
 (up to 10).
 
-The engine layers with their times, from the profile that trtexec has written of an engine.
+The profile that trtexec has written of an engine adds the times of its layers.
 
 ``trtexec --exportProfile`` writes ``name``, ``timeMs``, ``averageMs``, since 2022 ``medianMs``, and ``percentage`` for
 a layer. It does not escape the names (NVIDIA/TensorRT, ``samples/common/sampleReporting.cpp``). The graph beside the

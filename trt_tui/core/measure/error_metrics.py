@@ -3,7 +3,7 @@
 `ERROR_METRICS` is the only table of these metrics. A metric is a formula over sums. `ErrorSums` computes the sums in
 numpy, `trt_tui.core.lowering.gated` computes them in the graph, and the bootstrap draws them.
 
-Confidence intervals of the values of an accuracy, by the bootstrap over samples with expanded percentile intervals.
+The values of an accuracy have confidence intervals, by the bootstrap over samples with expanded percentile intervals.
 
 As many samples as there are get drawn with replacement, and each value is computed from each draw (Efron and
 Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The percentiles are chosen so that the interval of a

@@ -10,7 +10,7 @@ The following overflow in TensorRT:
 - an Add behind a Conv, and a bias that cancels a sum;
 - squares in front of a mean.
 
-The effect of FP16 overflow on the judged outputs: whether they stay the same if values become infinite.
+An overflow has an effect if the judged outputs change as values become infinite.
 
 A value beyond FP16's range may do no harm: the Tanh behind the cube in a GELU saturates, a Clip or a Where replaces the
 value, or no judged output depends on it. A kernel may round such a value to infinity or keep it in FP32; the result is
@@ -18,7 +18,8 @@ the same. The network is executed twice in FP32, with and without infinities in 
 outputs are compared element by element.
 
 Only operators that compute each value by itself, or move values, may read the infinities. The kernel of another
-operator may compute NaN from them: a Winograd convolution subtracts infinities."""
+operator may compute NaN from them: a Winograd convolution subtracts infinities.
+"""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence

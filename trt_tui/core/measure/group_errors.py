@@ -3,7 +3,7 @@ config.
 
 Only error sums leave the graph.
 
-Warnings about coordinates and angles for which a 16-bit float type is too coarse.
+Coordinates and angles get a warning if a 16-bit float type is too coarse for them.
 
 Rule: half a step (ulp) of the float type at the largest coordinate may move a sampling point by at most 1/32 pixel. For
 an angle the limit is 1/32 radian, which is 3 % of the amplitude of a sine. A grid of GridSample has values between -1
@@ -19,12 +19,10 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import OutputJoin, join_shapes
-from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
@@ -71,13 +69,6 @@ _MIN_EXPONENTS = {Precision.FP16: -14, Precision.BF16: -126}
 
 _ERROR_PRESERVING_OPERATORS = COPIES | {"Add", "Sub", "Neg", "Sum", "Min", "Max", "Clip", "Where"}
 """Operators whose output has the same absolute error as their input."""
-
-class ShapeSource(Protocol):
-    """The network and the samples from which shapes are inferred."""
-
-    network: Network
-    samples: Samples
-
 
 ShapesCallback = Callable[[], Mapping[str, Shape | None]]
 """Returns the shapes of tensors for the input sizes of the samples. It is called for sizes that the file leaves open.
@@ -141,13 +132,6 @@ def add_coordinate_shifts(errors_by_group: Mapping[str, GroupErrors],
         if name in shifts_by_group else group_errors
         for name, group_errors in errors_by_group.items()
     }
-
-
-def infer_shapes_of_first_feed(shape_source: ShapeSource) -> Mapping[str, Shape | None]:
-    """Returns the shapes of group results and of first layer outputs for the input sizes of the first feed."""
-    return build_outline_for_input_sizes(shape_source.network,
-                                         {name: array.shape
-                                          for name, array in shape_source.samples.read_full_feed(0).items()}).shapes
 
 
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
@@ -339,7 +323,9 @@ def measure_group_errors(
     magnitudes = analysis.get_magnitudes(range_feeds) or Magnitudes()
     coordinates = {
         run: find_coordinate_shifts(network, config, magnitudes.tensor_magnitudes,
-                                      lambda: infer_shapes_of_first_feed(analysis))
+                                    lambda: build_outline_for_input_sizes(network, {
+                                        name: array.shape
+                                        for name, array in analysis.samples.read_full_feed(0).items()}).shapes)
         for run, config in configs.items()
     }
     overflows = {run: analysis.find_fp16_overflows(config, magnitudes, range_feeds) for run, config in configs.items()}

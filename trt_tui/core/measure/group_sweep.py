@@ -192,6 +192,8 @@ class GroupSweep:
         self._reduces_groups, self._measures_all_samples = reduces_groups, measures_all_samples
         self._spent_samples = 0.0
         self._rows_by_feed = [analysis.samples.count_samples_of_feed(index) for index in self.feed_indices]
+        self._sample_positions = [[(index, row) for row in range(rows)]
+                                  for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)]
 
     @property
     def sample_count(self) -> int:
@@ -241,10 +243,7 @@ class GroupSweep:
         planner = self.planner = SweepPlanner(
             self.measured_groups, weights, step=step,
             measures_all_samples=self._measures_all_samples or not (finite or self._reduces_groups))
-        positions = [[(index, row)
-                      for row in range(rows)]
-                     for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)]
-        task = _GroupNoiseTask(self.config, self.ranges, positions, swept.by_sample, self._reduces_groups)
+        task = _GroupNoiseTask(self.config, self.ranges, self._sample_positions, swept.by_sample, self._reduces_groups)
         while requested := planner.plan_next_measurements():
             yield from self._measure_requested_groups(planner, task, requested, finite)
 
@@ -400,14 +399,10 @@ class GroupSweep:
                     for size in (info.shape or ())[:1])
         return full if fixed or self.analysis.backend.capabilities.has_device else 1
 
-    def _list_sample_positions(self) -> list[tuple[int, int]]:
-        return [(index, row)
-                for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)
-                for row in range(rows)]
-
     def _verify_mixed_batch_results(self) -> Generator[tuple[float, float], None, bool]:
         """Returns True if samples of several feeds in one batch have the same FP32 outputs as in their own feeds."""
-        rows = sorted(reversed(self._list_sample_positions()), key=lambda place: place[1])
+        positions = [position for feed in self._sample_positions for position in feed]
+        rows = sorted(reversed(positions), key=lambda place: place[1])
         rows = (rows if len(self.feed_indices) > 1 else rows[::-1])[:max(self._rows_by_feed)]
         mixed = self.analysis.copy_with_batches([rows])
         mixed_outputs = mixed.get_fp32_outputs(0)

@@ -1,6 +1,6 @@
 """The outputs of runs, be they simulated, executed, built, dumped or of another network.
 
-Runs that are read from files: a dump of tensors, such as a framework's outputs, and another network.
+Some runs are read from files: a dump of tensors, such as a framework's outputs, and another network.
 
 Each can be the reference in place of the FP32 run of the network. Both yield tensors by the names of the network.
 

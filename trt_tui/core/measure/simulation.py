@@ -1,12 +1,12 @@
 """The simulation of a network: the loaded gated graph, the feeds, and the reference of the judged samples.
 
-The forms of a gated graph, in which runtime inputs (gates) select the precision of each group, by speed and memory.
+A gated graph has several forms, from the fastest one to the one that takes the least memory.
 
 A gate is the runtime input that selects the precision of a group. If memory runs out, the next form is used. On a CPU
 gates are control flow, which computes only the selected branch. A network of very many small layers has gates as data
 on a CPU too, because such a session takes a quarter of the memory.
 
-The dependence of the reference outputs on the sample, and the accuracy that meaningless outputs reach.
+The simulation also measures how much the reference depends on the sample, and the accuracy of meaningless outputs.
 
 A pass proves little if outputs that have nothing to do with their inputs pass as well. Two values show this. Both
 depend only on the network and the data, so they are measured once for all configs:

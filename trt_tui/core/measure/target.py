@@ -1,6 +1,6 @@
 """Targets: bounds on the user's metric, on top-1 agreement, or on an error metric of one or the worst judged output.
 
-The comparison of an accuracy with its targets: the only rule for PASS, PASS?, FAIL? and FAIL.
+An accuracy is compared with its targets here, by the only rule for PASS, PASS?, FAIL? and FAIL.
 
 - PASS: every value passes with its whole confidence interval, and no caveat counts.
 - PASS?: every value passes, but one of them without certainty, or a caveat counts.

@@ -4,7 +4,7 @@ Version 2 contains moves, as ``schemas/precision-config-v2.json`` describes. Lay
 layer of a fusion group with a precision is listed. A reader that knows nothing about groups can therefore apply the
 file. Version 1 can be read too.
 
-The comparison of a network with its quantized twin, for configs that were made for the other of the two.
+A config that was made for a network is also read for its quantized twin, and the reverse.
 
 Twins have the same quantizable layers, by name and operator. Quantizers add, remove and rename nodes around these
 layers: Casts, Identities, or an activation that a range replaces.

@@ -1,6 +1,6 @@
 """The base class of all moves. A move is one decision about one fusion group or tensor of a network.
 
-The texts for users about moves, one entry for each kind. All lists, comparisons, messages and reports use them.
+`MOVE_TEXTS` holds the texts for users about moves, which all lists, comparisons, messages and reports use.
 
 In a text, ``{move}`` is the move, whose fields and other texts can be used, and ``{subject}`` is the title of its group
 or tensor.
