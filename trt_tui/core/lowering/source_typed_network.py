@@ -6,7 +6,7 @@ group loses its own Q/DQ and Casts and is lowered by the rulebook for its new pr
 keep the pair. If no group is changed, the result is the network of the file.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -121,13 +121,19 @@ class _SourceModelLowering(TypedLowering):
         node = self._find_or_add_node(layer, base_node)
         if len(node.inputs) < len(layer.inputs):  # bias correction adds a bias to a node without one in the file
             node.resize_inputs(len(layer.inputs))
-        values = {index: self._find_value_of_fp32_tensor(tensor) for index, tensor in enumerate(layer.inputs) if tensor}
-        for index, value in values.items():
-            node.replace_input_with(index, value)
-        self.nodes_by_name[layer.name] = self._convert_layer(layer, group, node, base_node, {
-            index: value for index, value in values.items() if self.network.is_float(layer.inputs[index])})
+        self.nodes_by_name[layer.name] = self._convert_layer(layer, group, node, base_node,
+                                                             self._connect_inputs(layer, node))
         if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
             self._unsqueeze_bias(node, layer, ONNX_TYPES[self.group_lowerings[group.name].boundary_type])
+
+    def _connect_inputs(self, layer: Layer, node: ir.Node) -> Iterator[tuple[int, ir.Value]]:
+        """Connects a node to the tensors that its layer reads in the FP32 network; yields the float inputs by index."""
+        for index, tensor in enumerate(layer.inputs):
+            if tensor:
+                value = self._find_value_of_fp32_tensor(tensor)
+                node.replace_input_with(index, value)
+                if self.network.is_float(tensor):
+                    yield index, value
 
     def _find_or_add_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
         """Returns the node of a layer in the file, with the attributes of the FP32 network.

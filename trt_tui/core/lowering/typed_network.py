@@ -4,7 +4,7 @@ TensorRT 10 and 11 build this network with strong typing, as production does. We
 the network, shared and never copied. TensorRT's builder folds the Cast and Q/DQ nodes behind them.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -185,22 +185,22 @@ class TypedLowering(GraphEditor):
             return
         if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
             self._unsqueeze_bias(node, layer, ONNX_TYPES[self.group_lowerings[group.name].boundary_type])
-        self._convert_layer(layer, group, node, node, {
-            index: value for index, value in enumerate(node.inputs) if value is not None and self._is_float(value)})
+        self._convert_layer(layer, group, node, node, (
+            (index, value) for index, value in enumerate(node.inputs) if value is not None and self._is_float(value)))
 
     def _convert_layer(self, layer: Layer, group: FusionGroup, node: ir.Node, schema_node: ir.Node,
-                       float_inputs: Mapping[int, ir.Value]) -> ir.Node:
+                       float_inputs: Iterable[tuple[int, ir.Value]]) -> ir.Node:
         """Gives a layer the types and the Q/DQ pairs of its precision; returns the node that computes it.
 
         Args:
             schema_node: The node of the layer in the network, which states the ports of the layer.
-            float_inputs: The values that the layer reads at its float inputs, before they are converted.
+            float_inputs: The float inputs of the layer by index, before they are converted.
         """
         group_lowering, opaque = self.group_lowerings[group.name], layer.kind is LayerKind.OPAQUE
         boundary_type = ir.DataType.FLOAT if opaque else ONNX_TYPES[group_lowering.boundary_type]
         sites = {site.index: (site, scale) for site, scale in group_lowering.scales.items() if site.layer == layer.name}
         is_typed_input, is_typed_output = ((), ()) if opaque else rulebook.find_same_type_ports(schema_node, self.opset)
-        for index, value in float_inputs.items():
+        for index, value in float_inputs:
             node.replace_input_with(
                 index, self._add_qdq_pair(*sites[index], value, boundary_type) if index in sites else
                 self._convert_input_type(layer, index, value,
