@@ -39,7 +39,7 @@ def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, 
     ("compare m.onnx --config c.json --other bf16", "--other"),
     ("compare m.onnx --data d.npz --seed 3", "--seed"),
     ("compare m.onnx --weak", "--weak"),
-    ("compare m.onnx --calib-methods all --layers none", "--layers"),
+    ("compare m.onnx --calib-methods all --layers errors", "--layers"),
     ("compare m.onnx --calib-methods all --engines", "--engines"),
     ("compare m.onnx --config a.json --config b.json --save-outputs o.json", "--save-outputs"),
     ("compare m.onnx --config a.json --config b.json --stage fp16", "--stage"),
@@ -70,6 +70,12 @@ def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(ru
     assert code == 2 and not out
     verb = "have" if " and " in option else "has"
     assert f"Error: {option} {verb} no effect here\n  Why: " in err and "  Next: " in err
+
+
+@pytest.mark.parametrize("option", ["--calib-methods all", "--config a.json --config b.json"])
+def test_no_layers_may_be_requested_where_none_are_measured(run, unread_model, option):
+    _, _, err = run("compare", "m.onnx", *option.split(), "--layers", "none")
+    assert "Error: " in err and "no effect" not in err  # the network itself is refused
 
 
 @pytest.mark.parametrize("command", [

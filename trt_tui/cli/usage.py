@@ -47,6 +47,10 @@ def _uses_no_engines(option_values: ParameterValues) -> bool:
     return not (option_values["engines"] or option_values["engine_files"] or option_values["outputs"] or builds_engine)
 
 
+def _measures_no_layers(option_values: ParameterValues) -> bool:
+    return option_values["calib_methods"] is not None or len(option_values["config_paths"]) > 1
+
+
 def _get_config_paths(option_values: ParameterValues) -> object:
     return option_values["config_paths"] if "config_paths" in option_values else option_values["config_path"]
 
@@ -80,10 +84,13 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("open", "compare", "search"), ("seed", ), lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),
-    IneffectiveOptions(("compare", ), ("layers", "outputs_path", "exact", *_STAGE_OPTIONS),
-                       lambda values: values["calib_methods"] is not None or len(values["config_paths"]) > 1,
+    IneffectiveOptions(("compare", ), ("outputs_path", "exact", *_STAGE_OPTIONS), _measures_no_layers,
                        "calibration methods or configs are compared at the outputs of the network",
                        "Leave it out, or compare one config."),
+    IneffectiveOptions(("compare", ), ("layers", ),
+                       lambda values: _measures_no_layers(values) and values["layers"] != "none",
+                       "calibration methods or configs are compared at the outputs of the network",
+                       "Use --layers none, or leave it out."),
     IneffectiveOptions(("compare", ), ("engines", "no_preview"), lambda values: values["calib_methods"] is not None,
                        "calibration methods are compared in simulation", "Leave out one of them."),
     IneffectiveOptions(("compare", ), ("exact", ), lambda values: values["layers"] != "shares",
