@@ -1,4 +1,4 @@
-"""trt_tui.core.measure.stability: the spread between engines of one network, and between batch sizes."""
+"""trt_tui.core.measure.stages: the spread between engines of one network, and between batch sizes."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,7 @@ from tests.schemas import mismatches
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.stability import (
+from trt_tui.core.measure.stages import (
     OutputSpread,
     StabilityReport,
     batch_difference_text,

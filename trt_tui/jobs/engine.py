@@ -71,7 +71,7 @@ from trt_tui.core.measure.results import (
     failed_build_result,
 )
 from trt_tui.core.measure.run_sources import IndexedRunSource, no_common_tensors_error
-from trt_tui.core.measure.stability import (
+from trt_tui.core.measure.stages import (
     ReadGroupResults,
     make_engine_output_reader,
     make_kernel_output_reader,

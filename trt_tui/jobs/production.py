@@ -41,8 +41,17 @@ from trt_tui.core.measure.run_sources import (
     no_common_tensors_error,
     open_file_run,
 )
-from trt_tui.core.measure.stability import STABILITY, StabilityReport, batch_difference_text, measure_output_spreads
-from trt_tui.core.measure.stages import PRODUCTION_STAGE, STAGES, InputDifference, StageResult, compare_input_over_feeds
+from trt_tui.core.measure.stages import (
+    PRODUCTION_STAGE,
+    STABILITY,
+    STAGES,
+    InputDifference,
+    StabilityReport,
+    StageResult,
+    batch_difference_text,
+    compare_input_over_feeds,
+    measure_output_spreads,
+)
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.half_precision import has_half_precision
 from trt_tui.core.network.model_file import read_model

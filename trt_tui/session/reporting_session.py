@@ -8,9 +8,9 @@ from trt_tui import __version__
 from trt_tui.core.guards.guards import warning_record
 from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.results import Accuracy, ConfigResults, RunKind, on_common_samples
-from trt_tui.core.measure.stability import STABILITY
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
+    STABILITY,
     STAGES,
     StageResult,
     compare_production_with_tested_run,
