@@ -76,7 +76,7 @@ def _is_dump(dump_spec: str) -> bool:
 
 def replace_old_spelling(words: list[str]) -> list[str]:
     """Returns the words of a command line with the new name of a command on dumps, which a note names."""
-    if len(words) < 2 or words[0] not in ("compare", "inspect") or not _is_dump(words[1]):
+    if len(words) < 2 or words[0] not in ("compare", "inspect") or words[1].startswith("-") or not _is_dump(words[1]):
         return words
     click.echo(f"Note: `trt-tui {words[0]}` of dumps is `trt-tui dumps` from 0.3 on; 0.4 has only that.", err=True)
     return ["dumps", *words[1:]]
