@@ -348,7 +348,7 @@ def compute_error_sums(reference: np.ndarray, test: np.ndarray, sample_count: in
     expected = flatten_each_sample(np.asarray(reference, np.float64), sample_count)
     actual = flatten_each_sample(np.asarray(test, np.float64), sample_count)
     sums = {"count": np.full(len(expected), expected.shape[1], np.float64),
-            "ref_max": np.abs(expected).max(axis=1, initial=0.0)}
+            "ref_max": np.maximum(expected.max(axis=1, initial=0.0), -expected.min(axis=1, initial=0.0))}
     with np.errstate(invalid="ignore", over="ignore"):
         difference = actual - expected
         if not math.isfinite(float(difference.sum())):
