@@ -1,7 +1,7 @@
 """The refusal of small files whose constant expressions expand to more memory than is available."""
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 import onnx
@@ -10,6 +10,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.inference import declared_shape
 from trt_tui.core.network.layers import Layer, LayerKind, Shape
 from trt_tui.errors import InputError
 from trt_tui.formatting import byte_size_text
@@ -116,7 +117,7 @@ class _ConstantSizes:
             inferred_model = onnx.shape_inference.infer_shapes(model)
             for info in inferred_model.graph.output:
                 if info.type.tensor_type.HasField("shape"):
-                    self._shapes[info.name] = tuple(_iterate_dimensions(info))
+                    self._shapes[info.name] = declared_shape(info)
             counts = [_count_elements(self._find_shape(name)) for name in layer.outputs if name]
             is_small = layer.op_type in _SHRINKING_OPERATORS or all(count is not None and count <= _MAX_SMALL_ELEMENTS
                                                                     for count in counts)
@@ -138,11 +139,6 @@ class _ConstantSizes:
         graph = onnx.helper.make_graph([ir.to_proto(self._graph.node(layer.name))], "alone", inputs, outputs,
                                        stored_tensors)
         return onnx.helper.make_model(graph, opset_imports=self._opsets)
-
-
-def _iterate_dimensions(value_info: onnx.ValueInfoProto) -> Iterator[int | None]:
-    for size in value_info.type.tensor_type.shape.dim:
-        yield size.dim_value if size.HasField("dim_value") else None
 
 
 def _count_elements(shape: Shape | None) -> int | None:

@@ -13,7 +13,7 @@ import numpy as np
 import onnx
 
 from trt_tui.core.network.graph import count_macs
-from trt_tui.core.network.inference import infer_graph_shapes
+from trt_tui.core.network.inference import declared_shape, infer_graph_shapes
 from trt_tui.core.network.layers import NetworkOutline, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import detach_big_weights
@@ -107,7 +107,7 @@ def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.nda
             graph = infer_graph_shapes(model)
         except Exception:  # onnx stops at the first operator that it cannot infer; earlier shapes are kept
             break
-        shapes |= {info.name: _declared_shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
+        shapes |= {info.name: declared_shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
                    if info.type.tensor_type.HasField("shape")}
         shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
         previous_count = len(folded_values)
@@ -115,11 +115,6 @@ def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.nda
         if len(folded_values) == previous_count:
             break
     return shapes
-
-
-def _declared_shape(value_info: onnx.ValueInfoProto) -> Shape:
-    return tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or None
-                 for size in value_info.type.tensor_type.shape.dim)
 
 
 def _fold_shape_layers(graph: onnx.GraphProto, shapes: Mapping[str, Shape], folded_values: dict[str,

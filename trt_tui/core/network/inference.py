@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.network.layers import Shape
 from trt_tui.core.network.model_outputs import drop_unused_nodes
 from trt_tui.core.network.opset_conversion import detach_big_weights
 from trt_tui.core.network.plugins import RUNTIME_ONLY_OPERATORS, is_plugin
@@ -97,6 +98,11 @@ def infer_graph_shapes(model: onnx.ModelProto) -> onnx.GraphProto:
     """
     return onnx.shape_inference.infer_shapes(model, data_prop=_count_propagated_elements(model.graph)
                                              <= _MAX_FOLLOWED_ELEMENTS).graph
+
+
+def declared_shape(value_info: onnx.ValueInfoProto) -> Shape:
+    return tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or None
+                 for size in value_info.type.tensor_type.shape.dim)
 
 
 def _count_propagated_elements(graph: onnx.GraphProto) -> float:
