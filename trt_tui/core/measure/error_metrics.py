@@ -28,7 +28,6 @@ from typing import Any, Literal
 import numpy as np
 
 from trt_tui.core.measure.sweep_plan import student_t_quantile
-from trt_tui.core.precision import FP16_MAX, FP16_MIN
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
@@ -285,18 +284,10 @@ class ErrorSums:
     fp16_over: float = 0.0
     fp16_under: float = 0.0
 
-    def add_tensor_pair(self, reference: np.ndarray, test: np.ndarray, counts_values_beyond_fp16: bool = False) -> None:
-        """Adds the error sums of a reference array and a test array of the same shape.
-
-        Args:
-            counts_values_beyond_fp16: Also count the values of the reference that FP16 cannot represent.
-        """
+    def add_tensor_pair(self, reference: np.ndarray, test: np.ndarray) -> None:
+        """Adds the error sums of a reference array and a test array of the same shape."""
         sums = compute_error_sums(np.ravel(reference)[None], np.ravel(test)[None], 1)
         self.merge_sums({name: float(values[0]) for name, values in sums.items()})
-        if counts_values_beyond_fp16:
-            size = np.abs(np.asarray(reference, np.float64))
-            self.fp16_over += float(np.count_nonzero((size > FP16_MAX) & np.isfinite(size)))
-            self.fp16_under += float(np.count_nonzero((size < FP16_MIN) & (size > 0)))
 
     def merge_sums(self, other_sums: Mapping[str, float]) -> None:
         """Adds sums that were computed elsewhere (inside a graph), by field name. Of maxima the larger one is kept."""
