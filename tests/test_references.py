@@ -179,6 +179,7 @@ GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
     ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, null]}]', "a list of numbers"),
     ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 1_0, 2]}]', "not valid JSON"),
     ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [1, e-, 2]}]', "not valid JSON"),
+    ("mixed.json", '[{"name": "y", "dimensions": "2", "values": [1, 2-3]}]', "not valid JSON"),
     ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2,]}]', "not valid JSON"),
     ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * 70 + "]}]", "a list of numbers"),
     ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * (3 << 20), "not valid JSON"),
