@@ -43,7 +43,7 @@ async def opened(folder: Path, size: tuple[int, int] = SMALL, **options: Any
 
 async def settle(pilot: Pilot) -> None:
     """Waits until what was asked is answered, and draws what changed since the last time."""
-    app, desk, quiet = pilot.app, pilot.app.main_screen.presenter, 0
+    app, desk, quiet = pilot.app, pilot.app.main_screen, 0
     end = asyncio.get_running_loop().time() + 3 * LIMIT_S
     while quiet < 2:
         assert asyncio.get_running_loop().time() < end, "the screen does not come to rest"
@@ -96,7 +96,7 @@ async def answered(pilot: Pilot, *keys: str) -> None:
 
 def current(main: MainScreen) -> str:
     """The name of the group under the cursor."""
-    return main.presenter.current_group.name
+    return main.current_group.name
 
 
 def status(main: MainScreen) -> str:

@@ -203,10 +203,10 @@ def test_a_script_that_is_nested_deep_is_refused(network, tmp_path, text):
 async def test_a_filter_that_takes_too_long_is_told(tmp_path, quick, monkeypatch):
     monkeypatch.setattr(presenter, "MAX_FILTER_S", 0.2)
     async with opened(tmp_path, held=(rq.CompareRuns,)) as (_, main, pilot):
-        monkeypatch.setattr(main.presenter.layer_list.tree_model, "search_text", lambda row: "a" * 40 + "b")
+        monkeypatch.setattr(main.layer_list.tree_model, "search_text", lambda row: "a" * 40 + "b")
         await press(pilot, "slash")
-        main.presenter.filter_input.value = "/(a+)+$/"
+        main.filter_input.value = "/(a+)+$/"
         await settle(pilot)
         assert "the filter takes too much time" in status(main)
-        assert "Type a simpler pattern" in main.presenter.status.message[0]
-        assert main.presenter.layer_list.matches is None
+        assert "Type a simpler pattern" in main.status.message[0]
+        assert main.layer_list.matches is None

@@ -14,7 +14,6 @@ from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, find_term
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
-from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state import marks
@@ -184,7 +183,7 @@ async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
         async def explained_columns(*columns):
             texts = []
             for column in columns:
-                main._get_controller(ExplanationController).explain_cell(column)
+                main.explain_cell(column)
                 await taken_in(pilot)
                 texts.append(explained(app))
                 await press(pilot, "escape")
@@ -192,7 +191,7 @@ async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
 
         for name, possible, impossible in ((local.QKV, {"range", "higher", "toggle"}, {"lower"}),
                                            (local.CORE, {"toggle"}, {"range"})):
-            main.presenter.go_to_group(name)
+            main.go_to_group(name)
             await settle(pilot)
             assert possible <= possible_actions() and not impossible & possible_actions(), name
             text = await explained_columns("share", "precision")
@@ -247,7 +246,7 @@ async def test_keys_reach_every_column_and_row(tmp_path):
         assert "From the engine" in explained(app) and "built by TensorRT 11.4" in explained(app)
         await press(pilot, "escape")
         await answered(pilot, "z", "b", "home", "down")
-        group = main.presenter.layer_tree.current_row
+        group = main.layer_tree.current_row
         await press(pilot, "f3")
         headings = []
         for _ in LAYER_COLUMNS:
@@ -257,9 +256,9 @@ async def test_keys_reach_every_column_and_row(tmp_path):
         await press(pilot, "left")
         assert explained(app).splitlines()[0] == headings[-1]
         await press(pilot, "down")
-        assert main.presenter.layer_tree.current_row is not group
+        assert main.layer_tree.current_row is not group
         await press(pilot, "up", "up", "up")
-        assert main.presenter.layer_tree.cursor_index == 0 and "· c0" in explained(app)
+        assert main.layer_tree.cursor_index == 0 and "· c0" in explained(app)
         seen = set()
         for _ in range(12):
             seen.add(explained(app).splitlines()[0])
@@ -298,7 +297,7 @@ async def test_explanations_fit_the_screen(tmp_path, size):
 def column_x(main, column_id: str) -> int:
     """A cell of a column of the layer list."""
     end = 5
-    for name, width in fit_columns(main.presenter.layer_tree.row_width, main.presenter.layer_list.row_values.has_engines
+    for name, width in fit_columns(main.layer_tree.row_width, main.layer_list.row_values.has_engines
                                    ).items():
         if name == column_id:
             return end + 1
@@ -310,20 +309,20 @@ async def test_clicks_explain_values_and_words_and_take_nothing_away(tmp_path):
     async with opened(tmp_path, size=(120, 40), builder=H200) as (app, main, pilot):
         await pilot.click("#tree", offset=(10, 3))
         await settle(pilot)
-        assert app.screen is main and main.presenter.layer_tree.cursor_index == 3
+        assert app.screen is main and main.layer_tree.cursor_index == 3
         for column in ("share", "precision", "layer"):
             await pilot.click("#tree", offset=(column_x(main, column), 4), button=3)
             await taken_in(pilot)
-            title = LAYER_COLUMNS_BY_ID[column].title(main.presenter.layer_list.row_values, 24)
-            assert explained(app).startswith(title) and main.presenter.layer_tree.cursor_index == 4
+            title = LAYER_COLUMNS_BY_ID[column].title(main.layer_list.row_values, 24)
+            assert explained(app).startswith(title) and main.layer_tree.cursor_index == 4
             await press(pilot, "escape")
         await pilot.click("#tree-header", offset=(column_x(main, "precision"), 0), button=3)
         await taken_in(pilot)
-        assert explained(app).startswith("prec\n") and main.presenter.layer_list.sort_column.id != "precision"
+        assert explained(app).startswith("prec\n") and main.layer_list.sort_column.id != "precision"
         await press(pilot, "escape")
         await pilot.click("#tree-header", offset=(column_x(main, "precision"), 0))
         await settle(pilot)
-        assert app.screen is main and main.presenter.layer_list.sort_column.id == "precision"
+        assert app.screen is main and main.layer_list.sort_column.id == "precision"
         column = next(one for one in list_summary_columns(app.session, 120) if one.title == "SQNR")
         await pilot.click("#verdict", offset=(column.start + 2, 3))
         await taken_in(pilot)

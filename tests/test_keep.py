@@ -142,7 +142,7 @@ async def test_rules_in_the_app_are_one_step(tmp_path):
         held = main.session.config.groups_kept_by_rule
         assert app.screen is main and held and "kept by" in status(main)
         row = next(group for group in main.session.outline.groups if group.name in held)
-        main.presenter.go_to_group(row.name)
+        main.go_to_group(row.name)
         await press(pilot, "space")
         assert main.session.config.groups_kept_by_rule == held and "5 changes the rules" in status(main)
         await press(pilot, "5")
@@ -157,7 +157,7 @@ async def test_the_list_of_precisions_leads_to_all_that_is_found(tmp_path):
         await press(pilot, "slash")
         app.screen.query_one("#filter", Input).value = "/softmax|norm|mlp|fc/"
         await press(pilot, "enter", "p", "0", "8")
-        config, found = main.session.config, main.presenter.layer_list.matches
+        config, found = main.session.config, main.layer_list.matches
         groups = [group for group in main.session.outline.groups if group.name in found]
         lowered = [group for group in groups if config.precision_of(group) is Precision.INT8]
         assert 0 < len(lowered) < len(groups) and f"{len(groups) - len(lowered)} unchanged" in status(main)

@@ -295,10 +295,10 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         assert any(note.startswith("Q/DQ check: skip connection in floats") for note in app.session.outline.notes)
-        presenter = app.main_screen.presenter
+        presenter = app.main_screen
         while presenter.current_group is None or presenter.current_group.name != "/two/Conv":
             await press(pilot, "down")
-        assert presenter.actions["free"].disabled_reason() == ""
+        assert presenter.disabled_reason("free") == ""
         await settle(pilot)
         await press(pilot, "9")
         await settle(pilot)

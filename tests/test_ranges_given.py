@@ -214,7 +214,7 @@ async def test_in_the_app(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         group = next(one for one in main.session.outline.groups if one.activation_qdq_sites())
         tensor = group.activation_qdq_sites()[0].tensor
-        main.presenter.go_to_group(group.name)
+        main.go_to_group(group.name)
         await press(pilot, "6")
         app.screen.query_one(Input).value = "-2"
         await press(pilot, "enter")

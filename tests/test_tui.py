@@ -26,9 +26,8 @@ from trt_tui.formatting import decibels_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import config_status, main_screen, spans
+from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.controllers import ACTIONS
-from trt_tui.tui.controllers.view import ViewController
 from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt
 from trt_tui.tui.screens.help import HelpPage
@@ -50,7 +49,7 @@ def text(main, name: str) -> str:
 
 
 def scope_at(main) -> int:
-    return next(index for index, line in enumerate(main.presenter.layer_tree.rows) if isinstance(line.row, Scope))
+    return next(index for index, line in enumerate(main.layer_tree.rows) if isinstance(line.row, Scope))
 
 
 def asked(app, kind: type) -> int:
@@ -78,7 +77,7 @@ async def test_a_network_whose_opening_was_stopped_is_opened_again(tmp_path, end
         await answered(pilot, "space")
         assert "not open yet" in status(main)
         await answered(pilot, "f5")
-        assert main.presenter.layer_list.is_network_open and "FAIL" in verdict(main)[2]
+        assert main.layer_list.is_network_open and "FAIL" in verdict(main)[2]
         await answered(pilot, "f5")
         assert [type(request) for request in app.session.child.sent].count(rq.OpenNetwork) == 2
 
@@ -119,11 +118,11 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
 
 async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        tree, group = main.presenter.layer_tree, main.presenter.current_group
+        tree, group = main.layer_tree, main.current_group
         await press(pilot, "enter")
         assert tuple(line.node for line in tree.rows if line.node) == group.layers
         await press(pilot, "down")
-        assert main.presenter.current_row.node == group.layers[0] and current(main) == group.name
+        assert main.current_row.node == group.layers[0] and current(main) == group.name
         await press(pilot, "left", "left")
         assert not any(line.node for line in tree.rows)
         for down, up in (("down", "up"), ("j", "k")):
@@ -136,7 +135,7 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
                          ("pagedown", tree.page_size)):
             await press(pilot, key)
             assert tree.cursor_index == row
-        loud, sent = main.presenter.layer_list.row_values.bad_rows, len(app.session.child.sent)
+        loud, sent = main.layer_list.row_values.bad_rows, len(app.session.child.sent)
         await press(pilot, "n")
         seen = [current(main)]
         for _ in loud:
@@ -147,7 +146,7 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
         assert current(main) == seen[1]
         await settle(pilot)
         assert rq.MeasureTensorStats(current(main)) in app.session.child.sent[sent:]
-        assert main.presenter.layer_list.tree_model.titles[current(main)] in title(main, "detail")
+        assert main.layer_list.tree_model.titles[current(main)] in title(main, "detail")
         await press(pilot, "w")
         assert current(main) == QKV, "without NaN, w goes to the row with the largest share"
         await press(pilot, "y")
@@ -167,7 +166,7 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
 
 async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_dimmed(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        listing, tree, group = main.presenter.layer_list, main.presenter.layer_tree, main.presenter.current_group
+        listing, tree, group = main.layer_list, main.layer_tree, main.current_group
         order, first = [line.key for line in tree.rows], app.session.config
         app.session.child.held.add(rq.MeasureWhatIf)
         await answered(pilot, "space")
@@ -188,7 +187,7 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
         await press(pilot, "z", "space")
         assert app.session.config.precision_of(group) is Precision.INT8
         tree.move_cursor_to(scope_at(main))
-        groups = main.presenter.list_chosen_groups()
+        groups = main.list_chosen_groups()
         await press(pilot, "space")
         assert len(groups) > 1
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
@@ -196,7 +195,7 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
 
 async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.presenter.current_group
+        group = main.current_group
         for key, precision in (("=", Precision.FP16), ("=", Precision.FP32), ("=", Precision.FP32),
                                ("-", Precision.FP16), ("z", Precision.FP32), ("z", Precision.FP16),
                                ("z", Precision.INT8), (".", Precision.FP16), ("z", Precision.INT8),
@@ -213,11 +212,11 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
         assert choice.amax == app.session.results.values_of(GROUP_DETAILS)[QKV].tensors[tensor].ranges["percentile"]
         await settle(pilot)
         assert "1 range" in verdict(main)[3]
-        main.presenter.go_to_group(CORE)
+        main.go_to_group(CORE)
         await press(pilot, "r")
         assert "r range: ranges" in status(main)
         app.session.results.values_of(GROUP_DETAILS).clear()
-        main.presenter.go_to_group(QKV)
+        main.go_to_group(QKV)
         await press(pilot, "r")
         assert app.screen is main and "still being measured. Try again in a moment" in status(main)
         await press(pilot, "p")
@@ -228,7 +227,7 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
 
 async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        listing, tree = main.presenter.layer_list, main.presenter.layer_tree
+        listing, tree = main.layer_list, main.layer_tree
         await press(pilot, "t")
         first = current(main)
         assert listing.follows_values and tree.cursor_index == 0 and "old" not in title(main)
@@ -251,10 +250,10 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
         assert (listing.measure, listing.run) == (ColourMeasure.ACCUMULATED, "fp16")
         assert all(app.session.get_run_results("fp16").group_errors[name].accumulated
                    for name in listing.row_values.group_values)
-        main._get_controller(ViewController).sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
+        main.sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
         await press(pilot, *["t"] * (2 if listing.view is View.TREE else 1))
         listing.sort_weights = {name: -weight for name, weight in listing.sort_weights.items()}
-        main.presenter.draw_all()
+        main.draw_all()
         assert title(main).startswith("1 Blocks in FP16 ─")
         await press(pilot, "s")
         assert main.app.screen is main and "the blocks have a fixed order" in status(main)
@@ -262,25 +261,25 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
 
 async def test_an_order_that_follows_new_values_is_not_old_and_small_shares_stand_in_one_row(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        listing, session = main.presenter.layer_list, app.session
+        listing, session = main.layer_list, app.session
         await press(pilot, "t")
-        main._get_controller(ViewController).sort_rows_by(SHARE_COLUMN)
+        main.sort_rows_by(SHARE_COLUMN)
         assert listing.follows_values and "follows new values" in status(main)
         shares = session.results.get_results_or_empty(session.config).shares
         best = min(shares, key=lambda name: shares[name].fraction)
         with mock.patch.object(type(session), "is_busy", True):
             shares[best] = replace(shares[best], fraction=9.0)
-            main.presenter.draw_all()
+            main.draw_all()
             assert title(main).startswith("1 Worst first in c0") and "order out of date" not in title(main)
-            assert main.presenter.layer_tree.rows[0].row.group.name != best and listing.is_sort_postponed
+            assert main.layer_tree.rows[0].row.group.name != best and listing.is_sort_postponed
             with mock.patch.object(layer_list, "MIN_SORT_INTERVAL_S", 0.0):
                 main._update_elapsed_times()
-        assert main.presenter.layer_tree.rows[0].row.group.name == best and not listing.is_sort_postponed
+        assert main.layer_tree.rows[0].row.group.name == best and not listing.is_sort_postponed
         quiet = list(shares)[-6:]
         shares.update((name, replace(shares[name], fraction=0.001)) for name in quiet)
         listing.sort_rows()
-        main.presenter.draw_all()
-        tree = main.presenter.layer_tree
+        main.draw_all()
+        tree = main.layer_tree
         tail = next(index for index, line in enumerate(tree.rows) if line.key == SMALL_SHARES_KEY)
         names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
         count = len(tree.rows[tail].row.names)
@@ -289,15 +288,15 @@ async def test_an_order_that_follows_new_values_is_not_old_and_small_shares_stan
         await press(pilot, "enter")
         assert {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)} > names | set(quiet)
         await press(pilot, "enter")
-        main.presenter.go_to_group(quiet[0])
+        main.go_to_group(quiet[0])
         assert current(main) == quiet[0], "what is looked for is not hidden"
 
 
 @pytest.mark.parametrize("view", [View.TREE, View.WORST])
 async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, view):
     async with opened(tmp_path, (120, 40)) as (_, main, pilot):
-        listing = main.presenter.layer_list
-        main.presenter.set_view(view)
+        listing = main.layer_list
+        main.set_view(view)
         await press(pilot, "s")
         picker = main.app.screen
         assert isinstance(picker, Picker)
@@ -312,7 +311,7 @@ async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, v
             assert listing.sort_column is column and not listing.is_row_order_stale
             newest = listing.sort_weights
             listing.sort_weights = {name: -weight for name, weight in newest.items()}
-            main.presenter.draw_all()
+            main.draw_all()
             named = title(main).partition(", order out of date: s sorts")[0]
             assert named != title(main) and (column.order_title in named) is (column is not SHARE_COLUMN), column.id
             await press(pilot, "s")
@@ -322,7 +321,7 @@ async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, v
 
 async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
     async with opened(tmp_path, (120, 40)) as (app, main, pilot):
-        session, listing = app.session, main.presenter.layer_list
+        session, listing = app.session, main.layer_list
         worst = listing.row_values.group_names_worst_first
         groups = [session.outline.get_group(name) for name in (worst[0], worst[3], worst[5])]
         session.set_precision(groups[:2], Precision.FP16)
@@ -330,7 +329,7 @@ async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
         await settle(pilot)
         await press(pilot, "t")
         assert title(main).startswith("1 Worst first in c2")
-        rows = [line for line in main.presenter.layer_tree.rows if isinstance(line.row, GroupRow)]
+        rows = [line for line in main.layer_tree.rows if isinstance(line.row, GroupRow)]
         cells = [build_row_cells(listing.row_values, line).cells["share"] for line in rows]
         assert rows[0].row.group == groups[2] and [cell.replacement for cell in cells] == ["raised"] + [""] * (
             len(cells) - 1)
@@ -348,64 +347,64 @@ def model_rows(listing):
 async def test_views(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "t")
-        assert main.presenter.layer_list.view is View.WORST and title(main).startswith("1 Worst first in c0")
+        assert main.layer_list.view is View.WORST and title(main).startswith("1 Worst first in c0")
         shares = [
-            main.presenter.layer_list.row_values.group_values[line.row.group.name]
-            for line in main.presenter.layer_tree.rows
+            main.layer_list.row_values.group_values[line.row.group.name]
+            for line in main.layer_tree.rows
             if isinstance(line.row, GroupRow)
         ]
         assert shares == sorted(shares, reverse=True)
         await press(pilot, "t")
-        assert main.presenter.layer_list.view is View.BLOCKS and main.presenter.is_heat_map_focused
-        assert "attn/qkv" in main.presenter.heat_map.line_text(2)
+        assert main.layer_list.view is View.BLOCKS and main.is_heat_map_focused
+        assert "attn/qkv" in main.heat_map.line_text(2)
         await press(pilot, "t")
-        assert main.presenter.layer_list.view is View.TREE and main.presenter.layer_tree.has_focus
+        assert main.layer_list.view is View.TREE and main.layer_tree.has_focus
         name = current(main)
         await press(pilot, "t", "t")
         assert current(main) == name, "the cursor keeps its row in every view"
         await press(pilot, *["left"] * 3)
-        groups = main.presenter.list_chosen_groups()
+        groups = main.list_chosen_groups()
         assert len(groups) == 3
         await press(pilot, "space", "right", "right")
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
-        (group,) = main.presenter.list_chosen_groups()
+        (group,) = main.list_chosen_groups()
         await press(pilot, "space", "enter")
         assert app.session.config.precision_of(group) is Precision.INT8
-        assert main.presenter.layer_tree.has_focus and current(main) == group.name
+        assert main.layer_tree.has_focus and current(main) == group.name
 
 
 async def test_filters_live(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "slash", *"qkv")
-        names = [line.row.group.name for line in main.presenter.layer_tree.rows if isinstance(line.row, GroupRow)]
-        assert len(names) == 3 and all("qkv" in main.presenter.layer_list.tree_model.titles[name] for name in names)
+        names = [line.row.group.name for line in main.layer_tree.rows if isinstance(line.row, GroupRow)]
+        assert len(names) == 3 and all("qkv" in main.layer_list.tree_model.titles[name] for name in names)
         assert "3 of 32 match" in title(main)
         await press(pilot, "enter")
-        assert main.presenter.layer_tree.has_focus and main.presenter.layer_list.matches is not None
+        assert main.layer_tree.has_focus and main.layer_list.matches is not None
         await press(pilot, "escape")
-        assert main.presenter.layer_list.matches is None and main.query_one("#filter", Input).value == ""
-        assert len(main.presenter.layer_tree.rows) > 6
+        assert main.layer_list.matches is None and main.query_one("#filter", Input).value == ""
+        assert len(main.layer_tree.rows) > 6
         await press(pilot, "slash", *"share")
         assert "share is compared as in share>1%" in status(main)
         await press(pilot, *">1%")
         assert "share is compared" not in status(main), "that is typed now"
         await press(pilot, "enter")
-        assert "share is compared" not in status(main) and main.presenter.layer_list.matches
+        assert "share is compared" not in status(main) and main.layer_list.matches
         await press(pilot, "escape", "slash", *"prec:int")
         assert "prec: takes" in status(main)
         await press(pilot, "8")
         assert "prec: takes" not in status(main)
         await press(pilot, "escape")
         await press(pilot, "slash", *"zzz")
-        assert main.presenter.layer_tree.rows == []
+        assert main.layer_tree.rows == []
         await press(pilot, "escape")
-        assert main.presenter.layer_tree.rows
+        assert main.layer_tree.rows
 
 
 async def test_panes_and_the_histogram_where_there_is_room(tmp_path):
     async with opened(tmp_path, size=(140, 60)) as (_, main, pilot):
         await answered(pilot, "2")
-        assert main.presenter.zoomed_pane_name == "detail" and "log counts" in text(main, "detail")
+        assert main.zoomed_pane_name == "detail" and "log counts" in text(main, "detail")
         await answered(pilot, "escape")
         for key, name in {"1": "#tree", "2": "#detail"}.items():
             await answered(pilot, *([key] if key != "2" and not main.query_one(name).has_focus else []))
@@ -415,20 +414,20 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path):
             assert after.width >= before.width and after.height >= before.height and after != before, name
             assert after.width <= 120
             await answered(pilot, key)
-            assert main.query_one(name).size == before and not main.presenter.zoomed_pane_name
+            assert main.query_one(name).size == before and not main.zoomed_pane_name
         await press(pilot, "4")
         assert isinstance(main.focused, ConfigList)
         await press(pilot, "4")
         assert isinstance(main.app.screen, ConfigsPage)
         await press(pilot, "escape", "t", "t")
-        assert main.presenter.is_heat_map_focused
+        assert main.is_heat_map_focused
         await press(pilot, "t")
-        assert main.presenter.layer_tree.has_focus
+        assert main.layer_tree.has_focus
 
 
 async def test_the_current_config_is_always_visible_among_the_configs(tmp_path):
     async with opened(tmp_path, (120, 40), held=(rq.MeasureWhatIf,)) as (app, main, pilot):
-        session, configs = app.session, main.presenter.config_list
+        session, configs = app.session, main.config_list
 
         def is_current_visible() -> bool:
             region = configs.region
@@ -448,7 +447,7 @@ async def test_the_current_config_is_always_visible_among_the_configs(tmp_path):
         await press(pilot, "f1", "escape")
         assert configs.has_focus and configs.selected_value == chosen, "a page leaves the cursor where it is"
         configs.action_first()
-        main.presenter.draw_all()
+        main.draw_all()
         assert configs.selected_value == configs.values[0], "with the focus, the cursor is the user's"
         await press(pilot, "escape")
         await pilot.pause()
@@ -524,7 +523,7 @@ async def test_the_hint_leads_a_newcomer_to_an_export_that_passes(tmp_path):
         assert config_status.current_config_meets_target(app.session)
         assert "next: e exports" in status(main), "the search has executed the export"
         del app.session.results[app.session.config].runs[RunKind.EXPORTED_FILE]
-        main.presenter.draw_status_lines()
+        main.draw_status_lines()
         assert "next: b executes the export" in status(main)
         await answered(pilot, "b")
         result = app.session.results[app.session.config].exported_run
@@ -590,7 +589,7 @@ async def test_a_bundle_asks_before_samples_go_in_and_a_row_is_written_as_a_piec
     monkeypatch.chdir(tmp_path)
     formats = list(EXPORT_FORMATS)
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.presenter.current_group
+        group = main.current_group
         assert group.main_layers
         await answered(pilot, "e", *["down"] * formats.index("subgraph"), "enter", "enter")
         assert app.session.child.sent[-1].group == group.name and "Wrote" in status(main)
@@ -646,15 +645,15 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
             await taken_in(pilot)
 
         await click("tree-rule", "worst")
-        assert main.presenter.layer_list.view is View.WORST
+        assert main.layer_list.view is View.WORST
         await click("tree-rule", "tree")
-        assert main.presenter.layer_list.view is View.TREE
-        before = main.presenter.layer_list.sort_weights
+        assert main.layer_list.view is View.TREE
+        before = main.layer_list.sort_weights
         await click("tree-header", "share")
-        assert main.presenter.layer_list.sort_weights != before or "sort_weights" in status(main)
+        assert main.layer_list.sort_weights != before or "sort_weights" in status(main)
         for word, column in (("op", "operator"), ("prec", "precision")):
             await click("tree-header", word)
-            listing = main.presenter.layer_list
+            listing = main.layer_list
             rows = model_rows(listing)
             told = [build_row_cells(listing.row_values, row).cells[column] for row in rows]
             changes = [1 for one, two in itertools.pairwise(told) if one != two]
@@ -663,7 +662,7 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
         await click("tree-header", "layer")
         assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
             row.group.name for row in listing.tree_model.group_rows]
-        tree, detail = main.presenter.layer_tree, main.query_one("#detail", Lines)
+        tree, detail = main.layer_tree, main.query_one("#detail", Lines)
         tree.scroll_to(y=0, animate=False)
         for pane in ("#verdict", "#footer"):
             await pilot._post_mouse_events([MouseScrollDown], pane)
@@ -702,11 +701,11 @@ async def test_resizes_live(tmp_path):
         for size in ((80, 24), (100, 30), (119, 24), (120, 40), (140, 40), (60, 20)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
-            assert main.has_class("-wide") is (size[0] >= 120) and main.presenter.layer_tree.size.height >= 3
-            assert max(spans.line_width(main.presenter.layer_tree._get_cached_line(i))
-                       for i in range(3)) <= main.presenter.layer_tree.size.width
-            assert main.presenter.layer_tree.size.height >= (26 if size == (120, 40) else
-                                                             3) and main.presenter.layer_tree.size.width <= 120
+            assert main.has_class("-wide") is (size[0] >= 120) and main.layer_tree.size.height >= 3
+            assert max(spans.line_width(main.layer_tree._get_cached_line(i))
+                       for i in range(3)) <= main.layer_tree.size.width
+            assert main.layer_tree.size.height >= (26 if size == (120, 40) else
+                                                             3) and main.layer_tree.size.width <= 120
         for size in ((59, 24), (80, 14)):
             await pilot.resize_terminal(*size)
             await settle(pilot)
@@ -717,10 +716,10 @@ async def test_resizes_live(tmp_path):
 async def test_a_network_without_blocks_has_none_and_a_filter_keeps_its_rows_until_new_shares_are_measured(tmp_path):
     async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         await press(pilot, "t", "t")
-        assert main.presenter.layer_list.view is View.TREE
+        assert main.layer_list.view is View.TREE
         await answered(pilot, "slash", *"share>1%", "enter")
-        shown = main.presenter.layer_list.matches
+        shown = main.layer_list.matches
         assert shown
         main.session.child.held |= {rq.MeasureWhatIf, rq.CompareRuns}
         await press(pilot, "space")
-        assert main.session.config.precision_moves and main.presenter.layer_list.matches == shown
+        assert main.session.config.precision_moves and main.layer_list.matches == shown

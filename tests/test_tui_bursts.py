@@ -60,11 +60,11 @@ async def test_each_key_goes_where_the_one_before_it_led(tmp_path):
         for before in ((), ("p", "escape"), ("c", "j", "escape")):
             burst(app, *before, "slash", *"qkv", "enter", "space")
             await taken_in(pilot)
-            assert (app.screen is main and main.presenter.filter_input.value == "qkv"
-                    and main.presenter.layer_tree.has_focus), before
+            assert (app.screen is main and main.filter_input.value == "qkv"
+                    and main.layer_tree.has_focus), before
             burst(app, "z", "escape", "slash", *"norm", "escape")
             await taken_in(pilot)
-            assert main.presenter.filter_input.value == "" and not main.has_class("-filtering"), before
+            assert main.filter_input.value == "" and not main.has_class("-filtering"), before
         past, now, undone = app.session.history.snapshot()
         assert len({state.config for state in (*past, now, *undone)}) == 1, "space and z, each time"
         assert len(app.session.config_names) > 1

@@ -16,11 +16,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.tui import keys
+from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.config_status import target_value_span
-from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
-from trt_tui.tui.controllers.controller import Controller
-from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
+from trt_tui.tui.controllers.presenter import Presenter
+from trt_tui.tui.main_screen import EVENT_HANDLERS, MainScreen
 from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen, Picker, PickerColumn, PickerItem
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
@@ -38,16 +38,17 @@ def subclasses(kind: type) -> list[type]:
 async def test_every_action_has_a_handler_a_reason_and_words(tmp_path):
     app = make_app(tmp_path)
     async with app.run_test(size=(80, 24)) as pilot:
-        offers = app.main_screen.presenter.actions
-        assert tuple(offer.action for offer in offers.values()) == ACTIONS
-        before = {id: offer.disabled_reason() for id, offer in offers.items()}
+        main = app.main_screen
+        before = {action.id: main.disabled_reason(action.id) for action in ACTIONS}
         await settle(pilot)
-        after = {id: offer.disabled_reason() for id, offer in offers.items()}
+        after = {action.id: main.disabled_reason(action.id) for action in ACTIONS}
+        refusals = {name.removeprefix("refuse_") for name in dir(main) if name.startswith("refuse_")}
+        assert all(callable(getattr(main, f"do_{action.id}")) for action in ACTIONS)
+        assert refusals <= {action.id for action in ACTIONS}
     assert before["toggle"] == "the network is not open yet" and before["help"] == "" and after["toggle"] == ""
     assert after["undo"] == "nothing to undo"
-    for offer in offers.values():
-        action = offer.action
-        assert callable(offer.perform) and isinstance(before[action.id], str) and isinstance(after[action.id], str)
+    for action in ACTIONS:
+        assert isinstance(before[action.id], str) and isinstance(after[action.id], str)
         assert action.label and action.help and action.group, action.id
 
 
@@ -102,7 +103,7 @@ def test_a_file_changes_keys_or_is_warned_of_once(tmp_path, name):
 
 async def test_a_list_without_room_for_a_letter_takes_its_keys(tmp_path):
     async with opened(tmp_path, (80, 24), held=(rq.OpenNetwork,)) as (app, _, pilot):
-        await app.push_screen(HelpPage([], {}))
+        await app.push_screen(HelpPage(str, {}))
         await pilot.pause()
         choices = app.screen.query_one(KeyedOptionList)
         choices.set_options([Option(str(number)) for number in range(40)])
@@ -153,16 +154,16 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
     keys.use_keymap({})
 
 
-def test_controllers_are_listed():
-    assert set(Controller.__subclasses__()) == set(CONTROLLERS)
+def test_all_parts_are_in_the_main_screen():
+    assert {*Presenter.__subclasses__(), MainScreen} - {*MainScreen.__mro__} == set()
 
 
 async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_add(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        session, desk = app.session, main.presenter
+        session, desk = app.session, main
         while desk.current_group is not None:
             await press(pilot, "up")
-        assert desk.actions["free"].disabled_reason() == ""
+        assert desk.disabled_reason("free") == ""
         await press(pilot, "9")
         await settle(pilot)
         before = session.config
@@ -172,10 +173,10 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         changes = tuple(replace(change, added_kernels=2 if change.config == first else -1) for change in event.changes)
         complete = ev.ValueMeasured(0, ev.ZERO_COST_CHANGES, ("", before), replace(event, changes=changes))
         session.apply_event(complete)
-        for handle in main._event_handlers[ev.ValueMeasured]:
-            handle(complete)
+        for handle in EVENT_HANDLERS[ev.ValueMeasured]:
+            handle(main, complete)
         session.apply_event(replace(complete, value=replace(event, is_complete=False)))
-        assert not any(item.key for item in main._get_controller(ZeroCostController)._list_items()), "still moving"
+        assert not any(item.key for item in main._list_zero_cost_items()), "still moving"
         session.apply_event(complete)
         costs = [item.cells[-1] for item in app.screen.items[1:len(changes) + 1]]
         assert costs == ["+2 kernels", *["free"] * (len(changes) - 1)]
@@ -212,9 +213,9 @@ async def test_a_table_to_choose_from_never_wraps(tmp_path):
 
 async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        session, desk = app.session, main.presenter
+        session, desk = app.session, main
         before, group = session.config, desk.current_group
-        assert desk.actions["free"].disabled_reason() == ""
+        assert desk.disabled_reason("free") == ""
         await press(pilot, "9")
         assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
         remedies = session.results.values_of(ev.REMEDIES)[group.name, before]
@@ -263,7 +264,7 @@ async def test_a_step_up_and_a_step_down_lead_back_to_the_scales_of_the_file(tmp
                     partial(NullSession, folder=tmp_path), target="sqnr>=20", resume=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
-        session, presenter = app.session, app.main_screen.presenter
+        session, presenter = app.session, app.main_screen
         while presenter.current_group is None or presenter.current_group.name != "/two/Conv":
             await press(pilot, "down")
         group, before = presenter.current_group, session.config

@@ -6,8 +6,8 @@ import pytest
 from textual.widgets import Input
 
 from tests.screen import answered, opened, press, screen_text, status
-from trt_tui.tui.actions import Focus, footer_action_line
 from trt_tui.tui.screens.dialogs import ConfirmDialog, fit_key_hints
+from trt_tui.tui.state.status import Focus, footer_action_line
 from trt_tui.tui.widgets.inputs import KeyedOptionList
 from trt_tui.tui.widgets.lines import Lines
 
@@ -80,8 +80,8 @@ async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_pa
         footer = main.query_one("#footer", Lines)
         footer.refresh = lambda *regions, **options: drawn.append(regions)
         await answered(pilot, "down", "down", "n", "w", "end", "home", "left", "right")
-        line = footer_action_line(main.presenter.screen_width, main.presenter.actions, Focus.LIST,
-                                  main.presenter._list_current_labels())
+        line = footer_action_line(main.screen_width, main.disabled_reason, Focus.LIST,
+                                  main._list_current_labels())
         assert [text for text, _ in footer.lines[0]] == [text for text, _ in line]
         assert len(drawn) <= 4, "only where an action becomes possible or impossible"
         for key, text in {"Y": "e exports a report", "m": "--config A --config B", "Z": "z undoes"}.items():

@@ -23,7 +23,7 @@ PLACES = {"the rows": ("end", "up"), "a dialog": ("p",), "a line to type": ("g",
 
 def place(app):
     """What has the keys, and where its cursor stands."""
-    line = app.main_screen.presenter.layer_tree.current_row
+    line = app.main_screen.layer_tree.current_row
     return (app.screen, app.focused, line.key if line is not None else None, len(app.screen_stack))
 
 
@@ -52,7 +52,7 @@ async def test_no_job_moves_what_has_the_focus(tmp_path):
                 await settle(pilot)
                 assert place(app) == before, (where, event)
             await press(pilot, "escape", "escape", "escape", "z")
-            assert app.screen is main and main.presenter.layer_tree.has_focus and session.config == first, where
+            assert app.screen is main and main.layer_tree.has_focus and session.config == first, where
 
 
 async def test_a_search_that_ends_leaves_the_keys_where_they_are(tmp_path):
@@ -69,7 +69,7 @@ async def test_a_search_that_ends_leaves_the_keys_where_they_are(tmp_path):
 async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
     async with opened(tmp_path, held=(rq.CompareRangeMethods,)) as (app, main, pilot):
         await press(pilot, "7", "p")
-        group = main.presenter.current_group
+        group = main.current_group
         app.session.child.release()
         await settle(pilot)
         await answered(pilot, "3")
@@ -130,7 +130,7 @@ async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path):
         best = {row.method: row.accuracy for row in session.method_comparison.rows}["entropy"]
         assert session.get_run_results("config").accuracy.outputs == best.outputs, "it has the figures of the table"
         assert session.get_run_results("int8").accuracy == old
-        assert not main.presenter.layer_list.row_values.config_change_marks(session.outline.groups[0])
+        assert not main.layer_list.row_values.config_change_marks(session.outline.groups[0])
         await answered(pilot, "z")
         assert session.config == before and session.get_run_results("config").accuracy == old
         await answered(pilot, "full_stop", "7", "7")

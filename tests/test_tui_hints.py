@@ -28,8 +28,8 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def hint_of(main) -> Hint:
     """The hint of the main screen, which stands on it."""
-    main.presenter.draw_status_lines()
-    group, desk = main.presenter.current_group, main.presenter
+    main.draw_status_lines()
+    group, desk = main.current_group, main
     here = group.name if group is not None and desk.shown_row_pane.has_focus else ""
     hint = next_step_hint(main.session, desk.layer_list.row_values, here, desk.filter_input.has_focus)
     assert any(form in status(main) for form in hint.forms), (hint, status(main))
@@ -67,12 +67,12 @@ async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, network,
             second = await follow(app, main, pilot)
             assert first.group and second.group and first.group != second.group, way
             await press(pilot, "escape", "escape", "1")
-            main.presenter.set_view(View.TREE)
-            main.presenter.layer_list.measure = ColourMeasure.SHARE
-            main.presenter.layer_list.run = "config"
+            main.set_view(View.TREE)
+            main.layer_list.measure = ColourMeasure.SHARE
+            main.layer_list.run = "config"
             while app.session.undo():
                 await settle(pilot)
-            main.presenter.draw_all()
+            main.draw_all()
             await answered(pilot, "home", "w")
 
 
@@ -134,15 +134,15 @@ def test_an_engine_without_a_value_of_the_target_leads_to_the_export(tmp_path, m
 
 async def test_bad_rows_are_passed_in_the_order_of_the_list(tmp_path):
     async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
-        listing = main.presenter.layer_list
+        listing = main.layer_list
         for view in (View.TREE, View.WORST):
-            main.presenter.set_view(view)
+            main.set_view(view)
             listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}
-            main.presenter.draw_layer_tree()
-            bad = [line.row.group.name for line in main.presenter.layer_tree.rows
+            main.draw_layer_tree()
+            bad = [line.row.group.name for line in main.layer_tree.rows
                    if isinstance(line.row, GroupRow) and line.row.group.name in listing.row_values.bad_rows]
             assert len(bad) > 3
-            main.presenter.go_to_group(bad[0])
+            main.go_to_group(bad[0])
             for name in bad:
                 assert current(main) == name
                 await press(pilot, "n")
@@ -192,40 +192,40 @@ async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
             assert "raises this one" in status(main)
             await answered(pilot, key)
             assert isinstance(app.screen, Dialog) and "raises" not in status(main) and "finds" not in status(main)
-            main.presenter.show_message("a message")
+            main.show_message("a message")
             assert status(main).splitlines()[-1].strip() == "a message"
-            main.presenter.clear_message(main.presenter.status.message)
+            main.clear_message(main.status.message)
             await answered(pilot, "escape")
             assert app.screen is main
         hint = hint_of(main)
-        main.presenter.show_message("a message")
+        main.show_message("a message")
         assert status(main).splitlines()[-1].strip() == f"a message   {hint.text}"
-        main.presenter.show_message("a long message " * 7)
+        main.show_message("a long message " * 7)
         assert status(main).splitlines()[-1].strip() == ("a long message " * 7).strip()
-        main.presenter.clear_message(main.presenter.status.message)
+        main.clear_message(main.status.message)
         await press(pilot, "p")
-        app.session.toggle_fp32([main.presenter.current_group])
+        app.session.toggle_fp32([main.current_group])
         await settle(pilot)
         assert app.screen is not main and "raises" not in status(main)
         await press(pilot, "escape")
         assert "raises" in status(main) and "raises this one" not in status(main), "it is drawn anew"
-        await press(pilot, *["s"] * (1 + main.presenter.layer_list.is_row_order_stale))
+        await press(pilot, *["s"] * (1 + main.layer_list.is_row_order_stale))
         assert isinstance(app.screen, Picker)
         await answered(pilot, "2")
-        assert app.screen is main and main.presenter.layer_list.sort_column is LAYER_COLUMNS_BY_ID["operator"]
+        assert app.screen is main and main.layer_list.sort_column is LAYER_COLUMNS_BY_ID["operator"]
         await press(pilot, "colon")
         assert isinstance(app.screen, HelpPage)
         await press(pilot, "escape")
         await pilot.resize_terminal(60, 15)
         await settle(pilot)
-        assert main.presenter.layer_tree.size.height >= 5 and not main.query_one("#right").display
+        assert main.layer_tree.size.height >= 5 and not main.query_one("#right").display
         await answered(pilot, "2")
         assert main.query_one("#right").display and main.query_one("#detail").size.height >= 2
 
 
 async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(tmp_path):
     async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
-        session, row_values = app.session, main.presenter.layer_list.row_values
+        session, row_values = app.session, main.layer_list.row_values
         accuracy, shares = session.get_run_results("config").accuracy, session.get_run_results("config").shares
         outline, config = session.outline, session.config
         name, values = accuracy.worst_output
@@ -255,7 +255,7 @@ async def test_a_hint_names_no_row_while_toggles_can_change_the_worst_row(tmp_pa
         hint = hint_of(main)
         assert hint.actions == ("first_nan", "toggle")
         assert ("raises the worst row so far" in hint.text) is not is_named
-        name = main.presenter.layer_list.row_values.model.titles[hint.group]
+        name = main.layer_list.row_values.model.titles[hint.group]
         assert (f"raises {name}" in hint.text) is is_named
 
 

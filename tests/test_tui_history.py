@@ -11,7 +11,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import UserState
-from trt_tui.tui.controllers import ACTIONS
+from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.state.change_texts import change_text
 from trt_tui.tui.state.session_list import clock_text
 
@@ -51,7 +51,7 @@ async def test_each_change_is_undone_and_redone(tmp_path):
     held = (rq.MeasureWhatIf, rq.MeasureToggles, rq.MeasureRemedies)
     options = {"network": "tiny_resnet", "size": (120, 40), "target": "sqnr>=40", "held": held}
     async with opened(tmp_path, **options) as (app, main, pilot):
-        session, filter_input = app.session, main.presenter.filter_input
+        session, filter_input = app.session, main.filter_input
         for action, keys in CHANGES.items():
             before, index = session.user_state, len(session.history.snapshot()[0])
             await answered(pilot, "w", *keys)
@@ -61,12 +61,12 @@ async def test_each_change_is_undone_and_redone(tmp_path):
             for _ in range(count):
                 await press(pilot, "z")
             assert session.user_state == before, action
-            assert filter_input.value == "" and main.presenter.layer_list.matches is None
+            assert filter_input.value == "" and main.layer_list.matches is None
             for _ in range(count):
                 await press(pilot, "full_stop")
             assert session.user_state == after and "redone: " in status(main), action
             assert filter_input.value == after.filter_text
-            assert (main.presenter.layer_list.matches is not None) == bool(after.filter_text)
+            assert (main.layer_list.matches is not None) == bool(after.filter_text)
             for _ in range(count):
                 await press(pilot, "z")
         assert not session.history.can_undo

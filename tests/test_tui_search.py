@@ -87,7 +87,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         assert raised(main) and main.session.target.is_met_by(main.session.get_run_results("config").accuracy)
         assert {choice.reason for choice in main.session.config.precision_moves.values()} == {"search:auto"}
         assert "from the search, PASS" in status(main) and "z undoes it" in status(main)
-        main.presenter.go_to_group(raised(main)[0])
+        main.go_to_group(raised(main)[0])
         await settle(pilot)
         detail = " ".join(main.query_one("#detail", Lines).text.split())
         assert "by search:auto" in detail and "without it" in detail and "(fails), with it" in detail
@@ -159,7 +159,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         best, said = finding.best_config, best_evaluation_text(finding)
         assert main.session.is_searching and finding.progress.done == 5
         assert f"tried; best: {said}" in status(main) and "a shows the best so far" in status(main)
-        figures = main.presenter.layer_list.row_values
+        figures = main.layer_list.row_values
         assert set(finding.best_evaluation.raised_groups) == {
             name
             for name, mark in figures.search_marks.items()
@@ -167,7 +167,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         }
         marked = [
             line.row.group.name
-            for line in main.presenter.layer_list.build_visible_rows()
+            for line in main.layer_list.build_visible_rows()
             if isinstance(line.row, GroupRow) and build_row_cells(figures, line).mark == BEST_SET_MARK
         ]
         assert marked and set(marked) <= set(finding.best_evaluation.raised_groups)
@@ -176,7 +176,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         assert isinstance(app.screen, SearchResultPage) and app.screen.chosen_option.config == best
         await answered(pilot, "enter")
         assert main.session.config == best and not main.session.is_searching and app.screen is main
-        assert main.session.child.stops == 1 and not main.presenter.layer_list.row_values.search_marks
+        assert main.session.child.stops == 1 and not main.layer_list.row_values.search_marks
         assert main.session.choice_reasons.keys() >= set(raised(main))
         await press(pilot, "z")
         assert main.session.config == before
@@ -239,7 +239,7 @@ LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, a
 async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_until_it_is_taken(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         before, outline = main.session.config, main.session.outline
-        titles = main.presenter.layer_list.tree_model.titles
+        titles = main.layer_list.tree_model.titles
         await answered(pilot, "a", "enter")
         search_status = main.session.search_status
         ended = search_status.end_event

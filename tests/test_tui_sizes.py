@@ -39,9 +39,9 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
             for name in ("tree", "configs", "job"):
                 drawn, whole = rule_text(main, name), main.query_one(f"#{name}-rule", TitleRule)._title
                 assert not drawn or whole[-12:] in drawn, (keys, drawn)
-            if (row := main.presenter.current_group) and (drawn := rule_text(main, "detail")):
+            if (row := main.current_group) and (drawn := rule_text(main, "detail")):
                 assert f"─ {row.operator}" in drawn, (keys, drawn)
-        assert main.presenter.layer_tree.size.height >= 5
+        assert main.layer_tree.size.height >= 5
         for keys in PAGES if size[0] <= 80 else ():
             await answered(pilot, *keys.split())
             assert app.screen is not main, keys
@@ -59,7 +59,7 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
 async def test_precisions_stand_on_tints_and_an_exact_value_has_no_interval(tmp_path, size):
     async with opened(tmp_path, size=size) as (app, main, pilot):
         await answered(pilot, "w", "space", "t")
-        region = main.presenter.layer_tree.region
+        region = main.layer_tree.region
         tints = {}
         for strip in app.screen._compositor.render_strips()[region.y:region.bottom]:
             for segment in strip.crop(*Region(*region).column_span):

@@ -98,7 +98,7 @@ async def take_picture(pilot, name: str, keys: str) -> str:
         app.post_session_event(replace(EVENTS[name], job=max(app.session.pending_requests)))
     await settle(pilot)
     app.session.group_change_times.clear()
-    app.main_screen.presenter.draw_detail_pane()
+    app.main_screen.draw_detail_pane()
     for one in app.screen.query(Input):
         one.cursor_blink = False  # a picture taken late would miss the cursor
     await taken_in(pilot)

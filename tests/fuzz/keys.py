@@ -25,15 +25,15 @@ from tests.screen import key_event
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
+from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.controllers import ACTIONS
 
 SIZES = ((80, 24), (120, 40))
 ODD_SIZES = (*SIZES, (20, 5), (3, 2), (79, 12), (200, 60))
 EPISODE = 250
 """Keys of one app."""
 
-PRESSES = sorted({key for action in ACTIONS for key in action.key_names} - {"q"})
+PRESSES = sorted({key for action in ACTIONS for key in action.keys.split(",")} - {"q"})
 INSIDE = ["enter", "escape", "tab", "shift+tab", "space", "backspace", "delete", "home", "end", "left", "right", "up",
           "down", "y", "n", "ctrl+a", "ctrl+u", "ctrl+w", "3", "6", "8", "x", "ctrl+c"]
 TYPED = [">=", "sqnr>=30", "metric", "[b", "\x1b", "é", "漢", "🙂", "\u202e", "/tmp/../", "1e400", "8 layers"]
@@ -77,7 +77,7 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
     """One app driven by keys; what ends it goes to ``result``."""
     rng = random.Random(seed)
     app = make(rng)
-    desk = app.main_screen.presenter
+    desk = app.main_screen
     quit_, app.quit = app.quit, lambda: None  # by the palette, too
     desk.quit_app = app.quit
     pressed: list[str] = []
@@ -117,7 +117,7 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
             raise
         result.failures.append((seed, pressed[-40:], app._exception or error))
     else:
-        if app._exception is not None or app.return_code and app.main_screen.presenter.status.failure is None:
+        if app._exception is not None or app.return_code and app.main_screen.status.failure is None:
             result.failures.append((seed, pressed[-40:], app._exception or f"it ended with {app.return_code}"))
 
 

@@ -170,7 +170,7 @@ class Case:
     async def look(self, pilot: Pilot, width: int, height: int) -> None:
         await pilot.resize_terminal(width, height)
         await taken_in(pilot)
-        panes = self.app.main_screen.presenter
+        panes = self.app.main_screen
         if width < LEAST[0] or height < LEAST[1]:
             self.looks["screens without room"] += 1
             assert screen_text(self.app).split() == f"trt-tui needs 60×15, this is {width}×{height}".split()

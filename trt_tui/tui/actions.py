@@ -1,11 +1,22 @@
-"""The data of actions: the texts for keys, footer and help. `trt_tui.tui.controllers` perform the actions."""
+"""The table of actions: what the user can do on the main screen, each with its keys and its texts.
+
+The main screen performs an action by its method ``do_`` with the id of the action. If it has a method ``refuse_`` with
+the id, that returns the reason why the action is impossible now.
+"""
 
 import enum
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 
-from trt_tui.tui import keys, spans
+
+class Need(enum.Enum):
+    """What an action needs. Without it the action is impossible."""
+
+    NOTHING = enum.auto()
+    NETWORK = enum.auto()
+    ROW = enum.auto()
+    GROUPS = enum.auto()
+    SAMPLES = enum.auto()
+    BUILDER = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -13,101 +24,103 @@ class Action:
     """A command that the user can give with a key, with its texts for the footer and the help page.
 
     Attributes:
+        keys: The default keys, as Textual names them, with commas. The program shows the first key.
         label: One or two words for the footer.
-        help: A sentence for the help page.
         group: The heading above the action on the help page.
+        help: A sentence for the help page.
         footer: The rank of the action in the footer; None if the footer does not show the action. Actions of low rank
             come first and remain in a narrow footer.
     """
 
     id: str
+    keys: str
     label: str
-    help: str
     group: str
+    help: str
+    need: Need = Need.NOTHING
     footer: int | None = None
 
-    @property
-    def key_names(self) -> tuple[str, ...]:
-        """The current keys of the action, as Textual names them. The program shows the first key."""
-        return keys.get_action_keys(self.id)
 
-    @property
-    def shown_key(self) -> str:
-        return keys.shown_key(self.id)
+ACTIONS = (
+    Action("up", "up,k", "up", "Move", "Move up"),
+    Action("down", "down,j", "down", "Move", "Move down"),
+    Action("left", "left,h", "close", "Move", "Close the row, or go to the scope around it"),
+    Action("right", "right,l", "open", "Move", "Open the row, or go into it"),
+    Action("open", "enter", "open", "Move", "Open or close a scope, a group's nodes, the folded nodes", Need.ROW),
+    Action("page_up", "pageup", "page up", "Move", "Move up by a page"),
+    Action("page_down", "pagedown", "page down", "Move", "Move down by a page"),
+    Action("first", "home", "first", "Move", "Go to the first row"),
+    Action("last", "end", "last", "Move", "Go to the last row"),
+    Action("next_bad", "n", "next bad", "Move",
+           "Go to the next row with a share of 1 % or more, or NaN or Inf", Need.NETWORK, footer=45),
+    Action("first_nan", "w", "worst", "Move",
+           "Go to the row to raise first: the first with NaN or Inf, else that with the largest share, "
+           "without rows whose raise was measured and does not help", Need.NETWORK),
+    Action("filter", "slash", "find", "Move",
+           "Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv", Need.NETWORK, footer=30),
+    Action("toggle", "space", "FP32", "Change",
+           "Toggle FP32 for a group, a scope or a role of the blocks", Need.GROUPS, footer=10),
+    Action("higher", "equals_sign", "up", "Change", "Raise by one of the precisions in use", Need.GROUPS, footer=11),
+    Action("lower", "minus", "down", "Change", "Reduce by one of the precisions in use", Need.GROUPS, footer=12),
+    Action("precision", "p", "precision", "Change",
+           "Choose a precision from a list, for the row or all rows that match the filter", Need.GROUPS, footer=50),
+    Action("barrier", "f", "barrier", "Change",
+           "Toggle a fusion barrier: the row's output becomes a network output, and TensorRT does not "
+           "fuse across it", Need.GROUPS),
+    Action("rules", "5", "rules", "Change",
+           "Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule", Need.NETWORK),
+    Action("range", "r", "range", "Change",
+           "Next range method for the group's inputs (minmax, percentile, entropy, mse); of "
+           "a scope: type one for all", Need.GROUPS, footer=15),
+    Action("type_range", "6", "type range", "Change",
+           "Type a range for the inputs: an amax, a method, p99.9, top5-mean", Need.GROUPS),
+    Action("methods", "7", "methods", "Work",
+           "Calibration methods side by side; enter uses one for the whole network", Need.SAMPLES),
+    Action("free", "9", "free", "Change",
+           "Zero-cost changes of the row and of the network, each with its value", Need.SAMPLES, footer=51),
+    Action("undo", "z", "undo", "Change", "Undo the last change", Need.NETWORK, footer=40),
+    Action("redo", "full_stop,ctrl+r", "redo", "Change", "Redo what was undone", Need.NETWORK),
+    Action("sessions", "S", "sessions", "Files",
+           "The saved sessions of this network; enter opens one, and one can be deleted", Need.NETWORK),
+    Action("explain", "f3", "explain", "Look",
+           "Explain the value under the cursor: what it is and how it came about. A right click "
+           "does so for any value, title or word", Need.ROW, footer=43),
+    Action("view", "t", "view", "Look", "Tree, worst first, blocks", Need.NETWORK, footer=41),
+    Action("colour", "v", "colour by", "Look",
+           "Colour by share, isolated or accumulated error; of FP16, INT8 or the config", Need.NETWORK, footer=42),
+    Action("sort", "s", "sort", "Look",
+           "Sort again if the order is out of date; else choose the column that sorts the rows. A "
+           "click on a column title sorts by it", Need.NETWORK),
+    Action("copy", "y", "copy name", "Look", "Copy the full name to the clipboard (OSC 52)", Need.ROW),
+    Action("pane_tree", "1", "list", "Look", "Go to the list; again: full screen, and back"),
+    Action("pane_detail", "2", "detail", "Look", "Detail pane full screen, and back", Need.ROW),
+    Action("pictures", "8", "pictures", "Look",
+           "Charts: values and channels, errors over samples, classes", Need.NETWORK),
+    Action("build", "b", "build", "Work",
+           "Build the config and measure its accuracy and latency; without TensorRT, execute "
+           "its export", Need.BUILDER, footer=20),
+    Action("engine", "i", "engine", "Look",
+           "The engine: its layers, their times, and what to check", Need.NETWORK, footer=65),
+    Action("find", "a", "fix", "Work",
+           "Find the fewest layers to raise so that the target is met; again: what it "
+           "found, to look at and to take", Need.NETWORK, footer=18),
+    Action("compare", "f5", "compare", "Work", "Measure everything again"),
+    Action("stop", "x", "stop", "Work",
+           "Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all", footer=60),
+    Action("jobs", "f9", "jobs", "Work", "All jobs, running and done, with their times; stops one or all"),
+    Action("target", "g", "target", "Work", "Change the target that runs must meet", Need.NETWORK),
+    Action("configs", "4,c", "configs", "Configs",
+           "Go to the configs; again: all of them with their results. Enter selects one", Need.NETWORK, footer=55),
+    Action("export", "e", "export", "Files",
+           "Write precision.json, the typed network, files for other tools, or a report", Need.NETWORK, footer=58),
+    Action("log", "o", "log", "Files",
+           "Show why a job failed, then the log; at its end the reasons for PASS? and FAIL? in full"),
+    Action("help", "f1,f2,question_mark,colon,ctrl+p", "keys", "Application",
+           "All keys, actions, words and marks: type to find one, enter runs or explains it", footer=0),
+    Action("close", "escape", "close", "Application", "Close the topmost dialog or pane"),
+    Action("quit", "q", "quit", "Application", "Save and quit", footer=70),
+)
+"""All actions, in the order of the help page. The first key of each action needs no ctrl, and no shift besides those of
+capital letters. The help page performs the actions without their keys."""
 
-
-@dataclass(frozen=True)
-class BoundAction:
-    """A user action with the controller method that performs it.
-
-    Attributes:
-        disabled_reason: Returns the reason why the action is impossible now; "" if it is possible.
-    """
-
-    action: Action
-    perform: Callable[[], None]
-    disabled_reason: Callable[[], str]
-
-
-class Focus(enum.Enum):
-    """The part of the main screen that has the keys. The footer shows the actions of this part."""
-
-    LIST = "list"
-    BLOCKS = "blocks"
-    DETAIL = "detail"
-    CONFIGS = "configs"
-    FILTER = "filter"
-
-
-_FOOTERS: Mapping[Focus, Mapping[str, str]] = {
-    Focus.BLOCKS: {"open": "go to row", "toggle": "", "higher": "", "lower": "", "precision": "", "undo": "",
-                   "view": "", "explain": "", "next_bad": "", "colour": "", "build": "", "find": "", "quit": ""},
-    Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "toggle": "", "higher": "", "lower": "",
-                   "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
-                   "quit": ""},
-    Focus.CONFIGS: {"open": "select", "configs": "name", "pane_tree": "list", "undo": "", "build": "", "export": "",
-                    "quit": ""},
-    Focus.FILTER: {"open": "keep", "close": "clear"}}
-"""The actions in the footer by focus, in the order of their ranks, with their labels there; "" for the usual label.
-
-The layer list has the actions with a rank in `Action.footer`."""
-
-_WIDGET_FOCUSES = {Focus.CONFIGS, Focus.FILTER}
-"""The parts whose widget performs the action of the enter key itself, so that a click in the footer cannot."""
-
-
-def footer_action_line(width: int, bound_actions: Mapping[str, BoundAction], focus: Focus = Focus.LIST,
-                       current_labels: Mapping[str, str] = MappingProxyType({})) -> spans.Line:
-    """Returns the footer line: the keys of the actions of the focused part, as many as fit into the width.
-
-    The help page is at the right edge. Impossible actions are dim. A click on a key performs the action.
-
-    Args:
-        current_labels: The labels of actions that do something else now, by action.
-    """
-    ranked_actions = sorted((bound_action for bound_action in bound_actions.values()
-                             if bound_action.action.footer is not None),
-                            key=lambda bound_action: bound_action.action.footer or 0)
-    rightmost, *left_actions = ranked_actions
-    labels = _FOOTERS.get(focus, {})
-    if labels:
-        left_actions = [bound_actions[action_id] for action_id in labels]
-    click_markup = f"@do('{rightmost.action.id}')"
-    right = [(rightmost.action.shown_key, f"key{click_markup}"), (f" {rightmost.action.label} ", click_markup)]
-    room = width - spans.line_width(right) - 1
-    line: spans.Line = [(" ", "")]
-    used = 1
-    for bound_action in left_actions:
-        key = bound_action.action.shown_key
-        action_id = bound_action.action.id
-        label = labels.get(action_id) or current_labels.get(action_id) or bound_action.action.label
-        size = len(key) + 1 + len(label) + 2
-        if used + size > room:
-            continue
-        is_of_widget = focus in _WIDGET_FOCUSES and bound_action.action.id == "open"
-        click_markup = "" if is_of_widget else f"@do('{bound_action.action.id}')"
-        is_disabled = not is_of_widget and bool(bound_action.disabled_reason())
-        line += [(key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
-                 (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}")]
-        used += size
-    return spans.justify_line(line, width, right)
+ACTIONS_BY_ID = {action.id: action for action in ACTIONS}

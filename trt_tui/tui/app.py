@@ -148,11 +148,11 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     def _start_session(self) -> None:
         if self._key_file_warning:
             self.session.log.append(self._key_file_warning)
-            self.main_screen.presenter.show_message(self._key_file_warning)
+            self.main_screen.show_message(self._key_file_warning)
         try:
             self.session.start()
         except TrtTuiError as error:
-            self.main_screen.presenter.show_error(error)
+            self.main_screen.show_error(error)
 
     @on(SessionEvent)
     def _handle_session_event(self, message: SessionEvent) -> None:
@@ -175,7 +175,7 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     def quit(self) -> None:
         """Saves the session, ends the background process and exits."""
         self._end_session()
-        failure = self.main_screen.presenter.status.failure
+        failure = self.main_screen.status.failure
         self.exit(return_code=failure.exit_code if isinstance(failure, ev.JobFailed) else 0)
 
     async def action_quit(self) -> None:

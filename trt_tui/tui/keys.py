@@ -1,4 +1,4 @@
-"""The table of keys: the default keys of all actions, and the changes of a user's ``keys.json``.
+"""The current keys: the default keys of all actions, and the changes of a user's ``keys.json``.
 
 A text that names a key calls `shown_key`, so that it is correct after such changes too.
 """
@@ -13,25 +13,13 @@ import platformdirs
 from trt_tui.errors import TrtTuiError
 from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import read_bytes
+from trt_tui.tui.actions import ACTIONS
 
 KeyTable = Mapping[str, tuple[str, ...]]
 """The keys of each action by its id, as Textual names them. The program shows the first key of an action."""
 
-KEYS: KeyTable = {
-    "up": ("up", "k"), "down": ("down", "j"), "left": ("left", "h"), "right": ("right", "l"), "open": ("enter",),
-    "page_up": ("pageup",), "page_down": ("pagedown",), "first": ("home",), "last": ("end",),
-    "next_bad": ("n",), "first_nan": ("w",), "filter": ("slash",),
-    "toggle": ("space",), "higher": ("equals_sign",), "lower": ("minus",),
-    "precision": ("p",), "barrier": ("f",), "rules": ("5",), "range": ("r",), "type_range": ("6",), "methods": ("7",),
-    "free": ("9",), "undo": ("z",), "redo": ("full_stop", "ctrl+r"),
-    "sessions": ("S",), "view": ("t",),
-    "colour": ("v",), "sort": ("s",), "copy": ("y",), "pane_tree": ("1",), "pane_detail": ("2",),
-    "configs": ("4", "c"), "pictures": ("8",), "build": ("b",), "engine": ("i",), "find": ("a",),
-    "compare": ("f5",), "stop": ("x",), "jobs": ("f9",), "target": ("g",),
-    "export": ("e",), "log": ("o",), "help": ("f1", "f2", "question_mark", "colon", "ctrl+p"),
-    "explain": ("f3",), "close": ("escape",), "quit": ("q",)}
-"""The default keys of the actions on the main screen. The first key of each action needs no ctrl, and no
-shift besides those of capital letters. The help page lists all actions, and performs them without their keys."""
+KEYS: KeyTable = {action.id: tuple(action.keys.split(",")) for action in ACTIONS}
+"""The default keys of the actions on the main screen."""
 
 DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "next_picture": ("tab", "n"), "stop_all": ("a",),
                          "delete_session": ("d", "delete")}

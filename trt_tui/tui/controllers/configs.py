@@ -1,83 +1,106 @@
-"""The actions on configs: switch, undo and redo."""
+"""The actions on configs, their history and the accuracy target: switch, undo and redo, saved sessions."""
 
 from collections.abc import Callable
+
+from textual import on
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import TrtTuiError
 from trt_tui.session.history import UserState
-from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.session.session import Session
+from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.configs import ConfigsPage
+from trt_tui.tui.screens.dialogs import Prompt
 from trt_tui.tui.screens.sessions import SessionsPage
 from trt_tui.tui.state.change_texts import change_text
+from trt_tui.tui.state.summary import outcome_reason_lines
+from trt_tui.tui.widgets.inputs import ConfigList
 
 
-class ConfigController(Controller):
-    """The controller of the config list."""
+def target_error_text(session: Session, text: str) -> str:
+    """Returns the error in a typed target; "" if the target is valid."""
+    try:
+        session.read_targets(text)
+    except TrtTuiError as error:
+        return f"{error.cause.rstrip('.')}. {error.next_step}"
+    return ""
 
-    @register_action(label="configs", help="Go to the configs; again: all of them with their results. Enter selects "
-                     "one", group="Configs", disabled_reason=Controller.network_not_open_reason, footer=55)
-    def configs(self) -> None:
+
+class ConfigController(Presenter):
+    """The part of the main screen for the config list, undo, redo, saved sessions and the target."""
+
+    def do_configs(self) -> None:
         """Focuses the config list. If the list has the focus already, or no room, the page of all configs opens."""
-        presenter = self.presenter
-        if presenter.screen.has_class("-wide", "-tall") and not presenter.config_list.has_focus:
-            presenter.zoom_pane("")
-            presenter.config_list.focus()
+        if self.has_class("-wide", "-tall") and not self.config_list.has_focus:
+            self.zoom_pane("")
+            self.config_list.focus()
         else:
-            self.open_dialog(ConfigsPage(self.session), self.select_config)
+            self.open_dialog(ConfigsPage(self.session), self._select_config)
 
-    def select_config(self, config: PrecisionConfig) -> None:
-        """Makes a config the current one."""
+    @on(ConfigList.Taken)
+    def _select_taken_config(self, event: ConfigList.Taken) -> None:
+        self._select_config(event.config)
+
+    def _select_config(self, config: PrecisionConfig) -> None:
         if config != self.session.config:
             self.session.set_config(config)
-            self.presenter.handle_config_change()
-
-
-class HistoryController(Controller):
-    """The controller of undo, redo and the saved sessions."""
+            self.handle_config_change()
 
     def _change_text(self, before: UserState, after: UserState) -> str:
-        return change_text(self.session, before, after, self.presenter.layer_list.tree_model.titles)
+        return change_text(self.session, before, after, self.layer_list.tree_model.titles)
 
-    def undo_disabled_reason(self) -> str:
+    def refuse_undo(self) -> str:
         """Returns the reason why undo is impossible; "" if it is possible."""
-        return self.network_not_open_reason() or ("" if self.session.history.can_undo else "nothing to undo")
+        return "" if self.session.history.can_undo else "nothing to undo"
 
-    @register_action(label="undo", help="Undo the last change", group="Change", disabled_reason=undo_disabled_reason,
-                     footer=40)
-    def undo(self) -> None:
+    def do_undo(self) -> None:
         before = self.session.history.state
         self.session.undo()
         self._show_restored_state(f"undone: {self._change_text(self.session.history.state, before)}")
 
-    def redo_disabled_reason(self) -> str:
+    def refuse_redo(self) -> str:
         """Returns the reason why redo is impossible; "" if it is possible."""
-        return self.network_not_open_reason() or ("" if self.session.history.can_redo else "nothing to redo")
+        return "" if self.session.history.can_redo else "nothing to redo"
 
-    @register_action(label="redo", help="Redo what was undone", group="Change", disabled_reason=redo_disabled_reason)
-    def redo(self) -> None:
+    def do_redo(self) -> None:
         before = self.session.history.state
         self.session.redo()
         self._show_restored_state(f"redone: {self._change_text(before, self.session.history.state)}")
 
-    @register_action(label="sessions", help="The saved sessions of this network; enter opens one, and one can be "
-                     "deleted", group="Files", disabled_reason=Controller.network_not_open_reason)
-    def sessions(self) -> None:
+    def do_sessions(self) -> None:
         """Shows the page of saved sessions, and goes on with the session that the user chooses there."""
         def resume_session(name: str) -> None:
             self.session.resume_session(name)
             self._show_restored_state(f"{self.session.notice} {shown_key('sessions')} leads back")
 
-        self.open_dialog(SessionsPage(self.session, self.presenter.show_error),
+        self.open_dialog(SessionsPage(self.session, self.show_error),
                          lambda name: self._show_errors(lambda: resume_session(name)))
 
     def _show_errors(self, change_session: Callable[[], None]) -> None:
         try:
             change_session()
         except TrtTuiError as error:
-            self.presenter.show_error(error)
+            self.show_error(error)
 
     def _show_restored_state(self, message: str) -> None:
-        self.presenter.show_session_filter()
-        self.presenter.handle_config_change()
-        self.presenter.show_message(message, "")
+        self.show_session_filter()
+        self.handle_config_change()
+        self.show_message(message, "")
+
+    def do_target(self) -> None:
+        session = self.session
+
+        def set_typed_target(text: str) -> None:
+            session.set_target(text)
+            self.draw_all()
+
+        note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
+        if session.results.reference_metric:
+            note += ", metric>=base-0.01, metric>=base-1%"
+        if len(session.results.reference_metric) > 1:
+            part = list(session.results.reference_metric)[1]
+            note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
+        note = ". ".join((*outcome_reason_lines(session), note))
+        text = session.targets_text or "sqnr>=20"
+        self.open_dialog(Prompt("Target", text, note, lambda text: target_error_text(session, text)), set_typed_target)

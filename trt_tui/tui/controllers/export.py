@@ -1,9 +1,8 @@
 """The export action: it writes a config as files for production, for other tools or as a report."""
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from trt_tui.core.exporters.bundle import RELEASE_TITLES
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
@@ -11,38 +10,32 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
-from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.session.session import Session
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem
 from trt_tui.tui.screens.export import ExportDialog, find_export_dialog_of_job
 
 
-class ExportController(Controller):
-    """The controller of the export dialog and the questions that follow it."""
+class ExportController(Presenter):
+    """The part of the main screen for the export dialog and the questions that follow it."""
 
-    def __init__(self, presenter: Presenter) -> None:
-        super().__init__(presenter)
+    def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
+        super().__init__(session, quit_app)
         self._exported_configs: dict[int, PrecisionConfig] = {}
 
-    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers that show the end of an export in its dialog and in the status line."""
-        return {ev.ConfigExported: self._show_finished_export, ev.JobCancelled: self._show_cancelled_export}
-
-    def _show_finished_export(self, event: ev.ConfigExported) -> None:
-        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+    def show_finished_export(self, event: ev.ConfigExported) -> None:
+        if (dialog := find_export_dialog_of_job(self.app.screen_stack, event.job)) is not None:
             dialog.show_finished_export(self.session.notice)
         if (config := self._exported_configs.pop(event.job, None)) is not None:
             self.session.record_exported_config(config)
-        self.presenter.show_message(self.session.notice, "")
+        self.show_message(self.session.notice, "")
 
-    def _show_cancelled_export(self, event: ev.JobCancelled) -> None:
+    def show_cancelled_export(self, event: ev.JobCancelled) -> None:
         self._exported_configs.pop(event.job, None)
-        if (dialog := find_export_dialog_of_job(self.presenter.app.screen_stack, event.job)) is not None:
+        if (dialog := find_export_dialog_of_job(self.app.screen_stack, event.job)) is not None:
             dialog.show_failure("it was stopped", "", "")
 
-    @register_action(label="export", help="Write precision.json, the typed network, files for other tools, or a report",
-                     group="Files", disabled_reason=Controller.network_not_open_reason, footer=58)
-    def export(self) -> None:
+    def do_export(self) -> None:
         """Shows the dialog in which the user chooses a format and a path."""
         self.open_dialog(ExportDialog(self.session, self._request_export))
 
@@ -52,7 +45,7 @@ class ExportController(Controller):
         Raises:
             InputError: The path is a folder, the folder is not empty, or a subgraph export has no single selected row.
         """
-        session, group = self.session, self.presenter.current_group
+        session, group = self.session, self.current_group
         if export_format == "bundle":
             require_empty_folder(path)
             self._ask_for_tensorrt_release(path)
@@ -92,12 +85,12 @@ class ExportController(Controller):
 
     def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None],
                                    export_format: str) -> None:
-        self.presenter.app.push_screen(dialog, lambda confirmed: self._send_request_from_dialog(
+        self.app.push_screen(dialog, lambda confirmed: self._send_request_from_dialog(
             lambda: on_answer(confirmed is True), export_format))
 
     def _send_request_from_dialog(self, send_request: Callable[[], None], export_format: str) -> None:
         """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""
-        dialog = next(screen for screen in self.presenter.app.screen_stack if isinstance(screen, ExportDialog))
+        dialog = next(screen for screen in self.app.screen_stack if isinstance(screen, ExportDialog))
         earlier_jobs = set(self.session.pending_requests)
         try:
             send_request()

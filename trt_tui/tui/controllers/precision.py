@@ -10,7 +10,7 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, REQUESTABLE, Precision
 from trt_tui.formatting import counted_noun_text
 from trt_tui.session.editable_session import find_stepped_precision
-from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
 from trt_tui.tui.screens.rules import RulesDialog
@@ -53,71 +53,60 @@ _DEFAULT_ANSWER, _MATCHES_ANSWER = "default", "matches"
 """The list entries that give groups their default precision, and that lead to the list for all matching rows."""
 
 
-class PrecisionController(Controller):
-    """The controller of precision changes and fusion barriers for the selected fusion groups."""
+class PrecisionController(Presenter):
+    """The part of the main screen for precisions and fusion barriers of the selected groups, and for keep rules."""
 
-    def precision_change_disabled_reason(self) -> str:
+    def refuse_precision(self) -> str:
         """Returns the reason why the precision of the selected row cannot change; "" if it can change."""
-        if reason := self.no_chosen_groups_reason():
-            return reason
-        config, groups = self.session.config, self.presenter.list_chosen_groups()
+        config, groups = self.session.config, self.list_chosen_groups()
         if any(group.name not in config.groups_kept_by_rule for group in groups):
             return ""
         move = config.get_moves(KeepMove)[groups[0].name]
         return f"{move.row_note}: {shown_key('rules')} changes the rules"
 
-    def toggle_disabled_reason(self) -> str:
+    def refuse_toggle(self) -> str:
         """Returns the reason why the selected row cannot be toggled; "" if it can be, or if it has several groups."""
-        if reason := self.precision_change_disabled_reason():
+        if reason := self.refuse_precision():
             return reason
-        group = self.presenter.current_group
+        group = self.current_group
         if group is None or len(group.allowed_precisions) > 1:
             return ""
         return f"it runs in FP32 only{next((f': {reason}' for reason in group.refusal_reasons.values()), '')}"
 
-    def raise_disabled_reason(self) -> str:
+    def refuse_higher(self) -> str:
         """Returns the reason why the selected row cannot be raised; "" if it can be, or if it has several groups."""
-        return self.toggle_disabled_reason() or self._end_of_steps_text(True)
+        return self.refuse_toggle() or self._end_of_steps_text(True)
 
-    def reduce_disabled_reason(self) -> str:
+    def refuse_lower(self) -> str:
         """Returns the reason why the selected row cannot be reduced; "" if it can be, or if it has several groups."""
-        return self.toggle_disabled_reason() or self._end_of_steps_text(False)
+        return self.refuse_toggle() or self._end_of_steps_text(False)
 
     def _end_of_steps_text(self, upwards: bool) -> str:
         """Returns that the selected group has no next precision; "" if it has one, or if the row is not one group."""
-        group, config = self.presenter.current_group, self.session.config
+        group, config = self.current_group, self.session.config
         if group is None:
             return ""
         if find_stepped_precision(config, group, upwards) is not config.precision_of(group):
             return ""
         return _HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text()
 
-    @register_action(label="FP32", help="Toggle FP32 for a group, a scope or a role of the blocks",
-                     group="Change", disabled_reason=toggle_disabled_reason, footer=10)
-    def toggle(self) -> None:
+    def do_toggle(self) -> None:
         """Changes the selected fusion groups between FP32 and their default precision."""
-        self.session.toggle_fp32(self.presenter.list_chosen_groups())
-        self.presenter.handle_config_change()
+        self.session.toggle_fp32(self.list_chosen_groups())
+        self.handle_config_change()
 
-    @register_action(label="up", help="Raise by one of the precisions in use", group="Change",
-                     disabled_reason=raise_disabled_reason, footer=11)
-    def higher(self) -> None:
+    def do_higher(self) -> None:
         """Raises the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(True)
 
-    @register_action(label="down", help="Reduce by one of the precisions in use", group="Change",
-                     disabled_reason=reduce_disabled_reason, footer=12)
-    def lower(self) -> None:
+    def do_lower(self) -> None:
         """Reduces the precision of the selected groups by one step through the precisions in use."""
         self._step_chosen_precisions(False)
 
-    @register_action(label="precision", help="Choose a precision from a list, for the row or all rows that match the "
-                     "filter", group="Change",
-                     disabled_reason=precision_change_disabled_reason, footer=50)
-    def precision(self) -> None:
+    def do_precision(self) -> None:
         """Shows the list of precisions, and applies the chosen one to the selected groups. The last entry leads to the
         list for all rows that match the filter."""
-        groups = self.presenter.list_chosen_groups()
+        groups = self.list_chosen_groups()
         current_precisions = {self.session.config.precision_of(group) for group in groups}
         items = []
         file_precision = (Precision.FILE,) if self.session.opened_network.outline.has_file_precision else ()
@@ -140,7 +129,7 @@ class PrecisionController(Controller):
                 self._choose_precision_of_matches(matches)
                 return
             self.session.set_precision(groups, precision)
-            self.presenter.handle_config_change()
+            self.handle_config_change()
 
         current_precision = current_precisions.pop() if len(current_precisions) == 1 else None
         self.open_dialog(Picker(f"Precision of {title}", items, current_precision), set_chosen_precision)
@@ -169,57 +158,46 @@ class PrecisionController(Controller):
                 session.set_config(old_config.without_group_precision(free_groups), free_groups)
             else:
                 session.set_precision(free_groups, precision)
-            self.presenter.handle_config_change()
-            self.presenter.show_message(precision_change_text(groups, precision, old_config), "")
+            self.handle_config_change()
+            self.show_message(precision_change_text(groups, precision, old_config), "")
 
         self.open_dialog(Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} that match", items),
                          set_precision_of_matches)
 
-    def barrier_disabled_reason(self) -> str:
+    def refuse_barrier(self) -> str:
         """Returns the reason why a fusion barrier behind the selected row is impossible; "" if it is possible."""
-        if reason := self.no_chosen_groups_reason():
-            return reason
-        group = self.presenter.current_group
+        group = self.current_group
         if group is None:
             return "choose a single group: a fusion barrier belongs to one output"
         return BarrierMove().refusal_reason(self.layer_list.tree_model.outline, group.final_tensor)
 
-    @register_action(label="barrier", help="Toggle a fusion barrier: the row's output becomes a network output, and "
-                                           "TensorRT does not fuse across it",
-                     group="Change", disabled_reason=barrier_disabled_reason)
-    def barrier(self) -> None:
+    def do_barrier(self) -> None:
         """Adds or removes a fusion barrier behind the selected fusion group."""
-        group = self.presenter.current_group
+        group = self.current_group
         if group is None:
             return
         self.session.toggle_barrier(group)
-        self.presenter.handle_config_change()
+        self.handle_config_change()
         is_barrier = group.final_tensor in self.session.config.get_moves(BarrierMove)
-        self.presenter.show_message(
+        self.show_message(
             f"{group.final_tensor} becomes a network output: TensorRT does not fuse across it"
             if is_barrier else "the fusion barrier is removed", "")
 
     def _step_chosen_precisions(self, upwards: bool) -> None:
         old_config = self.session.config
-        self.session.step_precisions(self.presenter.list_chosen_groups(), upwards)
-        self.presenter.handle_config_change()
+        self.session.step_precisions(self.list_chosen_groups(), upwards)
+        self.handle_config_change()
         if self.session.config == old_config:
-            self.presenter.show_message(_HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text())
+            self.show_message(_HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text())
 
     def _lowest_precision_text(self) -> str:
-        group = self.presenter.current_group
+        group = self.current_group
         lowest = self.session.config.precision_steps[0]
         if group is not None and lowest in group.refusal_reasons:
             return f"no lower: {group.refusal_reasons[lowest]}"
         return "this is the lowest precision"
 
-
-class RuleController(Controller):
-    """The controller of the keep rules, which fix the precision of the layers that they name."""
-
-    @register_action(label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
-                     group="Change", disabled_reason=Controller.network_not_open_reason)
-    def rules(self) -> None:
+    def do_rules(self) -> None:
         """Shows the dialog of keep rules, and applies the chosen rules as one config change."""
         session = self.session
         outline = session.opened_network.outline
@@ -233,7 +211,7 @@ class RuleController(Controller):
                     group for group in outline.groups
                     if group.name in config.groups_kept_by_rule.symmetric_difference(session.config.groups_kept_by_rule)
                 ])
-                self.presenter.handle_config_change()
-                self.presenter.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
+                self.handle_config_change()
+                self.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
 
         self.open_dialog(RulesDialog(outline, session.config, apply_rules), set_chosen_config)

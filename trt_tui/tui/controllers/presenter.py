@@ -1,18 +1,20 @@
-"""The common access of all controllers to the session, the layer list, the status line and the panes."""
+"""The base class of the parts of the main screen: the panes, their selection and drawing, messages and actions."""
 
 from collections.abc import Callable
+from typing import Any
 
 from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
+from trt_tui.core.network.hierarchy import UngroupedRow
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import BoundAction, Focus, footer_action_line
-from trt_tui.tui.controllers.panes import ScreenPanes
+from trt_tui.tui.actions import ACTIONS_BY_ID, Need
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
@@ -23,8 +25,13 @@ from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.row_values import legend_text
-from trt_tui.tui.state.status import StatusLines, first_warning_text, status_lines
-from trt_tui.tui.state.tree import View
+from trt_tui.tui.state.status import Focus, StatusLines, first_warning_text, footer_action_line, status_lines
+from trt_tui.tui.state.tree import View, VisibleRow
+from trt_tui.tui.timers import ReliableTimers
+from trt_tui.tui.widgets.block_map import BlockMap
+from trt_tui.tui.widgets.inputs import ConfigList
+from trt_tui.tui.widgets.layer_tree import LayerTree
+from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 MAX_FILTER_S = 0.5
 """The maximum computing time of a filter, at each key press."""
@@ -35,46 +42,157 @@ MIN_CURSOR_REST_S = 0.15
 """The time that the cursor must rest on a row before the detail pane shows that row."""
 
 
-class Presenter(ScreenPanes):
+class Presenter(ReliableTimers, Screen[None]):
     """The panes of the main screen, with the methods that draw them, show messages and perform actions.
 
+    Its subclasses perform the actions of one area each, and `MainScreen` inherits from all of them.
+
     Attributes:
-        actions: All actions by their ids, in the order of the help page.
+        layer_list: The contents of the tree and the heat map.
         has_stale_values: True if the values of the rows changed after the last draw.
 
     Args:
-        screen: The screen that contains the panes.
         quit_app: Ends the application.
     """
 
-    def __init__(self, session: Session, screen: Screen[None], quit_app: Callable[[], None]) -> None:
-        super().__init__(screen, LayerList(session))
+    def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
+        super().__init__()
         self.session, self.quit_app = session, quit_app
+        self.layer_list = LayerList(session)
         self.status = StatusLines()
-        self.actions: dict[str, BoundAction] = {}
         self.has_stale_values = False
         self._requested_details: object = None
         self._needs_draw = False
         self._rest_timer: Timer | None = None
 
+    # -- panes --------------------------------------------------------------------------------------------------
+
+    @property
+    def screen_width(self) -> int:
+        """The width of the screen in cells without its last column, which stays blank."""
+        return self.size.width
+
+    @property
+    def is_wide_screen(self) -> bool:
+        """True if the screen has room for the detail pane beside the tree."""
+        return self.has_class("-wide")
+
+    @property
+    def layer_tree(self) -> LayerTree:
+        """The widget of the layer list, for the tree view and the worst-first view."""
+        return self.query_one("#tree", LayerTree)
+
+    @property
+    def heat_map(self) -> BlockMap:
+        return self.query_one("#blocks", BlockMap)
+
+    @property
+    def shown_row_pane(self) -> LayerTree | BlockMap:
+        """The displayed pane with rows: the layer list or the heat map."""
+        return self.heat_map if self.layer_list.view is View.BLOCKS else self.layer_tree
+
+    @property
+    def filter_input(self) -> Input:
+        """The text field of the row filter."""
+        return self.query_one("#filter", Input)
+
+    @property
+    def config_list(self) -> ConfigList:
+        return self.query_one("#configs", ConfigList)
+
+    def text_pane(self, pane_id: str) -> Lines:
+        return self.query_one(f"#{pane_id}", Lines)
+
+    def title_rule(self, pane_id: str) -> TitleRule:
+        return self.query_one(f"#{pane_id}-rule", TitleRule)
+
+    @property
+    def is_heat_map_focused(self) -> bool:
+        return self.focused is self.heat_map
+
+    @property
+    def current_row(self) -> VisibleRow | None:
+        """The row that the detail pane describes; None if no row is selected.
+
+        In the heat map this is the row of the first group under the cursor.
+        """
+        if self.is_heat_map_focused and self.layer_list.is_network_open:
+            names = self.heat_map.cursor_group_names
+            if not names:
+                return None
+            row = self.layer_list.tree_model.rows_by_group[names[0]]
+            return VisibleRow(row.path, 0, row)
+        return self.layer_tree.current_row
+
+    def list_chosen_groups(self) -> tuple[FusionGroup, ...]:
+        """Returns the fusion groups on which a change acts: those of the selected row, or of the heat map's cell or
+        line."""
+        if not self.layer_list.is_network_open:
+            return ()
+        model = self.layer_list.tree_model
+        if self.is_heat_map_focused:
+            return tuple(model.outline.group_by_name[name] for name in self.heat_map.cursor_group_names)
+        row = self.layer_tree.current_row
+        if row is None:
+            return ()
+        if row.row is None:
+            group = model.outline.group_by_layer.get(row.node)
+            return (group,) if group is not None else ()
+        return model.list_groups_of_row(row.row)
+
+    @property
+    def current_group(self) -> FusionGroup | None:
+        """The selected fusion group; None if no group or several groups are selected."""
+        groups = self.list_chosen_groups()
+        return groups[0] if len(groups) == 1 else None
+
     # -- actions ------------------------------------------------------------------------------------------------
 
     def perform_action(self, action_id: str) -> None:
         """Performs an action, or shows why the action is impossible now."""
-        bound_action = self.actions[action_id]
+        title = f"{shown_key(action_id)} {ACTIONS_BY_ID[action_id].label}"
         had_message, self.status.message = self.status.message is not None, None
-        if reason := bound_action.disabled_reason():
-            self.show_message(f"{bound_action.action.shown_key} {bound_action.action.label}: {reason}")
+        if reason := self.disabled_reason(action_id):
+            self.show_message(f"{title}: {reason}")
             return
         try:
-            bound_action.perform()
+            getattr(self, f"do_{action_id}")()
         except NotReadyError as error:
-            self.show_message(
-                f"{bound_action.action.shown_key} {bound_action.action.label}: {error.title}. {error.next_step}")
+            self.show_message(f"{title}: {error.title}. {error.next_step}")
         except TrtTuiError as error:
             self.show_error(error)
         if had_message and self.status.message is None:
             self.draw_status_lines()
+
+    def disabled_reason(self, action_id: str) -> str:
+        """Returns the reason why an action is impossible now; "" if it is possible."""
+        refuse: Callable[[], str] = getattr(self, f"refuse_{action_id}", str)
+        return self.missing_reason(ACTIONS_BY_ID[action_id].need) or refuse()
+
+    def missing_reason(self, need: Need) -> str:
+        """Returns what an action needs and does not have; "" if nothing is missing."""
+        session, row = self.session, self.current_row
+        if need is Need.NOTHING:
+            return ""
+        if not self.layer_list.is_network_open:
+            return "the network is not open yet"
+        if need is Need.ROW:
+            return "" if row is not None else "no row is chosen"
+        if need is Need.GROUPS and not self.list_chosen_groups():
+            row_reason = row.row.refusal_reason if row is not None and isinstance(row.row, UngroupedRow) else ""
+            return row_reason or "this row has no selectable precision"
+        if need in (Need.SAMPLES, Need.BUILDER) and session.data_summary is None:
+            return "no samples: reopen with --data"
+        if need is Need.BUILDER and session.is_searching and session.builder is not None:
+            return f"a search is going on, which builds too: {shown_key('stop')} stops it"
+        if need is Need.BUILDER and session.is_building:
+            return f"a build is going on: {shown_key('stop')} stops it"
+        return ""
+
+    def open_dialog(self, dialog: OverlayScreen, handle_answer: Callable[[Any], None] = lambda answer: None) -> None:
+        """Shows a dialog or a page, and passes its answer to a function. A dialog closed without an answer calls
+        nothing."""
+        self.app.push_screen(dialog, lambda answer: None if answer is None else handle_answer(answer))
 
     def freeze_row_order(self) -> None:
         """Fixes the order of the rows and the position of the cursor, because the user has begun to use the list.
@@ -82,6 +200,14 @@ class Presenter(ScreenPanes):
         Before that, rows are sorted again when new values arrive.
         """
         self.layer_list.follows_values, self.layer_list.is_cursor_placed = False, True
+
+    def move_cursor(self, steps: int = 0, pages: int = 0) -> None:
+        """Moves the cursor of the focused list of rows by some rows and pages."""
+        self.freeze_row_order()
+        if self.is_heat_map_focused:
+            self.heat_map.move_cursor(down=steps + pages * self.layer_tree.page_size)
+        else:
+            self.layer_tree.move_cursor(steps + pages * self.layer_tree.page_size)
 
     def handle_config_change(self) -> None:
         """Redraws the screen after a change of the current config."""
@@ -97,7 +223,7 @@ class Presenter(ScreenPanes):
     def show_notice(self, text: str) -> None:
         """Shows a message until the next key press, at most for `NOTICE_DURATION_S`. The hint replaces it."""
         message = self.show_message(text, "")
-        self.screen.set_timer(NOTICE_DURATION_S, lambda: self.clear_message(message))
+        self.set_timer(NOTICE_DURATION_S, lambda: self.clear_message(message))
 
     def clear_message(self, message: Span) -> None:
         """Removes a message from the status line if it is still displayed."""
@@ -110,16 +236,12 @@ class Presenter(ScreenPanes):
 
     def show_failure_dialog(self, title: str, cause: str, next_step: str) -> None:
         """Shows an error dialog with title, cause and next step, from which the user can open the log."""
-        def open_log_if_chosen(shows_log: bool | None) -> None:
-            if shows_log:
-                self.perform_action("log")
-
-        self.app.push_screen(ErrorDialog(title, cause, next_step), open_log_if_chosen)
+        self.open_dialog(ErrorDialog(title, cause, next_step), lambda _: self.perform_action("log"))
 
     def set_view(self, view: View) -> None:
         """Changes the view of the layer list. The caller must draw the new view."""
         self.layer_list.view = view
-        self.screen.set_class(view is View.BLOCKS, "-blocks")
+        self.set_class(view is View.BLOCKS, "-blocks")
 
     def focus_heat_map(self, group_name: str = "") -> None:
         """Fills the heat map, focuses it, and moves its cursor to the cell of a group."""
@@ -130,18 +252,18 @@ class Presenter(ScreenPanes):
     def zoom_pane(self, pane_name: str) -> None:
         """Gives one pane the whole room for panes: "list" or "detail"; "" restores the normal layout."""
         for name in ("list", "detail"):
-            self.screen.set_class(name == pane_name, f"-zoom-{name}")
+            self.set_class(name == pane_name, f"-zoom-{name}")
         self.draw_after_layout()
 
     @property
     def zoomed_pane_name(self) -> str:
         """The name of the pane that has the whole room: "list" or "detail"; "" in the normal layout."""
-        return next((name for name in ("list", "detail") if self.screen.has_class(f"-zoom-{name}")), "")
+        return next((name for name in ("list", "detail") if self.has_class(f"-zoom-{name}")), "")
 
     @property
-    def focus(self) -> Focus:
+    def focused_part(self) -> Focus:
         """The part of the screen that has the keys."""
-        focused = self.screen.focused
+        focused = self.focused
         if focused is self.filter_input:
             return Focus.FILTER
         if self.zoomed_pane_name == "detail":
@@ -167,7 +289,7 @@ class Presenter(ScreenPanes):
 
     def clear_filter(self) -> None:
         """Removes the row filter. The caller must draw the layer list."""
-        self.screen.remove_class("-filtering")
+        self.remove_class("-filtering")
         self.layer_list.apply_filter(None)
         self.filter_input.value = ""
         self.session.set_filter("")
@@ -193,7 +315,7 @@ class Presenter(ScreenPanes):
             return
         with self.filter_input.prevent(Input.Changed):
             self.filter_input.value = text
-        self.screen.set_class(bool(text), "-filtering")
+        self.set_class(bool(text), "-filtering")
         if text and self.layer_list.view is View.BLOCKS:
             self.set_view(View.TREE)
         self.filter_rows(text)
@@ -211,7 +333,7 @@ class Presenter(ScreenPanes):
         self.text_pane("detail").top_line = 0
         if self._rest_timer is not None:
             self._rest_timer.stop()
-        self._rest_timer = self.screen.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
+        self._rest_timer = self.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
         self._draw_hint_and_footer()
 
     def _handle_cursor_rest(self) -> None:
@@ -233,7 +355,7 @@ class Presenter(ScreenPanes):
             return
         if self.layer_list.is_cursor_placed or (self.session.get_run_results("config").shares
                                                 and not self.session.is_busy):
-            self._rest_timer = self.screen.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
+            self._rest_timer = self.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
 
     @property
     def is_covered_by_page(self) -> bool:
@@ -259,7 +381,7 @@ class Presenter(ScreenPanes):
 
     def draw_all(self, with_row_values: bool = True) -> None:
         """Draws all panes; only cells that differ are written to the terminal."""
-        if not self.screen.is_mounted:
+        if not self.is_mounted:
             return
         if self.is_covered_by_page and self.layer_list.has_row_values:
             self.layer_list.update_row_values()
@@ -268,8 +390,8 @@ class Presenter(ScreenPanes):
         outline = session.outline
         if outline is not None and self.layer_list.open_network(outline):
             self._requested_details = None
-            self.screen.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
-        size = self.screen.outer_size
+            self.set_class(self.layer_list.tree_model.blocks is not None, "-repeats")
+        size = self.outer_size
         self.text_pane("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
         with_row_values = with_row_values or not self.layer_list.has_row_values  # a newly opened network has none
         if self.layer_list.is_network_open and with_row_values:
@@ -287,7 +409,7 @@ class Presenter(ScreenPanes):
 
     def draw_after_layout(self) -> None:
         """Draws all panes after the layout is complete."""
-        self.screen.call_after_refresh(self.draw_all)
+        self.call_after_refresh(self.draw_all)
 
     def draw_config_list(self) -> None:
         self.config_list.show_configs(self.session, self.text_pane("configs-header"))
@@ -364,15 +486,15 @@ class Presenter(ScreenPanes):
             return
         session, group = self.session, self.current_group
         row_values = self.layer_list.row_values if self.layer_list.has_row_values else None
-        focused = self.screen.focused
+        focused = self.focused
         is_typing = focused is self.filter_input
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
-        is_covered = self.app.screen_stack[-1:] != [self.screen]
+        is_covered = self.app.screen_stack[-1:] != [self]
         shown_hint = Hint() if is_covered else next_step_hint(session, row_values, cursor_group, is_typing)
         self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
                                                       self.is_wide_screen)
-        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.actions, self.focus,
-                                                                 self._list_current_labels())]
+        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.disabled_reason,
+                                                             self.focused_part, self._list_current_labels())]
 
     def _list_current_labels(self) -> dict[str, str]:
         """Returns the labels of actions that do something else now: back from FP32, and the result of a search."""

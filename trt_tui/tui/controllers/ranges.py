@@ -1,8 +1,5 @@
 """The actions on dynamic ranges: the next range method, a typed range, and the comparison of calibration methods."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
-
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.moves.config import find_network_range_method
@@ -14,7 +11,7 @@ from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.result_tables import find_best_range_method, method_comparison_table, ranking_column_title
-from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem, Prompt
 
@@ -28,42 +25,36 @@ def range_error_text(text: str) -> str:
     return ""
 
 
-class RangeController(Controller):
-    """The controller of the ranges of the inputs of the selected groups, and of the comparison of range methods."""
+class RangeController(Presenter):
+    """The part of the main screen for the ranges of the selected groups, and the comparison of range methods."""
 
-    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers that show changed ranges and a finished comparison of calibration methods."""
-        return {ev.RequestedRangesReady: self._show_set_ranges, ev.ValueMeasured: self._show_compared_methods}
-
-    def _show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
-        self.presenter.handle_config_change()
+    def show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
+        self.handle_config_change()
         if find_network_range_method(self.session.config, self.session.opened_network.outline):
             return  # the title of the config shows the method
         range_texts = [f"{move.label} ({move.origin_text})" for move in event.ranges.values()]
-        self.presenter.show_message(
+        self.show_message(
             f"range of "
             f"{counted_noun_text(len(range_texts), 'tensor')}: "
             f"{range_texts[0] if len(set(range_texts)) == 1 else 'set'}",
             "")
 
-    def _show_compared_methods(self, event: ev.ValueMeasured) -> None:
+    def show_compared_methods(self, event: ev.ValueMeasured) -> None:
         if isinstance(event.value, ev.RangeMethodComparison) and len(event.value.rows) == len(RANGE_METHODS):
-            self.presenter.show_message(f"calibration methods are compared: {shown_key('methods')} shows them", "")
+            self.show_message(f"calibration methods are compared: {shown_key('methods')} shows them", "")
 
     def _list_groups_with_ranges(self) -> list[FusionGroup]:
         config = self.session.config
         return [
-            group for group in self.presenter.list_chosen_groups()
+            group for group in self.list_chosen_groups()
             if group.calibrated_qdq_sites(config.precision_of(group))
         ]
 
-    def range_change_disabled_reason(self) -> str:
+    def refuse_type_range(self) -> str:
         """Returns the reason why the ranges of the selected row cannot change; "" if they can change."""
-        if reason := self.no_chosen_groups_reason():
-            return reason
         if self._list_groups_with_ranges():
             return "" if self.session.calibration is not None else "no ranges were measured yet"
-        group = self.presenter.current_group
+        group = self.current_group
         if group is None:
             return f"no layer here is in {TYPES_WITH_RANGES_TEXT}: ranges matter there only"
         if not group.is_quantizable:
@@ -74,32 +65,27 @@ class RangeController(Controller):
                     f"{TYPES_WITH_RANGES_TEXT}")
         return f"it is in {precision.label}: ranges matter in {TYPES_WITH_RANGES_TEXT} only"
 
-    def next_range_disabled_reason(self) -> str:
+    def refuse_range(self) -> str:
         """Returns the reason why the selected row cannot have another range method; "" if it can."""
-        if reason := self.range_change_disabled_reason():
+        if reason := self.refuse_type_range():
             return reason
-        group, config = self.presenter.current_group, self.session.config
+        group, config = self.current_group, self.session.config
         if group is None or config.fixed_range_tensors.isdisjoint(
                 site.tensor for site in group.calibrated_qdq_sites(config.precision_of(group))):
             return ""
         return "its channels are scaled, and the range depends on the factors"
 
-    @register_action(
-        label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
-        "of a scope: type one for all", group="Change", disabled_reason=next_range_disabled_reason, footer=15)
-    def range(self) -> None:
+    def do_range(self) -> None:
         """Applies the next range method to the inputs of the selected group; for several groups, asks for a range."""
-        group = self.presenter.current_group
+        group = self.current_group
         if group is None:
             self._ask_for_range()
             return
         method = self.session.apply_next_range_method(group)
-        self.presenter.handle_config_change()
-        self.presenter.show_message(f"input range: {method}", "")
+        self.handle_config_change()
+        self.show_message(f"input range: {method}", "")
 
-    @register_action(label="type range", help="Type a range for the inputs: an amax, a method, p99.9, top5-mean",
-                     group="Change", disabled_reason=range_change_disabled_reason)
-    def type_range(self) -> None:
+    def do_type_range(self) -> None:
         self._ask_for_range()
 
     def _ask_for_range(self) -> None:
@@ -114,22 +100,20 @@ class RangeController(Controller):
 
         def set_typed_range(text: str) -> None:
             session.set_ranges(tensors, text.strip())
-            self.presenter.show_message("its values are being measured" if parse_amax(text.strip()) is None else "", "")
+            self.show_message("its values are being measured" if parse_amax(text.strip()) is None else "", "")
 
         value = f"{amax:.5g}" if amax is not None and len(tensors) == 1 else ""
         self.open_dialog(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
                                 lambda text: range_error_text(text.strip())), set_typed_range)
 
-    @register_action(label="methods", help="Calibration methods side by side; enter uses one for the whole network",
-                     group="Work", disabled_reason=Controller.missing_samples_reason)
-    def methods(self) -> None:
+    def do_methods(self) -> None:
         """Starts the comparison of calibration methods; after its end, shows the table and applies the chosen method.
         """
         session = self.session
         if session.method_comparison is None or not session.has_method_comparison:
             if not session.pending_requests.has_request(rq.CompareRangeMethods):
                 session.compare_range_methods()
-            self.presenter.show_message(
+            self.show_message(
                 f"calibration methods are being compared; {shown_key('methods')} shows them afterwards", "")
             return
         current_method = find_network_range_method(session.config, session.opened_network.outline)
@@ -144,8 +128,8 @@ class RangeController(Controller):
         def use_chosen_range_method(method: str) -> None:
             if method != current_method:
                 session.use_range_method(method)
-                self.presenter.handle_config_change()
-                self.presenter.show_message(f"ranges by {method}: {shown_key('undo')} undoes them", "")
+                self.handle_config_change()
+                self.show_message(f"ranges by {method}: {shown_key('undo')} undoes them", "")
 
         title = f"Calibration methods; {find_best_range_method(session)} is best by {ranking_column_title(session)}"
         self.open_dialog(Picker(title, items, current_method, columns), use_chosen_range_method)

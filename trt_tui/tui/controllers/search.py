@@ -1,7 +1,7 @@
 """The action that finds a mixed-precision config which meets the target: start, offer and report of a search."""
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import duration_text, table_lines
@@ -14,9 +14,9 @@ from trt_tui.session.search_status import (
     reduction_table,
 )
 from trt_tui.tui import config_status
-from trt_tui.tui.controllers.controller import Controller, register_action
+from trt_tui.tui.actions import Need
+from trt_tui.tui.controllers.configs import target_error_text
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.controllers.target import target_error_text
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.search import SearchDialog
 from trt_tui.tui.screens.search_result import SEARCH_AGAIN, SearchResultPage
@@ -24,46 +24,30 @@ from trt_tui.tui.state.row_values import find_search_marks
 from trt_tui.tui.state.search_result import SearchOption
 
 
-class SearchController(Controller):
-    """The controller of the search for a config that meets the target with the fewest raised layers."""
+class SearchController(Presenter):
+    """The part of the main screen for the search for a config that meets the target with the fewest raised layers."""
 
-    def __init__(self, presenter: Presenter) -> None:
-        super().__init__(presenter)
-        self._search_marks: Mapping[str, str] = {}
-        self._reported_search: SearchStatus | None = None
+    _search_marks: Mapping[str, str] = MappingProxyType({})
+    _reported_search: SearchStatus | None = None
 
-    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers that mark the groups under test, and report the result of a search once."""
-        return {ev.SearchProgress: self._update_search_marks, ev.SearchEnded: self._report_search_end,
-                ev.JobCancelled: self._report_stopped_search}
-
-    def _update_search_marks(self, event: ev.SearchProgress) -> None:
+    def update_search_marks(self, event: ev.SearchProgress) -> None:
         if self.session.is_searching:
             if (marks := find_search_marks(self.session)) != self._search_marks:
-                self._search_marks, self.presenter.has_stale_values = marks, True
+                self._search_marks, self.has_stale_values = marks, True
 
-    def _report_search_end(self, event: ev.SearchEnded) -> None:
-        self._report_search_result()
-
-    def _report_stopped_search(self, event: ev.JobCancelled) -> None:
-        self._report_search_result()
-
-    def search_disabled_reason(self) -> str:
+    def refuse_find(self) -> str:
         """Returns the reason why a search cannot start; "" if it can start, or if there is a search to look at."""
         search_status = self.session.search_status
         has_search = self.session.is_searching or search_status is not None and search_status.best_config is not None
-        return self.network_not_open_reason() if has_search else self.build_disabled_reason()
+        return "" if has_search else self.missing_reason(Need.BUILDER)
 
-    @register_action(label="fix", help="Find the fewest layers to raise so that the target is met; again: what it "
-                                       "found, to look at and to take", group="Work",
-                     disabled_reason=search_disabled_reason, footer=18)
-    def find(self) -> None:
+    def do_find(self) -> None:
         """Shows what the last search found, or has found so far. Without a search, shows the dialog that starts one."""
         search_status = self.session.search_status
         if search_status is None or search_status.best_config is None and not self.session.is_searching:
             self._ask_for_search()
         elif search_status.best_config is None:
-            self.presenter.show_message("the search has tried no config yet")
+            self.show_message("the search has tried no config yet")
         else:
             page = SearchResultPage(self.session, self.layer_list.tree_model, search_status)
             self.open_dialog(page, lambda answer: self._ask_for_search() if answer == SEARCH_AGAIN else
@@ -76,17 +60,17 @@ class SearchController(Controller):
         if session.is_searching and session.search_status is search_status:
             session.stop_jobs(session.pending_requests.list_job_numbers(rq.FindMixedPrecisionConfig))
         if session.search_status is search_status and session.adopt_search_config(option.config, option.evaluation):
-            self.presenter.handle_config_change()
+            self.handle_config_change()
             result = f", {option.outcome.outcome.value} on its samples" if option.outcome is not None else ""
-            self.presenter.show_notice(
+            self.show_notice(
                 f"{config_status.config_name(session)} from the search{result}: {shown_key('undo')} undoes it, "
                 f"{shown_key('find')} shows the other configs")
 
     def _ask_for_search(self) -> None:
         """Shows the dialog that starts a search, or the reason why a search cannot start now."""
         session = self.session
-        if reason := self.build_disabled_reason():
-            self.presenter.show_message(f"no other search now: {reason}")
+        if reason := self.missing_reason(Need.BUILDER):
+            self.show_message(f"no other search now: {reason}")
             return
 
         def start_chosen_search(answer: tuple[str, rq.FindMixedPrecisionConfig]) -> None:
@@ -103,10 +87,10 @@ class SearchController(Controller):
         try:
             self.session.start_search(request)
         except TrtTuiError as error:
-            self.presenter.show_error(error)
-        self.presenter.draw_all()
+            self.show_error(error)
+        self.draw_all()
 
-    def _report_search_result(self) -> None:
+    def report_search_result(self, event: ev.SearchEnded | ev.JobCancelled) -> None:
         """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""
         session, search_status = self.session, self.session.search_status
         if (search_status is None or search_status is self._reported_search
@@ -115,7 +99,7 @@ class SearchController(Controller):
         self._reported_search = search_status
         if not search_status.is_finished or search_status.end_event is None:
             if search_status.best_config not in (None, session.config):
-                self.presenter.show_message(f"{shown_key('find')} shows the best of the stopped search: "
+                self.show_message(f"{shown_key('find')} shows the best of the stopped search: "
                                             f"{best_evaluation_text(search_status)}")
             return
         result = search_status.end_event.result
@@ -128,7 +112,7 @@ class SearchController(Controller):
         if rows := reduction_table(result.reduction_steps, session.opened_network.outline, search_status.request):
             session.log.extend(table_lines(rows, left_aligned_columns=3))
         if result.config == search_status.request.config:
-            self.presenter.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}", "")
+            self.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}", "")
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
@@ -136,7 +120,7 @@ class SearchController(Controller):
             if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
                 counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
                 summary = f"{counts_text}, without the margin that an exported network or an engine lost"
-            self.presenter.show_message(f"{shown_key('find')} shows what the search found: {result_text}"
+            self.show_message(f"{shown_key('find')} shows what the search found: {result_text}"
                                         f"{summary}", "" if search_status.is_target_met else "warn")
 
 

@@ -1,8 +1,7 @@
 """The action on zero-cost changes: the kinds of the table `ZERO_COST_KINDS`, each with its value before it is made."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
-from typing import Any
 
 from trt_tui.core.measure.zero_cost_kind import LEAVES_FILE_SUFFIX
 from trt_tui.core.measure.zero_cost_kinds import (
@@ -16,7 +15,6 @@ from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
-from trt_tui.tui.controllers.controller import Controller, register_action
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem
@@ -26,32 +24,25 @@ _QDQ_ANSWER = "unused Q/DQ"
 """The list entry that takes unused Q/DQ out of the config."""
 
 
-class ZeroCostController(Controller):
-    """The controller of the changes that add no run time, for the selected fusion group and for the whole network."""
+class ZeroCostController(Presenter):
+    """The part of the main screen for the changes that add no run time, of the selected group and of the network."""
 
-    def __init__(self, presenter: Presenter) -> None:
-        super().__init__(presenter)
-        self._dialog: Picker | None = None
-        self._subject: tuple[FusionGroup | None, PrecisionConfig] = (None, self.session.config)
-        self._network_reasons: tuple[PrecisionConfig, dict[str, str]] | None = None
+    _zero_cost_dialog: Picker | None = None
+    _zero_cost_subject: tuple[FusionGroup | None, PrecisionConfig]
+    _network_refusals: tuple[PrecisionConfig, dict[str, str]] | None = None
 
-    def event_handlers(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Returns the handlers that fill in values while the list is open."""
-        return {ev.ValueMeasured: self._fill_in_values, ev.AccuracyMeasured: self._fill_in_values,
-                ev.UnusedQdqRemoved: self._show_removal}
-
-    def _show_removal(self, event: ev.UnusedQdqRemoved) -> None:
+    def show_qdq_removal(self, event: ev.UnusedQdqRemoved) -> None:
         """Shows which unused Q/DQ were taken out."""
         removal = event.removal
         if not removal.groups:
             kept = [unused.group_name for unused in removal.kept_groups if not unused.fixed_reason]
-            self.presenter.show_message("no Q/DQ can be taken out"
+            self.show_message("no Q/DQ can be taken out"
                                         + (f": the engine is worse without those of {kept[0]}" if kept else ""))
         elif self.session.config == removal.config:
-            self.presenter.handle_config_change()
-            self.presenter.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
+            self.handle_config_change()
+            self.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
         else:
-            self.presenter.show_message("the config has changed, so its Q/DQ stay: "
+            self.show_message("the config has changed, so its Q/DQ stay: "
                                         f"{shown_key('free')} tries it again")
 
     def _qdq_removal_refusal(self) -> str:
@@ -70,12 +61,10 @@ class ZeroCostController(Controller):
             return f"{unused[0].group_name}: {unused[0].description}"
         return f"no quantized layer runs in a float type (preview {preview.builder_text})"
 
-    def zero_cost_disabled_reason(self) -> str:
+    def refuse_free(self) -> str:
         """Returns the reason why neither the selected row nor the network has a possible zero-cost change; "" if one
         has."""
-        if reason := self.missing_samples_reason():
-            return reason
-        outline, config, group = self.session.opened_network.outline, self.session.config, self.presenter.current_group
+        outline, config, group = self.session.opened_network.outline, self.session.config, self.current_group
         if group is not None and list_zero_cost_moves(outline, config, group):
             return ""
         reasons = {**self._find_network_reasons(config),
@@ -86,50 +75,49 @@ class ZeroCostController(Controller):
 
     def _find_network_reasons(self, config: PrecisionConfig) -> dict[str, str]:
         """Returns the reasons of `find_network_refusal_reasons`, which are found once for each config."""
-        if self._network_reasons is None or self._network_reasons[0] != config:
+        if self._network_refusals is None or self._network_refusals[0] != config:
             outline = self.session.opened_network.outline
-            self._network_reasons = (config, find_network_refusal_reasons(outline, config))
-        return self._network_reasons[1]
+            self._network_refusals = (config, find_network_refusal_reasons(outline, config))
+        return self._network_refusals[1]
 
-    @register_action(label="free", help="Zero-cost changes of the row and of the network, each with its value",
-                     group="Change", disabled_reason=zero_cost_disabled_reason, footer=51)
-    def free(self) -> None:
+    def do_free(self) -> None:
         """Shows the zero-cost changes of the selected group and of the network with their values, and applies the
         chosen one."""
-        session, group = self.session, self.presenter.current_group
-        self._subject = (group, session.config)
+        session, group = self.session, self.current_group
+        self._zero_cost_subject = (group, session.config)
         session.request_zero_cost_changes(group)
         title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
             "Zero-cost changes: all layers")
         value_title = session.target.column_title if session.target is not None else "SQNR"
         columns = [PickerColumn("change"), PickerColumn("layers", is_optional=True),
                    PickerColumn(value_title, is_right_aligned=True), PickerColumn("cost")]
-        self._dialog = Picker(title, self._list_items(), session.config, columns)
+        self._zero_cost_dialog = Picker(title, self._list_zero_cost_items(), session.config, columns)
 
         def apply_chosen_config(chosen_config: PrecisionConfig | str) -> None:
             if isinstance(chosen_config, str):
                 session.request_qdq_removal()
-                self.presenter.draw_all()
+                self.draw_all()
                 return
             session.set_config(chosen_config, self._find_changed_groups(chosen_config))
-            self.presenter.handle_config_change()
+            self.handle_config_change()
 
-        self.open_dialog(self._dialog, apply_chosen_config)
+        self.open_dialog(self._zero_cost_dialog, apply_chosen_config)
 
-    def _fill_in_values(self, event: ev.ValueMeasured | ev.AccuracyMeasured) -> None:
-        if self._dialog is not None and self._dialog.is_mounted and self._dialog.is_running:
-            items = self._list_items()
-            if items != self._dialog.items:
-                self._dialog.replace_items(items)
+    def fill_in_zero_cost_values(self, event: ev.ValueMeasured | ev.AccuracyMeasured) -> None:
+        dialog = self._zero_cost_dialog
+        if dialog is not None and dialog.is_mounted and dialog.is_running:
+            items = self._list_zero_cost_items()
+            if items != dialog.items:
+                dialog.replace_items(items)
 
-    def _list_items(self) -> list[PickerItem]:
+    def _list_zero_cost_items(self) -> list[PickerItem]:
         """Returns the entries of the list: the config as it is, changes to undo, possible changes, and reasons against
         the others.
 
         Changes are sorted by their values as soon as all values are known. Only then do digits choose them, because the
         entry of a digit would change before. Undos keep their places.
         """
-        session, (group, config) = self.session, self._subject
+        session, (group, config) = self.session, self._zero_cost_subject
         outline = session.opened_network.outline
         choices: list[tuple[str, tuple[str, ...], PrecisionConfig]] = []
         for kind, subject in list_zero_cost_moves(outline, config, group) if group is not None else ():
@@ -173,7 +161,7 @@ class ZeroCostController(Controller):
 
     def _list_known_changes(self) -> list[ev.ZeroCostChange]:
         """Returns the changes of the group whose values the detail pane shows before the list is measured."""
-        group, config = self._subject
+        group, config = self._zero_cost_subject
         remedies = (self.session.results.find(ev.REMEDIES, (group.name, config)) or ()) if group is not None else ()
         return [ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy) for remedy in remedies
                 if remedy.key == ev.ZERO_COST_KEY]

@@ -3,7 +3,7 @@
 Enter performs the selected action, or explains the selected word.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -14,8 +14,8 @@ from textual.widgets.option_list import Option
 
 from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import cell_width
-from trt_tui.tui.actions import BoundAction
-from trt_tui.tui.keys import key_text
+from trt_tui.tui.actions import ACTIONS, Action
+from trt_tui.tui.keys import get_action_keys, key_text
 from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
 from trt_tui.tui.spans import wrap_text
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
@@ -34,7 +34,7 @@ class HelpPage(Dialog):
     the first shows the reason.
 
     Args:
-        bound_actions: The actions. Groups are listed in the order of their first actions.
+        disabled_reason: Returns the reason why an action is impossible now, by its id; "" if it is possible.
         terms: The words, columns and marks that are explained, by their heading.
     """
 
@@ -42,17 +42,13 @@ class HelpPage(Dialog):
                 Binding("pagedown", "go('page_down')", id="page_down"),
                 Binding("pageup", "go('page_up')", id="page_up")]
 
-    def __init__(self, bound_actions: Iterable[BoundAction], terms: Mapping[str, Sequence[Term]]) -> None:
+    def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
         super().__init__()
         self.terms = terms
         self._listed_terms: dict[str, Term] = {}
-        listed_actions = list(bound_actions)
-        groups = list(dict.fromkeys(bound_action.action.group for bound_action in listed_actions))
-        self.bound_actions = sorted(listed_actions, key=lambda entry: groups.index(entry.action.group))
-        self.disabled_reasons = {
-            bound_action.action.id: bound_action.disabled_reason()
-            for bound_action in self.bound_actions
-        }
+        groups = list(dict.fromkeys(action.group for action in ACTIONS))
+        self.actions = sorted(ACTIONS, key=lambda action: groups.index(action.group))
+        self.disabled_reasons = {action.id: disabled_reason(action.id) for action in ACTIONS}
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
@@ -72,20 +68,17 @@ class HelpPage(Dialog):
         """Lists the actions that match all typed words, under the headings of their groups."""
         choices = self.query_one(KeyedOptionList)
         terms = self.query_one(Input).value.lower().split()
-        matching = [
-            bound_action for bound_action in self.bound_actions if self._matches_search_terms(bound_action, terms)
-        ]
+        matching = [action for action in self.actions if self._matches_search_terms(action, terms)]
         options: list[Option] = []
         group = previous_reason = ""
-        for bound_action in matching:
-            action = bound_action.action
+        for action in matching:
             if action.group != group:
                 group, previous_reason = action.group, ""
                 options.append(Option(Content.styled(group, "bold"), disabled=True))
             disabled_reason = self.disabled_reasons[action.id]
             options.append(
                 Option(
-                    self._build_action_entry(bound_action,
+                    self._build_action_entry(action,
                                              "" if disabled_reason == previous_reason else disabled_reason),
                     id=action.id))
             previous_reason = disabled_reason
@@ -98,7 +91,7 @@ class HelpPage(Dialog):
         """Returns True if the typed text is the name of a word and no key; words are listed first then."""
         text = " ".join(search_terms)
         return any(term.is_named(text) for terms in self.terms.values() for term in terms) and not any(
-            text == key_text(key) for entry in self.bound_actions for key in entry.action.key_names)
+            text == key_text(key) for action in self.actions for key in get_action_keys(action.id))
 
     def _build_term_options(self, search_terms: list[str]) -> list[Option]:
         """Returns the entries of the words that match all typed words. Words with exactly this name are first."""
@@ -122,15 +115,13 @@ class HelpPage(Dialog):
         return all(word in text for word in search_terms)
 
     @staticmethod
-    def _matches_search_terms(bound_action: BoundAction, search_terms: list[str]) -> bool:
-        action = bound_action.action
-        names = [key_text(key) for key in action.key_names]
+    def _matches_search_terms(action: Action, search_terms: list[str]) -> bool:
+        names = [key_text(key) for key in get_action_keys(action.id)]
         text = f"{action.label} {action.help} {action.group}".lower()
         return all(term in text or term in names for term in search_terms)
 
-    def _build_action_entry(self, bound_action: BoundAction, disabled_reason: str) -> Content:
-        action = bound_action.action
-        return self._build_entry(" ".join(map(key_text, action.key_names)), action.help, disabled_reason,
+    def _build_action_entry(self, action: Action, disabled_reason: str) -> Content:
+        return self._build_entry(" ".join(map(key_text, get_action_keys(action.id))), action.help, disabled_reason,
                                  bool(self.disabled_reasons[action.id]))
 
     def _build_entry(self, names: str, explanation: str, disabled_reason: str = "", is_quiet: bool = False) -> Content:

@@ -1,10 +1,13 @@
-"""The status lines: running jobs, the last message or failure, and the hint."""
+"""The status lines: running jobs, the last message or failure, and the hint; and the footer with the keys."""
 
-from collections.abc import Sequence
+import enum
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
+from trt_tui.tui.actions import ACTIONS, ACTIONS_BY_ID
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width
 from trt_tui.tui.state.hint import Hint
@@ -91,3 +94,61 @@ def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, 
         return [clip_line([(" ", ""), *shown], width)]
     shown_line = clip_line(shown, width - line_width(job_line) - 2)
     return [justify_line(job_line, width, [*shown_line, (" ", "")] if line_width(shown) else [])]
+
+
+class Focus(enum.Enum):
+    """The part of the main screen that has the keys. The footer shows the actions of this part."""
+
+    LIST = "list"
+    BLOCKS = "blocks"
+    DETAIL = "detail"
+    CONFIGS = "configs"
+    FILTER = "filter"
+
+
+_FOOTERS: Mapping[Focus, Mapping[str, str]] = {
+    Focus.BLOCKS: {"open": "go to row", "toggle": "", "higher": "", "lower": "", "precision": "", "undo": "",
+                   "view": "", "explain": "", "next_bad": "", "colour": "", "build": "", "find": "", "quit": ""},
+    Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "toggle": "", "higher": "", "lower": "",
+                   "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
+                   "quit": ""},
+    Focus.CONFIGS: {"open": "select", "configs": "name", "pane_tree": "list", "undo": "", "build": "", "export": "",
+                    "quit": ""},
+    Focus.FILTER: {"open": "keep", "close": "clear"}}
+"""The actions in the footer by focus, in the order of their ranks, with their labels there; "" for the usual label.
+
+The layer list has the actions with a rank in `Action.footer`."""
+
+_WIDGET_FOCUSES = {Focus.CONFIGS, Focus.FILTER}
+"""The parts whose widget performs the action of the enter key itself, so that a click in the footer cannot."""
+
+
+def footer_action_line(width: int, disabled_reason: Callable[[str], str], focus: Focus = Focus.LIST,
+                       current_labels: Mapping[str, str] = MappingProxyType({})) -> Line:
+    """Returns the footer line: the keys of the actions of the focused part, as many as fit into the width.
+
+    The help page is at the right edge. Impossible actions are dim. A click on a key performs the action.
+
+    Args:
+        disabled_reason: Returns the reason why an action is impossible now, by its id; "" if it is possible.
+        current_labels: The labels of actions that do something else now, by action.
+    """
+    labels = _FOOTERS.get(focus) or {action.id: "" for action in sorted(
+        ACTIONS, key=lambda action: action.footer or 0) if action.footer}
+    right: Line = [(shown_key("help"), "key@do('help')"), (f" {ACTIONS_BY_ID['help'].label} ", "@do('help')")]
+    room = width - line_width(right) - 1
+    line: Line = [(" ", "")]
+    used = 1
+    for action_id, own_label in labels.items():
+        key = shown_key(action_id)
+        label = own_label or current_labels.get(action_id) or ACTIONS_BY_ID[action_id].label
+        size = len(key) + 1 + len(label) + 2
+        if used + size > room:
+            continue
+        is_of_widget = focus in _WIDGET_FOCUSES and action_id == "open"
+        click_markup = "" if is_of_widget else f"@do('{action_id}')"
+        is_disabled = not is_of_widget and bool(disabled_reason(action_id))
+        line += [(key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
+                 (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}")]
+        used += size
+    return justify_line(line, width, right)
