@@ -105,34 +105,25 @@ def cell_text(session, group, column: str, last_config=None) -> str:
     return "\n".join([explanation.value, *(text for _, text in explanation.texts)])
 
 
-def test_a_share_says_config_samples_interval_and_outputs(measured):
+def test_a_value_says_config_samples_interval_and_outcome(measured):
     session, group = measured
     results, total = session.get_run_results("config"), session.data_summary.what_if_count
     share = results.shares[group.name]
     percent = f"{100 * share.fraction:.0f}%"
     text = cell_text(session, group, "share")
-    assert f"{percent} of the error of c0." in text and "Simulated, and measured on" in text
+    assert text.startswith(f"~{percent}\nOf c0, simulated, measured on {total} of ") and "interval" not in text
     part = replace(share, samples=total - 1, half_width=0.04)
     session.results._configs[session.config] = replace(results, shares={**results.shares, group.name: part})
     text = cell_text(session, group, "share")
     assert f"measured on {total - 1} of the {total} samples in use" in text
-    assert f"With 95% confidence, the share on all {total} is within 4 points of this." in text
-    assert f" dB on the same {total - 1} samples, without a confidence interval." in text
-    assert "if toggled" not in text
+    assert "95% confidence interval ±4.0 points." in text
     session.toggle_fp32([group])
     toggled = session.rest().get_run_results("config").accuracy
     session.toggle_fp32([group])
     low, high = toggled.intervals.worst_output["sqnr"].low, toggled.intervals.worst_output["sqnr"].high
-    text = cell_text(session, group, "share")
-    assert re.search(rf"SQNR if toggled: ~[\d.]+ dB ±[\d.]+ on {total} of ", text) and "the samples differ." in text
-    assert f"95% confidence interval: {low:.1f} to {high:.1f} dB." in cell_text(session, group, "toggle")
     toggled = cell_text(session, group, "toggle")
-    assert "SQNR with this row in FP32 and all else as in c0." in toggled and re.search(r"(PASS|FAIL)", toggled)
-    assert "judged outputs" not in text
-    errors = next(iter(results.accuracy.outputs.values()))
-    session.get_run_results("config").store_accuracy(
-        replace(results.accuracy, outputs={"logits": errors, "boxes": errors}))
-    assert "the sum over the 2 judged outputs; the SQNR is that of the worst" in cell_text(session, group, "share")
+    assert f"{total} of " in toggled and f"95% confidence interval {low:.1f} to {high:.1f} dB." in toggled
+    assert "c0 with this row in FP32" in toggled and re.search(r"(PASS|FAIL)", toggled)
 
 
 def test_a_share_of_the_config_before_says_so(measured):
@@ -141,9 +132,9 @@ def test_a_share_of_the_config_before_says_so(measured):
     before = session.config
     session.child.held = {rq.MeasureWhatIf, rq.CompareRuns}
     session.toggle_fp32([other])
-    assert "of the error of c0, before your change." in cell_text(session, group, "share", before)
-    assert "raised: the row runs in FP32 in c1" in cell_text(session, other, "share", before)
-    assert "c1 requests FP32 (FP32 by you" in cell_text(session, other, "precision", before)
+    assert "Of c0, before your change, simulated" in cell_text(session, group, "share", before)
+    assert "Of c1, raised: the row runs in FP32" in cell_text(session, other, "share", before)
+    assert "Of c1, FP32 by you" in cell_text(session, other, "precision", before)
 
 
 def next_text(session, group, column: str) -> str:
@@ -240,10 +231,10 @@ async def test_help_finds_and_explains_every_word_column_and_mark(tmp_path):
 async def test_keys_reach_every_column_and_row(tmp_path):
     async with opened(tmp_path, builder=H200) as (app, main, pilot):
         await answered(pilot, "w", "space", "f3")
-        assert "raised: the row runs in FP32 in c1" in explained(app)
+        assert "Of c1, raised: the row runs in FP32" in explained(app)
         await press(pilot, "escape")
         await answered(pilot, "b", "f3", "left")
-        assert "From the engine" in explained(app) and "built by TensorRT 11.4" in explained(app)
+        assert "from the engine" in explained(app) and "built by TensorRT 11.4" in explained(app)
         await press(pilot, "escape")
         await answered(pilot, "z", "b", "home", "down")
         group = main.layer_tree.current_row

@@ -42,6 +42,16 @@ def line_width(line: Line) -> int:
     return sum(cell_width(escape_hidden_characters(text)) for text, _ in line)
 
 
+def find_span_text(line: Line, cell: int) -> str:
+    """Returns the text of the span at a cell of a line; "" behind its end."""
+    end = 0
+    for text, _ in line:
+        end += cell_width(escape_hidden_characters(text))
+        if cell < end:
+            return text
+    return ""
+
+
 def shorten_middle(text: str, width: int) -> str:
     """Returns a text in at most ``width`` cells, with an ellipsis in place of its middle if it is too wide.
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen, fit_key_hints
+from trt_tui.tui.screens.dialogs import OverlayScreen, fit_key_hints
 from trt_tui.tui.state.chart import ChartFrame, DrawnChart
 from trt_tui.tui.state.charts import CHARTS, chart_title_line
 from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.widgets.inputs import bind_keys
 from trt_tui.tui.widgets.lines import Lines
 
 _MAX_SCROLL_LINES = 10 ** 6
@@ -32,13 +32,10 @@ class ChartsPage(OverlayScreen):
         chart_index: The index of the first displayed chart.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("right,l", "move(1)", id="right"),
-                Binding("left,h", "move(-1)", id="left"),
-                Binding("enter", "take", id="open"), Binding("tab,n", "turn(1)", id="next_picture"),
-                Binding("down,j", "scroll(1)", id="down"), Binding("up,k", "scroll(-1)", id="up"),
-                Binding("pagedown", "scroll(10)", id="page_down"), Binding("pageup", "scroll(-10)", id="page_up"),
-                Binding("home", f"scroll({-_MAX_SCROLL_LINES})", id="first"),
-                Binding("end", f"scroll({_MAX_SCROLL_LINES})", id="last")]
+    BINDINGS = bind_keys(quit="close", right="move(1)", left="move(-1)", open="take",
+                         next_picture="turn(1)", down="scroll(1)", up="scroll(-1)", page_down="scroll(10)",
+                         page_up="scroll(-10)", first=f"scroll({-_MAX_SCROLL_LINES})",
+                         last=f"scroll({_MAX_SCROLL_LINES})")
 
     def __init__(self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None,
                  chart_index: int = 0) -> None:

@@ -1,22 +1,21 @@
 """The page of configs with their results, on which configs are named."""
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static
 
 from trt_tui.errors import InputError
 from trt_tui.session.history import MAX_NAME_LENGTH
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints, Prompt
-from trt_tui.tui.widgets.inputs import ConfigList
+from trt_tui.tui.screens.dialogs import Dialog, KeyHints, Prompt
+from trt_tui.tui.widgets.inputs import ConfigList, bind_keys
 from trt_tui.tui.widgets.lines import Lines
 
 
 class ConfigsPage(Dialog):
     """The page of all configs with their results. Its result is the config that the user chooses."""
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("4,c", "close", id="configs"), Binding("n", "name", id="name")]
+    BINDINGS = bind_keys(quit="close", configs="close", name="name")
 
     def __init__(self, session: Session) -> None:
         super().__init__()

@@ -9,7 +9,6 @@ from typing import Any, Generic, TypeVar
 from textual import events
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
-from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
@@ -21,15 +20,10 @@ from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, p
 from trt_tui.tui.keys import DEFAULT_KEYS, LIST_ACTIONS, fill_in_keys, get_action_keys
 from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
 from trt_tui.tui.state.marks import CHOSEN_MARK
-from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
 
 ValueT = TypeVar("ValueT")
-
-CLOSE_BINDING = Binding("escape", "close", id="close")
-"""The binding of the close key. Ids of bindings are action ids of `trt_tui.tui.keys`, so that a user's key file
-applies."""
-QUIT_BINDING = Binding("q", "close", id="quit")
 
 
 def fit_key_hints(template: str, width: int) -> Content:
@@ -80,7 +74,7 @@ class OverlayScreen(Screen[Any]):
     first answer to the topmost dialog counts.
     """
 
-    BINDINGS = [CLOSE_BINDING]
+    BINDINGS = bind_keys(close="close")
 
     def dismiss(self, result: Any = None) -> AwaitComplete:
         """Closes the screen with a result, unless another dialog is open over it."""
@@ -115,16 +109,11 @@ class Dialog(OverlayScreen, ModalScreen[Any]):
         note.set_class(is_error, "bad")
 
 
-_SCROLL_BINDINGS = [Binding("down,j", "scroll('down')", id="down"), Binding("up,k", "scroll('up')", id="up"),
-                    Binding("pagedown", "scroll('page_down')", id="page_down"),
-                    Binding("pageup", "scroll('page_up')", id="page_up"), Binding("home", "scroll('home')", id="first"),
-                    Binding("end", "scroll('end')", id="last")]
-
-
 class ScrollingDialog(Dialog):
     """A dialog whose content scrolls with the arrow and page keys."""
 
-    BINDINGS = [*_SCROLL_BINDINGS]
+    BINDINGS = bind_keys(down="scroll('down')", up="scroll('up')", page_down="scroll('page_down')",
+                         page_up="scroll('page_up')", first="scroll('home')", last="scroll('end')")
 
     def action_scroll(self, direction: str) -> None:
         getattr(self.query_one(VerticalScroll), f"scroll_{direction}")(animate=False)
@@ -136,8 +125,7 @@ class ErrorDialog(ScrollingDialog):
     The result is True if the user opens the log.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("enter", "close", id="open"), Binding("y", "copy", id="copy"),
-                Binding("o", "log", id="log")]
+    BINDINGS = bind_keys(quit="close", open="close", copy="copy", log="log")
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
@@ -174,8 +162,7 @@ class ErrorDialog(ScrollingDialog):
 class ConfirmDialog(Dialog):
     """A dialog with a question that the user answers with y or n. Its result is True for yes, None for no."""
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("y", "yes", id="yes"), Binding("enter", "yes", id="open"),
-                Binding("n", "close", id="no")]
+    BINDINGS = bind_keys(quit="close", yes="yes", open="yes", no="close")
 
     def __init__(self, question: str, yes_text: str = "yes", no_text: str = "no") -> None:
         super().__init__()
@@ -240,7 +227,7 @@ class Picker(Dialog):
             and optional columns are left out.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
+    BINDINGS = bind_keys(quit="close")
 
     def __init__(self, title: str, items: Sequence[PickerItem], chosen_value: object = None,
                  columns: Sequence[PickerColumn] = ()) -> None:
@@ -364,7 +351,7 @@ class Prompt(Dialog):
 class TextPage(ScrollingDialog):
     """A page of lines to read, with a heading."""
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING]
+    BINDINGS = bind_keys(quit="close")
 
     def __init__(self, title: str, lines: Sequence[Line], starts_at_end: bool = False) -> None:
         super().__init__()
@@ -426,8 +413,7 @@ class LivePage(TextPage):
 class ChoiceField(Static, Generic[ValueT], can_focus=True):
     """A line of a dialog with one of several values, which the left and right keys change."""
 
-    BINDINGS = [Binding("right,l", "change(1)", id="right"), Binding("space", "change(1)", id="toggle"),
-                Binding("left,h", "change(-1)", id="left")]
+    BINDINGS = bind_keys(right="change(1)", toggle="change(1)", left="change(-1)")
 
     class Changed(Message):
         """A message that the user changed the value of the field."""

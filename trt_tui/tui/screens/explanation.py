@@ -3,13 +3,13 @@
 from collections.abc import Callable
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
 from trt_tui.formatting import escape_hidden_characters
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, KeyHints, ScrollingDialog
+from trt_tui.tui.screens.dialogs import KeyHints, ScrollingDialog
 from trt_tui.tui.state.explanations import Explanation
+from trt_tui.tui.widgets.inputs import bind_keys
 from trt_tui.tui.widgets.lines import Lines
 
 
@@ -23,9 +23,8 @@ class ExplanationDialog(ScrollingDialog):
         move: Moves to another value, by a number of columns and of rows; None for the explanation of a word.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("f3", "close", id="explain"), Binding("enter", "close", id="open"),
-                Binding("left,h", "move(-1, 0)", id="left"), Binding("right,l", "move(1, 0)", id="right"),
-                Binding("up,k", "move(0, -1)", id="up"), Binding("down,j", "move(0, 1)", id="down")]
+    BINDINGS = bind_keys(quit="close", explain="close", open="close", left="move(-1, 0)",
+                         right="move(1, 0)", up="move(0, -1)", down="move(0, 1)")
 
     def __init__(self, get_explanation: Callable[[], Explanation],
                  move: Callable[[int, int], None] | None = None) -> None:

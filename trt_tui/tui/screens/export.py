@@ -6,7 +6,6 @@ from typing import Any
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.screen import Screen
@@ -18,8 +17,8 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import is_hidden_character
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
-from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
+from trt_tui.tui.screens.dialogs import Dialog, KeyHints
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 
 _LINES_BESIDE_FORMATS = 11
 """The lines of the dialog besides the list: border, heading, path, a note of three lines, and keys."""
@@ -40,7 +39,7 @@ class ExportDialog(Dialog):
             request.
     """
 
-    BINDINGS = [CLOSE_BINDING, Binding("enter", "open", id="open"), Binding("up", "formats", id="up")]
+    BINDINGS = bind_keys(open="open", up="formats")
 
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
         super().__init__()

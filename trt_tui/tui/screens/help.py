@@ -6,7 +6,6 @@ Enter performs the selected action, or explains the selected word.
 from collections.abc import Callable, Mapping, Sequence
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Input, OptionList, Static
@@ -16,9 +15,9 @@ from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import cell_width
 from trt_tui.tui.actions import ACTIONS, Action
 from trt_tui.tui.keys import get_action_keys, key_text
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, Dialog, KeyHints
+from trt_tui.tui.screens.dialogs import Dialog, KeyHints
 from trt_tui.tui.spans import wrap_text
-from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 
 _TEXT_INDENT = 13
 """The number of cells before the text of an action."""
@@ -38,9 +37,8 @@ class HelpPage(Dialog):
         terms: The words, columns and marks that are explained, by their heading.
     """
 
-    BINDINGS = [CLOSE_BINDING, Binding("down", "go('down')", id="down"), Binding("up", "go('up')", id="up"),
-                Binding("pagedown", "go('page_down')", id="page_down"),
-                Binding("pageup", "go('page_up')", id="page_up")]
+    BINDINGS = bind_keys(down="go('down')", up="go('up')", page_down="go('page_down')",
+                         page_up="go('page_up')")
 
     def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
         super().__init__()

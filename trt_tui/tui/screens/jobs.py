@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static
 
 from trt_tui.session.jobs import Job
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, Dialog, KeyHints
+from trt_tui.tui.screens.dialogs import Dialog, KeyHints
 from trt_tui.tui.state.job_list import job_table_header, job_table_rows
-from trt_tui.tui.widgets.inputs import ValueList
+from trt_tui.tui.widgets.inputs import ValueList, bind_keys
 from trt_tui.tui.widgets.lines import Lines
 
 
@@ -26,8 +25,7 @@ class JobsPage(Dialog):
         stop_jobs: Stops jobs, after a question if one of them is old.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("f9", "close", id="jobs"), Binding("x", "stop", id="stop"),
-                Binding("a", "stop_all", id="stop_all")]
+    BINDINGS = bind_keys(quit="close", jobs="close", stop="stop", stop_all="stop_all")
 
     def __init__(self, session: Session, stop_jobs: Callable[[Sequence[Job]], None]) -> None:
         super().__init__()

@@ -6,7 +6,6 @@ Each rule of the program has a line. One further line accepts patterns and names
 from collections.abc import Callable
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
@@ -15,8 +14,8 @@ from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, FieldsDialog, KeyHints
-from trt_tui.tui.widgets.inputs import TextField
+from trt_tui.tui.screens.dialogs import ChoiceField, FieldsDialog, KeyHints
+from trt_tui.tui.widgets.inputs import TextField, bind_keys
 
 
 class RulesDialog(FieldsDialog):
@@ -29,8 +28,7 @@ class RulesDialog(FieldsDialog):
 
     AUTO_FOCUS, ENTER_TEXT = ".setting", "applies all at once"
 
-    BINDINGS = [CLOSE_BINDING, Binding("enter", "apply", id="open"), Binding("down,j", "app.focus_next", id="down"),
-                Binding("up,k", "app.focus_previous", id="up")]
+    BINDINGS = bind_keys(open="apply", down="app.focus_next", up="app.focus_previous")
 
     def __init__(self, outline: NetworkOutline, config: PrecisionConfig,
                  apply_rules: Callable[[list[str]], PrecisionConfig]) -> None:

@@ -4,7 +4,6 @@ import re
 from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Input, Static
 
@@ -16,8 +15,8 @@ from trt_tui.core.search import TOP_DOWN_METHODS
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, ChoiceField, FieldsDialog, KeyHints
-from trt_tui.tui.widgets.inputs import TextField
+from trt_tui.tui.screens.dialogs import ChoiceField, FieldsDialog, KeyHints
+from trt_tui.tui.widgets.inputs import TextField, bind_keys
 
 STRATEGY_TEXTS = {
     "auto": "chooses by the values measured",
@@ -43,8 +42,7 @@ class SearchDialog(FieldsDialog):
 
     AUTO_FOCUS, ENTER_TEXT = "#tolerance", "starts"
 
-    BINDINGS = [CLOSE_BINDING, Binding("enter", "start", id="open"), Binding("down,j", "app.focus_next", id="down"),
-                Binding("up,k", "app.focus_previous", id="up")]
+    BINDINGS = bind_keys(open="start", down="app.focus_next", up="app.focus_previous")
 
     def __init__(self, session: Session, name: str, get_error_text: Callable[[str], str],
                  is_target_met: bool = False) -> None:

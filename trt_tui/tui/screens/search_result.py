@@ -4,7 +4,6 @@ from dataclasses import replace
 
 from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 
 from trt_tui.formatting import cell_width
@@ -12,7 +11,7 @@ from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import fill_in_keys
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, OverlayScreen
+from trt_tui.tui.screens.dialogs import OverlayScreen
 from trt_tui.tui.spans import Line, clip_line
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
@@ -26,6 +25,7 @@ from trt_tui.tui.state.search_result import (
     search_page_title,
 )
 from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.widgets.inputs import bind_keys
 from trt_tui.tui.widgets.lines import Lines
 
 SEARCH_AGAIN = "search again"
@@ -48,12 +48,8 @@ class SearchResultPage(OverlayScreen):
         search_status: The search, which may go on. It must have a best config.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("down,j", "move(1)", id="down"),
-                Binding("up,k", "move(-1)", id="up"), Binding("enter", "take", id="open"),
-                Binding("pagedown", "scroll(1)", id="page_down"), Binding("pageup", "scroll(-1)", id="page_up"),
-                Binding("home", "scroll_to(0)", id="first"),
-                Binding("end", "scroll_to(-1)", id="last"),
-                Binding("a", "again", id="find")]
+    BINDINGS = bind_keys(quit="close", down="move(1)", up="move(-1)", open="take", page_down="scroll(1)",
+                         page_up="scroll(-1)", first="scroll_to(0)", last="scroll_to(-1)", find="again")
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()

@@ -3,16 +3,15 @@
 from collections.abc import Callable
 
 from textual.app import ComposeResult
-from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import OptionList, Static
 
 from trt_tui.errors import InputError
 from trt_tui.session.session import Session
 from trt_tui.session.session_folder import SessionEntry
-from trt_tui.tui.screens.dialogs import CLOSE_BINDING, QUIT_BINDING, ConfirmDialog, Dialog, KeyHints
+from trt_tui.tui.screens.dialogs import ConfirmDialog, Dialog, KeyHints
 from trt_tui.tui.state.session_list import clock_text, session_line, session_title_line
-from trt_tui.tui.widgets.inputs import ValueList
+from trt_tui.tui.widgets.inputs import ValueList, bind_keys
 from trt_tui.tui.widgets.lines import Lines
 
 
@@ -27,8 +26,7 @@ class SessionsPage(Dialog):
         show_error: Shows why a session cannot be deleted.
     """
 
-    BINDINGS = [CLOSE_BINDING, QUIT_BINDING, Binding("S", "close", id="sessions"),
-                Binding("d,delete", "delete", id="delete_session")]
+    BINDINGS = bind_keys(quit="close", sessions="close", delete_session="delete")
 
     def __init__(self, session: Session, show_error: Callable[[InputError], None]) -> None:
         super().__init__()

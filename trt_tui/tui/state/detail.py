@@ -2,7 +2,8 @@
 changes."""
 
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 
 from trt_tui.core.measure.causes import (
     GROUP_DETAILS,
@@ -15,12 +16,13 @@ from trt_tui.core.measure.causes import (
     fp16_range_note,
     range_use_text,
 )
+from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
-from trt_tui.core.network.hierarchy import OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.known_issues import known_issue_lines
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.tree_text import tensor_shape_text
@@ -270,14 +272,8 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
     row, model = visible_row.row, row_values.model
     if isinstance(row, Scope):
         return _scope_detail_lines(session, row_values, row, width, height)
-    if isinstance(row, UngroupedRow):
-        return [_labelled_line("why", row.refusal_reason or "this row has no selectable precision", width)]
-    if isinstance(row, SmallSharesRow):
-        return [_labelled_line("why", "each has less than 0.2% of the judged error; enter lists them", width)]
-    if isinstance(row, OtherNodesRow):
-        return [
-            _labelled_line("why", "constants, shapes, integers, casts and Q/DQ have no selectable precision", width)
-        ]
+    if isinstance(row, (UngroupedRow, SmallSharesRow, OtherNodesRow)):
+        return [_labelled_line("why", row_note(row), width)]
     if row is None:
         layer = model.outline.layer_by_name[visible_row.node]
         group = model.outline.group_by_layer.get(visible_row.node)
@@ -288,10 +284,17 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
         elif layer.refusal_reason:
             lines.append(_labelled_line("why", layer.refusal_reason, width))
         return lines
-    group = row.group
     if height < 8:
-        return _short_detail_lines(session, row_values, group, width)[:height]
-    return _long_detail_lines(session, row_values, group, width)
+        return _short_detail_lines(session, row_values, row, width)[:height]
+    return _long_detail_lines(session, row_values, row, width)
+
+
+def row_note(row: UngroupedRow | SmallSharesRow | OtherNodesRow) -> str:
+    """Returns what a row is that has no precision of its own."""
+    if isinstance(row, UngroupedRow):
+        return row.refusal_reason or "this row has no selectable precision"
+    return ("each has less than 0.2% of the judged error; enter lists them" if isinstance(row, SmallSharesRow) else
+            "constants, shapes, integers, casts and Q/DQ have no selectable precision")
 
 
 def worst_input_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
@@ -361,19 +364,19 @@ def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -
     ]
 
 
-def share_doubt_text(session: Session, row_values: RowValues, group: FusionGroup) -> str:
+def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
     """Returns what an error share does not tell: its sign and its order among other shares; "" without a doubt."""
-    shares = session.get_run_results(row_values.run).shares
-    share = shares[group.name]
+    share = shares[group_name]
     texts = [RAISING_HARMS_TEXT] if share.fraction <= -MIN_SHOWN_SHARE else []
     others = sum(share.overlaps(other) for name, other in shares.items()
-                 if name != group.name and max(share.fraction, other.fraction) >= MIN_SHOWN_SHARE)
+                 if name != group_name and max(share.fraction, other.fraction) >= MIN_SHOWN_SHARE)
     if others:
         texts.append(f"its order to {counted_noun_text(others, 'other row')} is not certain")
     return "; ".join(texts)
 
 
-def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
+    group = row.group
     reason_texts = loss_reason_texts(session, row_values, group)
     share = session.get_run_results(row_values.run).shares.get(group.name)
     if share is not None and share.fraction <= -MIN_SHOWN_SHARE and not row_values.share_replacement_text(group):
@@ -392,22 +395,24 @@ def _short_detail_lines(session: Session, row_values: RowValues, group: FusionGr
         lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
         lines.append(_labelled_line("also", reason_texts[1], width))
-    if row_values.preview is not None and (preview_sentences := preview_texts.implementation_sentences(
-            row_values.preview, group, row_values.requested_precision(group), row_values.model.titles)):
-        return [*lines, _labelled_line("made", "; ".join((*preview_sentences[1:], preview_sentences[0])), width)]
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    if shown_engine is not None and (sentences := engine_texts.group_engine_sentences(
-            shown_engine, group, row_values.requested_precision(group))):
-        label = OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
-            shown_engine, group, row_values.requested_precision(group)) else "made"
-        return [*lines, _labelled_line(label, "; ".join(sentences), width, "stale" if shown_engine.is_stale else "")]
+    if sentences := implementation_texts(session, row_values, row):
+        shown_engine = engine_texts.find_shown_engine(session, row_values.run)
+        label, style = "made", ""
+        if row_values.preview is not None:
+            sentences = [*sentences[1:], sentences[0]]
+        elif shown_engine is not None:
+            style = "stale" if shown_engine.is_stale else ""
+            label = OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
+                shown_engine, group, row_values.requested_precision(group)) else label
+        return [*lines, _labelled_line(label, "; ".join(sentences), width, style)]
     source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
     lines.append(_labelled_line("set", source_text, width, "dim"))
     return lines
 
 
-def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
+    group = row.group
     lines: list[Line] = []
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
@@ -430,7 +435,8 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
             collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
         room = f"headroom ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_largest_layer} reaches"
         lines += _labelled_lines("fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
-    share = session.get_run_results(row_values.run).shares.get(group.name)
+    shares = session.get_run_results(row_values.run).shares
+    share = shares.get(group.name)
     if row_values.share_replacement_text(group):
         lines.append([(" share    ", "dim"), (f"{row_values.share_replacement_text(group)}: it has none", "dim")])
     elif share is not None:
@@ -445,7 +451,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
             line += [(" · if reduced alone ", "dim"),
                      (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
         lines.append(clip_line(line, width))
-        lines += _labelled_lines("", share_doubt_text(session, row_values, group), width, "dim")
+        lines += _labelled_lines("", share_doubt_text(shares, group.name), width, "dim")
     lines += _cumulative_fp32_sweep_lines(session, row_values, group, width)
     reason_texts = loss_reason_texts(session, row_values, group)
     for text in reason_texts[:1]:
@@ -458,7 +464,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, group: FusionGro
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
     for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
         lines += _labelled_lines("also" if index == 0 else "", text, width)
-    lines += _group_engine_lines(session, row_values, group, width)
+    lines += _group_engine_lines(session, row_values, row, width)
     source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
         session, row_values.config, group)
     lines += _labelled_lines("set", source_text, width)
@@ -489,50 +495,80 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
     return [clip_line(line, width)]
 
 
-def _group_engine_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+def implementation_texts(session: Session, row_values: RowValues, row: object) -> list[str]:
+    """Returns sentences about a group or a scope in the preview, else in the engine; none if neither is known."""
+    preview, shown_engine = row_values.preview, engine_texts.find_shown_engine(session, row_values.run)
+    if isinstance(row, Scope):
+        text = _scope_implementation_text(row_values, shown_engine, row)
+        return [text] if text else []
+    if not isinstance(row, GroupRow):
+        return []
+    group, requested = row.group, row_values.requested_precision(row.group)
+    return (preview_texts.implementation_sentences(preview, group, requested, row_values.model.titles)
+            if preview is not None else
+            engine_texts.group_engine_sentences(shown_engine, group, requested) if shown_engine is not None else [])
+
+
+def _scope_implementation_text(row_values: RowValues, shown_engine: engine_texts.ShownEngine | None, scope: Scope
+                               ) -> str:
+    """Returns the numbers of a scope's fusion groups by precision in the preview, else in the engine; "" if none is
+    known.
+
+    The text also contains the number of groups in another precision than requested.
+    """
+    preview, words = row_values.preview, list[str]()
+    implementations = (preview.implementations if preview is not None else
+                       shown_engine.result.implementations if shown_engine is not None else {})
+    for name in scope.groups:
+        if (implementation := implementations.get(name)) is not None:
+            group = row_values.model.outline.group_by_name[name]
+            precision = implementation.precision if preview is None else implementation.implemented_precision(
+                group.precision_shown_by_engine(row_values.requested_precision(group)))
+            words.append(precision.label if precision is not None else
+                         "fused" if preview is not None or implementation.in_fused_region else "unknown")
+    title = (f"preview {preview.builder_text}: " if preview is not None else
+             f"{shown_engine.name}: " if shown_engine is not None and shown_engine.is_stale else "")
+    other_count = row_values.scope_other_counts.get(scope.path, 0)
+    other_text = f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else ""
+    return f"{title}{_count_text(words)}{other_text}" if words else ""
+
+
+def _count_text(words: Iterable[str]) -> str:
+    """Returns how often each word occurs: ``3 FP16 · 2 INT8``."""
+    return " · ".join(f"{count} {word}" for word, count in sorted(Counter(words).items()))
+
+
+def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     """Returns the implementation of a group in the engine or preview: precision, time, and names of engine layers."""
-    if row_values.preview is not None:
-        preview_sentences = preview_texts.implementation_sentences(row_values.preview, group,
-                                                                   row_values.requested_precision(group),
-                                                                   row_values.model.titles)
-        labelled = zip(("engine", *("" for _ in preview_sentences[1:])), preview_sentences, strict=False)
-        return [line for label, text in labelled for line in _labelled_lines(label, text, width)]
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    if shown_engine is None:
-        refusal_text = preview_texts.preview_refusal_text(session)
-        return _labelled_lines("engine", refusal_text, width, "dim") if refusal_text else []
-    style = "stale" if shown_engine.is_stale else ""
-    mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
-        shown_engine, group, row_values.requested_precision(group)) else ""
-    start = f"{mark}{engine_texts.release_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
-    lines: list[Line] = []
-    for index, text in enumerate(
-            engine_texts.group_engine_sentences(shown_engine, group, row_values.requested_precision(group))):
-        lines += _labelled_lines("engine" if index == 0 else "", (start if index == 0 else "") + text, width, style)
-    implementation = shown_engine.result.implementations.get(group.name)
-    for name in implementation.engine_layers[:2] if implementation is not None else ():
-        lines.append([(" " * 10, ""), (shorten_middle(name, max(10, width - 10)), "dim")])
-    return lines
+    texts, style, names = implementation_texts(session, row_values, row), "", tuple[str, ...]()
+    if row_values.preview is None and shown_engine is None and (
+            refusal_text := preview_texts.preview_refusal_text(session)):
+        texts, style = [refusal_text], "dim"
+    elif row_values.preview is None and shown_engine is not None:
+        style = "stale" if shown_engine.is_stale else ""
+        mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
+            shown_engine, row.group, row_values.requested_precision(row.group)) else ""
+        start = f"{mark}{engine_texts.release_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
+        texts = [start + text if index == 0 else text for index, text in enumerate(texts)]
+        implementation = shown_engine.result.implementations.get(row.group.name)
+        names = implementation.engine_layers[:2] if implementation is not None else ()
+    lines = [line for index, text in enumerate(texts)
+             for line in _labelled_lines("" if index else "engine", text, width, style)]
+    return [*lines, *([(" " * 10, ""), (shorten_middle(name, max(10, width - 10)), "dim")] for name in names)]
 
 
 def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, width: int, height: int) -> list[Line]:
     by_name = row_values.model.outline.group_by_name
     groups = [by_name[name] for name in scope.groups]
-    counts: dict[str, int] = {}
-    for group in groups:
-        label = group.precision_label(row_values.config.precision_of(group))
-        counts[label] = counts.get(label, 0) + 1
-    precisions_text = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
-    detail_rows = [("asked", precisions_text, "")]
+    detail_rows = [("asked", _count_text(group.precision_label(row_values.config.precision_of(group))
+                                         for group in groups), "")]
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    if row_values.preview is not None and row_values.preview.refusal is None:
-        detail_rows.append(("made", preview_texts.preview_scope_sentence(row_values.preview, groups,
-                                                                         row_values.config), ""))
-    elif shown_engine is not None and (text := engine_texts.engine_scope_text(
-            shown_engine, groups, row_values.scope_other_counts.get(scope.path, 0))):
+    for text in implementation_texts(session, row_values, scope):
         time_ms = row_values.scope_times.get(scope.path)
         detail_rows.append(("made", text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
-                            "stale" if shown_engine.is_stale else ""))
+                            "stale" if shown_engine is not None and shown_engine.is_stale
+                            and row_values.preview is None else ""))
     values = row_values.values_inside_scope(scope)
     stale_text = f", in {row_values.stale_config_name}" if scope.path in row_values.stale_scopes else ""
     texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}

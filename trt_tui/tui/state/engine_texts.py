@@ -176,25 +176,6 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     return sentences
 
 
-def engine_scope_text(shown_engine: ShownEngine, groups: Sequence[FusionGroup], other_precision_count: int) -> str:
-    """Returns a text with the numbers of a scope's fusion groups by precision in the engine; "" if none is known.
-
-    The text also contains the number of groups in another precision than requested.
-    """
-    counts: dict[str, int] = {}
-    for group in groups:
-        implementation = shown_engine.result.implementations.get(group.name)
-        if implementation is not None:
-            word = (implementation.precision.label if implementation.precision is not None else
-                    "fused" if implementation.in_fused_region else "unknown")
-            counts[word] = counts.get(word, 0) + 1
-    text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    if not text:
-        return ""
-    return f"{shown_engine.name + ': ' if shown_engine.is_stale else ''}{text}" + (
-        f" · {other_precision_count} {OTHER_PRECISION_MARK} requested" if other_precision_count else "")
-
-
 def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:
     """Returns True if an engine runs a group in another precision than requested."""
     return implementation_text(shown_engine.result.implementations.get(group.name),

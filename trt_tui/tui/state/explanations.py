@@ -1,13 +1,12 @@
 """Explanations of values, columns, marks and words: what each is, how it came about, and what to do about it."""
 
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.error_metrics import CONFIDENCE, ConfidenceInterval
+from trt_tui.core.measure.error_metrics import CONFIDENCE
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.target import Target
-from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, Term, find_term
@@ -18,32 +17,28 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     RUN_TITLES,
     SIMULATED_MARK,
-    add_decibel_unit,
-    agreement_text,
     builder_device_text,
     counted_noun_text,
-    decibels_text,
-    metric_text,
     number_text,
-    percent_text,
     run_title,
     take_first_cells,
 )
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, config_title, target_value_span
+from trt_tui.tui.config_status import config_name, config_title
 from trt_tui.tui.keys import fill_in_keys, shown_key
-from trt_tui.tui.spans import Line, shorten_path, wrap_text
-from trt_tui.tui.state import detail, engine_texts, preview_texts
+from trt_tui.tui.spans import Line, find_span_text, shorten_path, wrap_text
+from trt_tui.tui.state import detail, engine_texts
 from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
 from trt_tui.tui.state.config_list import find_toggled_config
 from trt_tui.tui.state.marks import MARGIN_MARK, MARKS, Mark, find_marks
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
-from trt_tui.tui.state.target_gauge import find_displayed_target, value_margin_text
+from trt_tui.tui.state.target_gauge import find_displayed_target
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
+_NO_PRECISION_TEXT = "This row has no selectable precision."
 _VALUE_CELLS = 24
 """The width in which the value of a cell is drawn, wider than in the list, so that it is not shortened."""
 
@@ -80,6 +75,36 @@ class Explanation:
                 label_text = label if index == 0 else ""
                 lines.append([(f"{label_text:<{indent}}", "key" if label != "next" else "dim"), (part, "")])
         return lines
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where a value comes from.
+
+    Attributes:
+        config: The config of the value.
+        source: What the value was measured or read from.
+        samples: The samples that it was measured on; "" if it was measured on none.
+        interval: The confidence interval of the value; "" if there is none.
+        doubts: What the value does not tell, and how it is judged. Empty texts do not count.
+    """
+
+    config: str
+    source: str = ""
+    samples: str = ""
+    interval: str = ""
+    doubts: Sequence[str] = ()
+
+    @property
+    def text(self) -> str:
+        """The origin as a sentence, with a sentence for each doubt."""
+        parts = (f"of {self.config}", self.source, self.samples and f"measured on {self.samples}",
+                 self.interval and f"{CONFIDENCE:.0%} confidence interval {self.interval}")
+        return " ".join(_sentence(text) for text in (", ".join(filter(None, parts)), *self.doubts) if text)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[:1].upper()}{text[1:].rstrip('.')}." if text else ""
 
 
 def explain_term(term: Term) -> Explanation:
@@ -137,18 +162,13 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
         value = " ".join("".join(text for text, _ in spans).strip(f"█{BAR_BLOCKS}").split())
         value = reason or value
         marks = _find_cell_marks(row_values, column, group, "" if reason else value, row_cells.glyph)
-    texts: list[str]
-    if reason:
-        texts = [f"No value: this row cannot run in a lower precision, because {reason}."]
-    elif column is NAME_COLUMN:
-        texts = _name_texts(row_values, visible_row)
-    else:
-        texts = _CELL_TEXTS[column.id](session, row_values, visible_row)
+    text = (f"No value: this row cannot run in a lower precision, because {reason}." if reason else
+            _CELL_TEXTS[column.id](session, row_values, visible_row))
     next_texts = _next_step_texts(session, row_values, column, group, disabled_reason) if group is not None else []
     next_steps = [("next", f"{', '.join(next_texts)}.")] if next_texts else []
     return Explanation(
         column.title(row_values, _VALUE_CELLS),
-        (*_labelled("how", texts), ("what", _column_text(row_values, column)),
+        (("how", text), ("what", _column_text(row_values, column)),
          *((mark.name, mark.explanation) for mark in marks), *next_steps),
         "" if column is NAME_COLUMN else row_cells.name, value)
 
@@ -185,11 +205,6 @@ _ROW_EFFECTS = {"toggle": _toggle_effect, "build": _build_effect}
 """The functions that return the effect of an action for a row, by the id of the action."""
 
 
-def _labelled(label: str, texts: Iterable[str]) -> list[tuple[str, str]]:
-    """Returns paragraphs of which the first has a label."""
-    return [("" if index else label, text) for index, text in enumerate(texts)]
-
-
 def _column_text(row_values: RowValues, column: LayerColumn) -> str:
     if column.id == "share" and row_values.measure is not ColourMeasure.SHARE:
         term = TERMS_BY_NAME[f"{row_values.measure.value} error"]
@@ -208,92 +223,107 @@ def _find_cell_marks(row_values: RowValues, column: LayerColumn, group: FusionGr
     return [*marks, *find_marks(glyph.strip(), "row", glyph)] if column.id == "share" else marks
 
 
-def _name_texts(row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+def _name_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     row, layer_by_name = visible_row.row, row_values.model.outline.layer_by_name
     if isinstance(row, GroupRow):
         operators = " + ".join(layer_by_name[name].op_type for name in row.group.layers)
-        texts = [f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}."]
-        return [*texts, *(f"It cannot run in {precision.label}: {reason}."
-                          for precision, reason in row.group.refusal_reasons.items())]
+        refusals = [f"It cannot run in {precision.label}: {reason}."
+                    for precision, reason in row.group.refusal_reasons.items()]
+        return " ".join((f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}.",
+                         *refusals))
     if isinstance(row, Scope):
-        return [f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."]
-    if isinstance(row, SmallSharesRow):
-        return [f"Each of these rows has less than 0.2% of the judged error. {shown_key('open')} lists them."]
-    if isinstance(row, OtherNodesRow):
-        return ["Constants, shapes, integers, casts and Q/DQ, which have no selectable precision."]
-    if isinstance(row, UngroupedRow):
-        return [f"A node that belongs to no fused layer: {row.refusal_reason or 'it has no selectable precision'}."]
-    return [f"A node of the row above: {layer_by_name[visible_row.node].op_type}."]
+        return f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."
+    if row is None:
+        return f"A node of the row above: {layer_by_name[visible_row.node].op_type}."
+    return _sentence(detail.row_note(row))
 
 
-def _operator_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
-    return _name_texts(row_values, visible_row)
-
-
-def _precision_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+def _precision_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     row = visible_row.row
     if isinstance(row, Scope):
+        count = counted_noun_text(len(row.groups), "fused layer")
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return [f"{raised_count} of {counted_noun_text(len(row.groups), 'fused layer')} "
-                f"{'is' if raised_count == 1 else 'are'} raised in {row_values.config_name}."]
+        return Origin(row_values.config_name, f"{raised_count} of {count} raised").text
     if not isinstance(row, GroupRow):
-        return ["This row has no selectable precision."]
-    label = row.group.precision_label(row_values.requested_precision(row.group))
-    source_text = detail.precision_source_text(session, row_values.config, row.group) + detail.other_moves_text(
+        return _NO_PRECISION_TEXT
+    source = detail.precision_source_text(session, row_values.config, row.group) + detail.other_moves_text(
         session, row_values.config, row.group)
-    return [f"{row_values.config_name} requests {label}{f' ({source_text})' if row_values.run == 'config' else ''}."]
+    return Origin(row_values.config_name, source if row_values.run == "config" else "").text
 
 
-def _engine_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
-    row, preview = visible_row.row, row_values.preview
+def _engine_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    by_name = row_values.model.outline.group_by_name
-    texts: list[str] = []
-    if isinstance(row, GroupRow):
-        requested = row_values.requested_precision(row.group)
-        if preview is not None:
-            texts = preview_texts.implementation_sentences(preview, row.group, requested, row_values.model.titles)
-        elif shown_engine is not None:
-            texts = engine_texts.group_engine_sentences(shown_engine, row.group, requested)
-    elif isinstance(row, Scope):
-        groups = [by_name[name] for name in row.groups]
-        if preview is not None:
-            texts = [preview_texts.preview_scope_sentence(preview, groups, row_values.config)]
-        elif shown_engine is not None:
-            texts = [engine_texts.engine_scope_text(shown_engine, groups, row_values.scope_other_counts.get(row.path,
-                                                                                                            0))]
-    texts = [f"{text}." for text in texts if text]
-    if preview is None and shown_engine is not None:
-        texts.append(_engine_source_text(shown_engine.result, shown_engine.name))
+    texts = detail.implementation_texts(session, row_values, visible_row.row)
+    if row_values.preview is None and shown_engine is not None:
+        texts.append(_engine_origin(shown_engine.result, shown_engine.name).text)
         if shown_engine.is_stale:
-            texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since.")
-    return texts or [f"Unknown: no engine of {row_values.config_name} was built, and it has no preview."]
+            texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since")
+    return " ".join(map(_sentence, texts)) or f"No engine of {row_values.config_name} was built, and it has no preview."
 
 
-def _share_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
-    row = visible_row.row
+def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
+    row, config, results = visible_row.row, row_values.config_name, session.get_run_results(row_values.run)
+    is_share = row_values.measure is ColourMeasure.SHARE
     if isinstance(row, Scope):
-        return _scope_share_texts(row_values, row)
+        config = row_values.stale_config_name if row.path in row_values.stale_scopes else config
+        rule = "the sum over" if is_share else "the worst of"
+        missing = ["not all of them are measured"] * (row.path in row_values.partial_scopes)
+        return Origin(config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing).text
     if not isinstance(row, GroupRow):
-        return ["Only fused layers have a value."]
-    group, config = row.group, row_values.config_name
-    if replacement := row_values.share_replacement_text(group):
-        return [f"{replacement}: the row runs in FP32 in {config}, so it causes none of the error."]
-    results = session.get_run_results(row_values.run)
-    if row_values.measure is not ColourMeasure.SHARE:
-        value = row_values.group_values.get(group.name)
-        source = _simulation_source_text(session, results.accuracy)
-        if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
-            source = _engine_source_text(results.engine_result, config)
-        if value is None:
-            return [_not_measured_text(session)]
-        return [f"{add_decibel_unit(row_values.row_value_text(value))} in {config}.", source]
-    share = _find_shown_share(session, row_values, group)
-    if group.name not in results.shares and row_values.stale_config is not None:
+        return "Only fused layers have a value."
+    if replacement := row_values.share_replacement_text(row.group):
+        return Origin(config, f"{replacement}: the row runs in FP32, so it causes none of the error").text
+    if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
+        return _engine_origin(results.engine_result, config).text
+    if not is_share:
+        return _simulation_origin(session, config, results.accuracy).text
+    shares, name = results.shares, row.group.name
+    if name not in shares and row_values.stale_config is not None:
+        shares = session.results.get_results_or_empty(row_values.stale_config).shares
         config = f"{row_values.stale_config_name}, before your change"
+    share = shares.get(name)
     if share is None:
-        return [_not_measured_text(session)]
-    return [*_error_share_texts(session, share, config), *_measured_toggle_texts(session, row_values, group, share)]
+        return Origin(config, _not_measured_text(session)).text
+    points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
+    return Origin(config, "simulated", _used_sample_count_text(session, share.samples), points,
+                  [share.unknown_reason or detail.share_doubt_text(shares, name)]).text
+
+
+def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
+    groups = row_values.model.list_groups_of_row(visible_row.row)
+    if not groups:
+        return _NO_PRECISION_TEXT
+    if row_values.run != "config":
+        return f"Only the current config has such values, and the list shows {row_values.config_name}."
+    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
+        return f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."
+    toggled_config = find_toggled_config(session, groups)
+    if toggled_config == session.config:
+        return "Toggling changes nothing here."
+    precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
+    config = f"{row_values.config_name} with this row in {precision}"
+    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
+    share = session.get_run_results("config").shares.get(groups[0].name)
+    if accuracy is not None or share is None or not row_values.find_toggle(groups).value_text:
+        return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0)).text
+    return Origin(config, "simulated with the error share", _used_sample_count_text(session, share.samples)).text
+
+
+def _cost_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
+    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
+    if row_values.group_times and shown_engine is not None:
+        return " ".join(("A kernel that contains several rows counts for one of them.",
+                         _engine_origin(shown_engine.result, shown_engine.name).text))
+    row, model = visible_row.row, row_values.model
+    macs = (model.group_macs[row.group.name] if isinstance(row, GroupRow) else
+            model.scope_macs.get(row.path) if isinstance(row, Scope) else None)
+    if macs is None:
+        return "Unknown: the row multiplies nothing, or its sizes are not known."
+    return f"{number_text(macs / 1e6)} of {number_text(model.total_macs / 1e6)} million MACs, counted from the shapes."
+
+
+_CELL_TEXTS = {"layer": _name_text, "operator": _name_text, "precision": _precision_text, "engine": _engine_text,
+               "share": _share_text, "toggle": _toggle_text, "cost": _cost_text}
 
 
 def _find_shown_share(session: Session, row_values: RowValues, group: FusionGroup) -> ErrorShare | None:
@@ -303,107 +333,6 @@ def _find_shown_share(session: Session, row_values: RowValues, group: FusionGrou
     if share is None and row_values.stale_config is not None:
         share = session.results.get_results_or_empty(row_values.stale_config).shares.get(group.name)
     return share
-
-
-def _error_share_texts(session: Session, share: ErrorShare, config: str) -> list[str]:
-    """Returns the source of an error share: config, samples and confidence interval."""
-    total = session.count_judging_samples(session.config)
-    samples_text = _used_sample_count_text(session, share.samples)
-    if share.unknown_reason:
-        return [f"Unknown: {share.unknown_reason}.", f"Measured on {samples_text}, in {config}."]
-    percent = percent_text(abs(share.fraction))
-    texts = [f"{'less than 0.2%' if percent == '·' else percent} of the error of {config}."]
-    if share.fraction < 0 and percent != "·":
-        texts = [f"Raising this row alone makes the error of {config} larger, by {percent}."]
-    source = f"Simulated, and measured on {samples_text}"
-    if share.half_width is not None:
-        points = 100 * share.half_width
-        points_text = "1 point" if 0.95 <= points < 1.05 else f"{number_text(points, 2 if points < 0.95 else 1)} points"
-        source += f". With {CONFIDENCE:.0%} confidence, the share on all {total} is within {points_text} of this"
-    elif share.samples < total or share.has_few_samples:
-        source += ", too few for a confidence interval"
-    texts.append(f"{source}.")
-    same_text = (f"on the same {counted_noun_text(share.samples, 'sample')}"
-                 f"{', without a confidence interval' if share.samples < total else ''}")
-    if share.sqnr_if_raised_db is not None:
-        texts.append("SQNR with this row alone in FP32: "
-                     f"{add_decibel_unit(decibels_text(share.sqnr_if_raised_db))} {same_text}.")
-        accuracy = session.get_run_results("config").accuracy
-        if accuracy is not None and len(accuracy.outputs) > 1:
-            texts.append(f"The error is the sum over the {len(accuracy.outputs)} judged outputs; the SQNR is that of "
-                         "the worst one.")
-    if share.sqnr_if_reduced_alone_db is not None:
-        texts.append(f"SQNR with this row alone reduced and all others in FP32 (sensitivity): "
-                     f"{add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db))} {same_text}.")
-    return texts
-
-
-def _measured_toggle_texts(session: Session, row_values: RowValues, group: FusionGroup, share: ErrorShare) -> list[str]:
-    """Returns the value if toggled beside the share of a group, if it was measured on other samples than the share."""
-    accuracy = session.results.get_results_or_empty(find_toggled_config(session, [group])).accuracy
-    is_current = row_values.run == "config" and group.name in session.get_run_results("config").shares
-    if not is_current or accuracy is None or accuracy.samples == share.samples:
-        return []
-    value = (f"{target_value_span(session, accuracy)[0]} "
-             f"{value_margin_text(session.target or Target('sqnr', 0.0), accuracy)}").rstrip()
-    return [f"{row_values.metric_title} if toggled: {value} on {_used_sample_count_text(session, accuracy.samples)}.",
-            "It can disagree with the share, because the samples differ."]
-
-
-def _scope_share_texts(row_values: RowValues, scope: Scope) -> list[str]:
-    count = counted_noun_text(len(scope.groups), "fused layer")
-    if row_values.measure is not ColourMeasure.SHARE:
-        return [f"The worst of its {count}."]
-    name = row_values.stale_config_name if scope.path in row_values.stale_scopes else row_values.config_name
-    texts = [f"The sum over its {count}, in {name}. Shares below zero count too."]
-    if scope.path in row_values.partial_scopes:
-        texts.append("Not all of them are measured.")
-    return texts
-
-
-def _toggle_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
-    groups = row_values.model.list_groups_of_row(visible_row.row)
-    if not groups:
-        return ["This row has no selectable precision."]
-    if row_values.run != "config":
-        return [f"Only the current config has such values, and the list shows {row_values.config_name}."]
-    if len(groups) > MeasureToggles.MAX_SCOPE_GROUPS:
-        return [f"Not measured: the row has more than {MeasureToggles.MAX_SCOPE_GROUPS} fused layers."]
-    toggled_config = find_toggled_config(session, groups)
-    if toggled_config == session.config:
-        return ["Toggling changes nothing here."]
-    precision = groups[0].precision_label(toggled_config.precision_of(groups[0]))
-    done_text = f"{row_values.metric_title} with this row in {precision} and all else as in {row_values.config_name}."
-    accuracy = session.results.get_results_or_empty(toggled_config).accuracy
-    if accuracy is None:
-        share = session.get_run_results("config").shares.get(groups[0].name)
-        if not row_values.find_toggle(groups).value_text or share is None:
-            return [done_text, _not_measured_text(session)]
-        samples_text = _used_sample_count_text(session, share.samples)
-        return [done_text, f"Simulated, and measured together with the error share on {samples_text}, without a "
-                "confidence interval."]
-    interval_text = (session.target or Target("sqnr", 0.0)).confidence_interval_text(accuracy)
-    return [done_text, _simulation_source_text(session, accuracy),
-            *([f"{CONFIDENCE:.0%} confidence interval: {interval_text}."] if interval_text else ()),
-            *_outcome_texts(session, accuracy)]
-
-
-def _cost_texts(session: Session, row_values: RowValues, visible_row: VisibleRow) -> list[str]:
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    if row_values.group_times and shown_engine is not None:
-        return ["The time of the row's kernels. A kernel that contains several rows counts for one of them.",
-                _engine_source_text(shown_engine.result, shown_engine.name)]
-    row, model = visible_row.row, row_values.model
-    macs = (model.group_macs[row.group.name] if isinstance(row, GroupRow) else
-            model.scope_macs.get(row.path) if isinstance(row, Scope) else None)
-    if macs is None:
-        return ["Unknown: the row multiplies nothing, or its sizes are not known."]
-    total = number_text(model.total_macs / 1e6)
-    return [f"{number_text(macs / 1e6)} of {total} million MACs, counted from the shapes."]
-
-
-_CELL_TEXTS = {"operator": _operator_texts, "precision": _precision_texts, "engine": _engine_texts,
-               "share": _share_texts, "toggle": _toggle_texts, "cost": _cost_texts}
 
 
 # -- the header and the summary table -------------------------------------------------------------------------------
@@ -449,45 +378,53 @@ def explain_header(session: Session) -> list[Explanation]:
 
 def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:
     """Returns the explanation of a value of the summary table."""
-    row_text = "".join(text for text, _ in row.line)
-    value = row_text[len(take_first_cells(row_text, column.start)):len(take_first_cells(row_text, column.end))]
-    value = value.strip(" │")
-    title, texts, run_text = column.title, list[tuple[str, str]](), _run_text(session, row)
-    accuracy, engine = _find_row_results(session, row)
+    value = find_span_text(row.line, column.start).strip(" │")
+    title, run_text = column.title, _run_text(session, row)
     is_config = row.kind == "config" or row.kind not in ("fp32", *RUN_TITLES)
     row_name = config_name(session) if is_config else row.kind.upper()
-    term = find_term(title)
     if column.kind == "run":
         return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), row_name, value)
+    accuracy, engine = _find_row_results(session, row)
     if column.kind == "outcome":
-        texts += _labelled("how", [*_run_outcome_texts(session, row, accuracy)])
-        term = find_term(value.split(" ")[0]) or TERMS_BY_NAME["outcome"]
-    elif column.kind == "simulated" or row.kind == "exported":
-        source = _simulation_source_text(session, accuracy) if accuracy is not None else (
-            _not_measured_text(session) if row.kind != "fp32" else "The reference has no error.")
-        value_title = find_displayed_target(session).column_title[:7] if title == MARGIN_MARK else title
-        texts += _labelled("how", [source, *_interval_texts(accuracy, value_title)])
+        outcome_term = find_term(value.split(" ")[0]) or TERMS_BY_NAME["outcome"]
+        return Explanation(title, (("how", _outcome_text(session, row, accuracy)), ("what", outcome_term.explanation),
+                                   ("run", run_text)), row_name, value)
+    is_simulated = column.kind == "simulated" or row.kind == "exported"
+    exported_run = session.get_run_results(row.run).exported_run if row.run else None
+    target = _find_column_target(session, title)
+    if is_simulated and row.kind == "fp32" and accuracy is None:
+        origin = "The reference has no error."
+    elif is_simulated:
+        origin = _simulation_origin(session, row_name, accuracy, target).text
     elif engine is not None:
-        texts += _labelled("how", [_engine_source_text(engine, ""), *_interval_texts(engine.accuracy, title)])
-    elif (exported_run := session.get_run_results(row.run).exported_run if row.run else None) is not None:
-        texts += [("how", "The exported file, executed by ONNX Runtime." if exported_run.accuracy is not None else
-                   f"The exported file was not executed: {exported_run.missing_reason}")]
-        texts += _labelled("", _interval_texts(exported_run.accuracy, title))
+        origin = _engine_origin(engine, row_name, target).text
+    elif exported_run is not None:
+        interval = _interval_text(exported_run.accuracy, target)
+        origin = Origin(row_name, "the exported file, executed by ONNX Runtime", interval=interval,
+                        doubts=[exported_run.missing_reason]).text
     else:
         done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"
-        texts.append(("how", f"Not measured: {done_text}. {shown_key('build')} does it for the current config."))
+        origin = f"Not measured: {done_text}. {shown_key('build')} does it for the current config."
+    texts = [("how", origin)]
+    term = find_term(title)
     if column.kind == "built" and term is None and title not in session.results.reference_metric:
         term = TERMS_BY_NAME["exported network" if session.builder is None else "as built"]
-        texts += [("what", f"{TERMS_BY_NAME['SQNR'].explanation}")]
+        texts += [("what", TERMS_BY_NAME["SQNR"].explanation)]
     if accuracy is not None and title == "SQNR" and accuracy.worst_output is not None and accuracy.worst_output[0]:
         texts.append(("at", f"{accuracy.worst_output[0]}, the judged output with the lowest SQNR."))
-    term = term or TERMS_BY_NAME["metric"]
-    texts += [("what", term.explanation), ("run", run_text)]
-    if column.kind != "outcome":
-        texts += [(mark.name, mark.explanation) for mark in find_marks(value, "value")]
+    texts += [("what", (term or TERMS_BY_NAME["metric"]).explanation), ("run", run_text),
+              *((mark.name, mark.explanation) for mark in find_marks(value, "value"))]
     kind = "exported" if session.builder is None and column.kind == "built" else column.kind
-    heading = title if column.kind == "outcome" or title == EXPORTED_NETWORK else f"{title}, {kind}"
-    return Explanation(heading, tuple(texts), row_name, value)
+    return Explanation(title if title == EXPORTED_NETWORK else f"{title}, {kind}", tuple(texts), row_name, value)
+
+
+def _find_column_target(session: Session, title: str) -> Target | None:
+    """Returns a target on the value of a column of the summary table; None if the value has no interval."""
+    metric_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
+    kinds = {"SQNR": "sqnr", engine_texts.built_column_title(session): "sqnr", f"{EXPORTED} SQNR": "sqnr",
+             "top-1": "agreement", MARGIN_MARK: find_displayed_target(session).kind,
+             **dict.fromkeys(metric_titles, "metric")}
+    return Target(kinds[title], 0.0) if title in kinds else None
 
 
 def _run_text(session: Session, row: SummaryRow) -> str:
@@ -519,52 +456,42 @@ def _find_row_results(session: Session, row: SummaryRow) -> tuple[Accuracy | Non
     return results.accuracy, results.engine_result
 
 
-def _run_outcome_texts(session: Session, row: SummaryRow, accuracy: Accuracy | None) -> list[str]:
+def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) -> str:
     """Returns the outcomes of a run with their reasons: as simulated, as exported and as built."""
     if row.kind == "fp32" or not row.run:
-        return _outcome_texts(session, accuracy)
-    titles = {RunKind.SIMULATED_CONFIG: "Simulated", RunKind.BUILT_ENGINE: "As built",
-              RunKind.TYPED_NETWORK: EXPORTED.capitalize(), RunKind.EXPORTED_FILE: EXPORTED_NETWORK.capitalize()}
+        outcome = session.target_outcome(accuracy)
+        return _sentence(outcome.text if outcome is not None else "")
+    titles = {RunKind.SIMULATED_CONFIG: "simulated", RunKind.BUILT_ENGINE: "as built",
+              RunKind.TYPED_NETWORK: EXPORTED, RunKind.EXPORTED_FILE: EXPORTED_NETWORK}
     outcomes = session.config_target_outcomes(session.get_run_config(row.run))
     if not outcomes or accuracy is None:
-        return ["There is no outcome yet."]
-    texts = [f"{titles[kind]}: {outcome.text}." for kind, outcome in outcomes.items()]
-    return [*texts, *(f"The target is {target.for_samples_of(accuracy).description}, and the simulated value is "
-                      f"{target.measured_value_text(accuracy)}." for target in session.targets)]
+        return "There is no outcome yet."
+    texts = [f"{titles[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
+    texts += [f"{target.measured_value_text(accuracy)} simulated, for {target.for_samples_of(accuracy).description}"
+              for target in session.targets]
+    return " ".join(map(_sentence, texts))
 
 
-def _outcome_texts(session: Session, accuracy: Accuracy | None) -> list[str]:
-    outcome = session.target_outcome(accuracy)
-    return [f"{outcome.text}."] if outcome is not None else []
+def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
+    """Returns the confidence interval of the value that a target bounds; "" if there is none."""
+    return target.confidence_interval_text(accuracy) if accuracy is not None and target is not None else ""
 
 
-def _interval_texts(accuracy: Accuracy | None, title: str) -> list[str]:
-    """Returns the confidence interval of a value of an accuracy, by the title of its column."""
-    intervals = accuracy.intervals if accuracy is not None else None
-    if intervals is None:
-        return []
-    if title == "top-1":
-        return _interval_sentences(intervals.agreement_interval, agreement_text)
-    if accuracy is not None and any(title == name.rpartition(":")[2][:7] for name in list(accuracy.metric)[:1]):
-        return _interval_sentences(intervals.metric, metric_text)
-    if title in ("output", "worst", "worst sample", "NaN/Inf", "bad", "gap", "ms", "MB") or title.endswith(" time"):
-        return []
-    return _interval_sentences(intervals.worst_output.get("sqnr"), lambda value: f"{value:.1f}", " dB")
-
-
-def _interval_sentences(interval: ConfidenceInterval | None, value_text: Callable[[float], str],
-                        unit: str = "") -> list[str]:
-    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return []
-    return [f"{CONFIDENCE:.0%} confidence interval: {value_text(interval.low)} to {value_text(interval.high)}{unit}."]
-
-
-def _simulation_source_text(session: Session, accuracy: Accuracy | None) -> str:
+def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None, target: Target | None = None
+                       ) -> Origin:
     if accuracy is None:
-        return _not_measured_text(session)
+        return Origin(config, _not_measured_text(session))
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
-    samples_text = _sample_count_text(session, accuracy.samples)
-    return f"Simulated in {backend} on {samples_text}, against {session.reference_name}."
+    outcome = session.target_outcome(accuracy) if target is not None else None
+    return Origin(config, f"simulated in {backend} against {session.reference_name}",
+                  _sample_count_text(session, accuracy.samples), _interval_text(accuracy, target),
+                  [outcome.text] if outcome is not None else [])
+
+
+def _engine_origin(engine: EngineResult, config: str, target: Target | None = None) -> Origin:
+    samples = counted_noun_text(engine.accuracy.samples, "sample") if engine.accuracy else ""
+    return Origin(config, f"from the engine, built by {builder_device_text(engine.builder_name, engine.device_name)}",
+                  samples, _interval_text(engine.accuracy, target))
 
 
 def _used_sample_count_text(session: Session, count: int) -> str:
@@ -580,17 +507,10 @@ def _sample_count_text(session: Session, count: int) -> str:
         f"all {counted_noun_text(count, 'sample')}" if count > 1 else "1 sample")
 
 
-def _engine_source_text(engine: EngineResult, name: str) -> str:
-    name_text = f" of {name}" if name else ""
-    samples = f", measured on {counted_noun_text(engine.accuracy.samples, 'sample')}" if engine.accuracy else ""
-    builder = builder_device_text(engine.builder_name, engine.device_name)
-    return f"From the engine{name_text}, built by {builder}{samples}."
-
-
 def _not_measured_text(session: Session) -> str:
     if session.data_summary is None:
-        return "Not measured: there are no samples. Reopen with --data."
-    return "Not measured yet: a job is running." if session.is_busy else "Not measured."
+        return "not measured: there are no samples; reopen with --data"
+    return "not measured yet: a job is running" if session.is_busy else "not measured"
 
 
 # -- words on the screen --------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Texts about the preview of a config, for rows and details: the engine that a builder would make, if none was built.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
 from trt_tui.core.engines.group_implementations import (
     BARRIER_SPLITS,
@@ -14,7 +14,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.exporters.preview_report import groups_in_kernel_text
 from trt_tui.core.measure.unused_qdq import find_unused_quantization_of_group
-from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
+from trt_tui.core.moves.config import BarrierMove
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text
@@ -122,23 +122,3 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
     mark_sentences = [_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)]
     return [" · ".join(parts), *unused_sentences, *mark_sentences,
             *(f"fusion barrier: {effect.description}" for effect in barrier_effects)]
-
-
-def preview_scope_sentence(preview: Preview, groups: Sequence[FusionGroup], config: PrecisionConfig) -> str:
-    """Returns a sentence with the numbers of a scope's fusion groups by precision in the preview.
-
-    The sentence also contains the number of groups in another precision than requested.
-    """
-    counts: dict[str, int] = {}
-    for group in groups:
-        if (implementation := preview.implementations.get(group.name)) is not None:
-            shown_precision = implementation.implemented_precision(
-                group.precision_shown_by_engine(config.precision_of(group)))
-            word = shown_precision.label if shown_precision is not None else "fused"
-            counts[word] = counts.get(word, 0) + 1
-    other_count = sum((implementation := preview.implementations.get(group.name)) is not None
-                      and is_unrequested_precision(group, config.precision_of(group), implementation)
-                      for group in groups)
-    text = " · ".join(f"{count} {word}" for word, count in sorted(counts.items()))
-    return f"preview {preview.builder_text}: {text}" + (
-        f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else "") if text else ""

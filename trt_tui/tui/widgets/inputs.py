@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Generic, TypeVar
 
-from textual.binding import Binding
+from textual.binding import Binding, BindingType
 from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, OptionList
@@ -12,6 +12,7 @@ from textual.widgets.option_list import Option
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import DEFAULT_KEYS
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.widgets.lines import Lines
@@ -19,13 +20,16 @@ from trt_tui.tui.widgets.lines import Lines
 ValueT = TypeVar("ValueT")
 
 
+def bind_keys(**actions: str) -> list[BindingType]:
+    """Returns bindings of Textual actions to the keys of actions in `trt_tui.tui.keys`, which a key file changes."""
+    return [Binding(",".join(DEFAULT_KEYS[action_id]), action, id=action_id) for action_id, action in actions.items()]
+
+
 class KeyedOptionList(OptionList, inherit_bindings=False):
     """A list whose keys can be changed by the user, because its binding ids are action ids of `trt_tui.tui.keys`."""
 
-    BINDINGS = [Binding("down,j", "cursor_down", id="down"), Binding("up,k", "cursor_up", id="up"),
-                Binding("pagedown", "page_down", id="page_down"), Binding("pageup", "page_up", id="page_up"),
-                Binding("home", "first", id="first"), Binding("end", "last", id="last"),
-                Binding("enter", "select", id="open"), Binding("space", "select", id="toggle")]
+    BINDINGS = bind_keys(down="cursor_down", up="cursor_up", page_down="page_down", page_up="page_up", first="first",
+                         last="last", open="select", toggle="select")
 
     def action_page_up(self) -> None:
         """Moves the cursor up by a page, if the list has room for a line. Without room, Textual 8.2 would fail."""
