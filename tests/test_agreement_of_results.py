@@ -141,7 +141,7 @@ def test_the_screen_agrees_with_the_commands(session, mlp, sqnr, outcome):
     driven.set_target(f"sqnr>={CASES[outcome](figure, low, high):.6f}")
     lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120, 40)]
     row = [line for line in lines if outcome_words(line)][-1]  # an exported network that ran before has a line behind
-    line = "".join(text for text, _ in config_table(driven, 80)[1][0].line)
+    line = "".join(text for text, _ in config_table(driven, 80)[1][0][1])
     assert outcome_words(row) == outcome_words(line) == [outcome], (row, line)
     assert config_status.config_meets_target_simulated(
         driven, driven.config) is config_status.current_config_meets_target(driven) is outcome.startswith("PASS")
@@ -183,7 +183,7 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     measured.runs[RunKind.BUILT_ENGINE] = EngineResult(built, "TensorRT")
     assert driven.comparison_record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
     shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
-    assert "".join(text for text, _ in config_table(driven, 80)[1][0].line).split()[-2:] == shown
+    assert "".join(text for text, _ in config_table(driven, 80)[1][0][1]).split()[-2:] == shown
     row = next(line for line in summary_lines(driven, 140, 24) if line[0][0].startswith(" c0"))
     assert outcome_words("".join(text for text, _ in row)) == shown
     assert not config_status.current_config_meets_target(driven)

@@ -14,8 +14,8 @@ from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, find_term
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
-from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.screens.texts import ExplanationDialog
 from trt_tui.tui.state import marks
 from trt_tui.tui.state.columns import LAYER_COLUMNS, LAYER_COLUMNS_BY_ID, fit_columns
 from trt_tui.tui.state.config_list import config_table

@@ -23,7 +23,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.demo import network_path
 from trt_tui.errors import InputError
-from trt_tui.tui.screens.rules import RulesDialog
+from trt_tui.tui.screens.fields import RulesDialog
 from trt_tui.tui.state.config_list import config_table
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -183,4 +183,4 @@ async def test_configs_are_named(tmp_path):
             assert said in str(app.screen.query_one("#note").render())
         app.screen.query_one(Input).value = "ships"
         await press(pilot, "enter")
-        assert names[first] == "ships" and "ships" in str(config_table(main.session, 100)[1][1].line)
+        assert names[first] == "ships" and "ships" in str(config_table(main.session, 100)[1][1][1])

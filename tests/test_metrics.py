@@ -144,7 +144,7 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     assert "| relative L2 |" in report and f"| ~{number_text(value)} |" in report
     header, (shown, *_) = config_table(session, 100)
     assert "relative L2" in [text.strip() for text, _ in header]
-    assert f"~{number_text(value)}" in [text.strip() for text, _ in shown.line]
+    assert f"~{number_text(value)}" in [text.strip() for text, _ in shown[1]]
 
 
 def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, measured_before):
@@ -162,7 +162,7 @@ def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, 
     assert "| on samples |" in verdict and f"| ~{samples} |" in verdict
     header, (shown, *_) = config_table(session, 100)
     assert "on samples" in [text.strip() for text, _ in header]
-    assert f"~{samples}" in [text.strip() for text, _ in shown.line]
+    assert f"~{samples}" in [text.strip() for text, _ in shown[1]]
     for width in (90, 120):
         title_line, *lines = summary_lines(session, width)
         assert "on samples" in [text.strip() for text, _ in title_line]

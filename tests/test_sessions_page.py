@@ -8,7 +8,8 @@ from tests.screen import answered, opened, press, screen_text, status
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, KeyHints
-from trt_tui.tui.screens.sessions import SessionList, SessionsPage
+from trt_tui.tui.screens.tables import SessionsPage
+from trt_tui.tui.widgets.inputs import ValueList
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -117,7 +118,7 @@ async def test_the_page_of_sessions(tmp_path, size):
         session = app.session
         await answered(pilot, "space", "S")
         page = app.screen
-        assert isinstance(page, SessionsPage) and len(page.query_one(SessionList).values) == 2
+        assert isinstance(page, SessionsPage) and len(page.query_one(ValueList).values) == 2
         own, other = page.text.splitlines()
         assert "current" in own and ">" in own[:4] and "1 raised" in other
         assert all(len(line) <= size[0] for line in screen_text(app).splitlines())
@@ -130,9 +131,9 @@ async def test_the_page_of_sessions(tmp_path, size):
         await answered(pilot, "S", "down", "d")
         assert isinstance(app.screen, ConfirmDialog)
         await answered(pilot, "n")
-        assert len(app.screen.query_one(SessionList).values) == 2
+        assert len(app.screen.query_one(ValueList).values) == 2
         await answered(pilot, "d", "y")
-        assert len(app.screen.query_one(SessionList).values) == 1 and len(session_files(tmp_path)) == 1
+        assert len(app.screen.query_one(ValueList).values) == 1 and len(session_files(tmp_path)) == 1
 
 
 def test_a_folder_that_cannot_be_written_says_so(tmp_path, monkeypatch):

@@ -28,16 +28,15 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import config_status, main_screen, spans
 from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt
 from trt_tui.tui.screens.help import HelpPage
-from trt_tui.tui.screens.jobs import JobList
-from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.screens.tables import ConfigsPage
+from trt_tui.tui.screens.texts import LogPage
 from trt_tui.tui.state import layer_list
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
 from trt_tui.tui.state.row_values import ColourMeasure
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
-from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
+from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList, ValueList
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -561,7 +560,7 @@ async def test_stop_asks_only_for_old_jobs(tmp_path):
 async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
     async with opened(tmp_path, builder=H200, held=(rq.BuildEngine, rq.CompareRangeMethods)) as (app, main, pilot):
         await press(pilot, "b", "7", "f9")
-        jobs = app.screen.query_one(JobList)
+        jobs = app.screen.query_one(ValueList)
         assert [job.title for job in jobs.values[:2]] == ["build of c0", "calibration methods"]
         await answered(pilot, "down", "x")
         assert "stopped: calibration methods; the last results stay; 1 job goes on" in status(main)
@@ -702,7 +701,7 @@ async def test_resizes_live(tmp_path):
             await pilot.resize_terminal(*size)
             await settle(pilot)
             assert main.has_class("-wide") is (size[0] >= 120) and main.layer_tree.size.height >= 3
-            assert max(spans.line_width(main.layer_tree._get_cached_line(i))
+            assert max(spans.line_width(main.layer_tree.get_line(i))
                        for i in range(3)) <= main.layer_tree.size.width
             assert main.layer_tree.size.height >= (26 if size == (120, 40) else
                                                              3) and main.layer_tree.size.width <= 120

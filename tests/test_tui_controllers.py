@@ -21,11 +21,12 @@ from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.main_screen import EVENT_HANDLERS, MainScreen
-from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen, Picker, PickerColumn, PickerItem
+from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen, Picker, PickerItem
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.marks import BARRIER_MARK
-from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList
+from trt_tui.tui.table import Column
+from trt_tui.tui.widgets.inputs import KeyedOptionList, ValueList
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -146,7 +147,7 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
         await press(pilot, "f4", "g")
         assert not app.session.config.precision_moves and app.screen is main, "the key of the target undoes now"
         await answered(pilot, "m")
-        configs = app.screen.query_one(ConfigList)
+        configs = app.screen.query_one(ValueList)
         assert configs.selected_value == app.session.config == configs.values[1], "it opens at the current config"
         assert "f11 name" in str(app.screen.query_one(".hint").render())
         await press(pilot, "f11", *"best", "enter")
@@ -205,7 +206,7 @@ async def test_a_table_to_choose_from_never_wraps(tmp_path):
             shown = len([item for item in app.screen.items if item.key])
             assert str(app.screen.query_one(KeyHints).render()).startswith(f"enter or 1-{min(9, shown)} selects")
             await press(pilot, "escape")
-        columns = [PickerColumn("change"), PickerColumn("f1\x1b[31m", is_right_aligned=True)]
+        columns = [Column("change"), Column("f1\x1b[31m", is_right_aligned=True)]
         app.push_screen(Picker("a list", [PickerItem("1", "", 0, cells=("one", "93.4"))], None, columns))
         await settle(pilot)
         assert not any("\x1b" in line for line in app.screen._fit_rows()) and "\x1b" not in screen_text(app)

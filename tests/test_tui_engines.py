@@ -31,7 +31,7 @@ from trt_tui.tui.state import detail, engine_page, engine_texts, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.hint import Hint, next_step_hint
-from trt_tui.tui.state.job_list import job_table_rows, job_texts
+from trt_tui.tui.state.job_list import job_table, job_texts
 from trt_tui.tui.state.marks import DIVERGENCE_MARK
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.status import StatusLines, status_lines
@@ -133,7 +133,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
     for width in WIDTHS:
         assert "built, cannot run here" in table(session, width)["c0 ="]
         assert table(session, width)["c0 ="].split()[-2] == megabytes_text(result.engine_bytes)
-    assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, 60)[1][0].line)
+    assert f"{megabytes_text(result.engine_bytes)} MB" in text(config_table(session, 60)[1][0][1])
     session.results[session.config].store_accuracy(replace(session.get_run_results("config").accuracy, agreement=None))
     assert "cannot run here" in table(session, 80)["c0 ="]
     session.set_target("sqnr>=5")
@@ -155,7 +155,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     for width in WIDTHS:
         row = table(session, width)["c0 ="].partition("│")[2]
         assert row.split()[0] == f"≠{decibels(result.accuracy)}" and "PASS" in row and "FAIL" not in row
-    assert found(session).is_target_met and "≠" in text(config_table(session, 60)[1][0].line)
+    assert found(session).is_target_met and "≠" in text(config_table(session, 60)[1][0][1])
     assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
     gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
@@ -348,7 +348,7 @@ def test_neither_jobs_nor_words_hide_the_other(start, said, width):
             assert message in shown
     session.apply_event(ev.JobDone(number))
     assert "34/98" not in "".join(map(text, status_lines(session, status, Hint(), width, width >= 120)))
-    rows = [text(line) for _, line in job_table_rows(session, width)]
+    rows = [text(line) for _, line in job_table(session, width)[1]]
     assert [row[23:].split("  ")[0] for row in rows] == ["what-if c1", "build of c0", "comparison", "opening vit.onnx"]
     assert rows[0].endswith("waits") and rows[1].endswith("done") and max(map(len, rows)) <= width
 

@@ -15,9 +15,8 @@ from trt_tui.core.search.pareto import pareto_front
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.state import text_plots, value_charts
-from trt_tui.tui.state.chart import ChartFrame
-from trt_tui.tui.state.charts import CHARTS
-from trt_tui.tui.state.detail_pane import detail_pane_lines
+from trt_tui.tui.state.charts import CHARTS, ChartFrame
+from trt_tui.tui.state.detail import detail_pane_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
 from trt_tui.tui.state.text_plots import BarLabel
 from trt_tui.tui.state.tree import TreeModel, VisibleRow

@@ -3,7 +3,6 @@
 import math
 import re
 from dataclasses import replace
-from types import SimpleNamespace
 
 import pytest
 from rich.color import Color, ColorSystem
@@ -36,7 +35,7 @@ from trt_tui.jobs.what_if import list_toggled_configs
 from trt_tui.session.comparison_report import _error_share_cells
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes
-from trt_tui.tui.state import charts, detail, detail_pane, summary
+from trt_tui.tui.state import charts, detail, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.filters import FilterItem, parse_filter
@@ -450,7 +449,7 @@ def test_the_detail_of_every_kind_of_row(session):
             drawn = detail.detail_lines(session, figures, line, width, height)
             assert drawn and all(spans.line_width(one) <= width for one in drawn)
         for width in (20, 34, 200):
-            title = detail_pane.detail_title(MODEL, line, width)
+            title = detail.detail_title(MODEL, line, width)
             end = line.row.group.operator if isinstance(line.row, GroupRow) else ""
             assert title and end in title and (width < 34 or len(title) <= width), (width, title)
     scope = next(line for line in lines if isinstance(line.row, Scope))
@@ -491,25 +490,25 @@ def test_configs_newest_first(session):
     session.set_precision(VIT.groups[3:4], Precision.FP32)
     session.rest()
     header, lines = config_table(session, 60)
-    assert [line.name for line in lines] == ["c2", "c1", "c0"]
+    assert [session.config_names[config] for config, _ in lines] == ["c2", "c1", "c0"]
     narrow, _ = config_table(session, 30)
     assert "raised" in text(header) and "raised" not in text(narrow) and "exported" in text(narrow)
-    assert text(header).index("exported network") + 16 == text(lines[0].line).rindex(spans.NOT_MEASURED) + 1
+    assert text(header).index("exported network") + 16 == text(lines[0][1]).rindex(spans.NOT_MEASURED) + 1
     assert " ms" not in text(header), "an exported network has no latency"
-    assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("  c0")
+    assert text(lines[0][1]).startswith(" >c2") and text(lines[2][1]).startswith("  c0")
     session.config_names[first] = "最初の構成"
     header, lines = config_table(session, 60)
-    assert len({cell_width(line.line[0][0]) for line in lines}) == 1 and "最初の構成" in text(lines[2].line)
+    assert len({cell_width(line[0][0]) for _, line in lines}) == 1 and "最初の構成" in text(lines[2][1])
     assert count_config_differences(first, session.config) == len(session.config.precision_moves)
 
 
 def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     session.set_target("sqnr>=1")
     assert text(config_table(session,
-                             60)[1][0].line).endswith("PASS") and config_status.current_config_meets_target(session)
+                             60)[1][0][1]).endswith("PASS") and config_status.current_config_meets_target(session)
     session.set_precision(VIT.groups, Precision.FP32)
     session.rest()
-    line = text(config_table(session, 60)[1][0].line)
+    line = text(config_table(session, 60)[1][0][1])
     assert "PASS" not in line and "FAIL" not in line and not config_status.current_config_meets_target(session)
     assert "b builds" not in next_step_hint(session, found(session)).text
     assert any("all in FP32" in text(one) for one in summary.summary_lines(session, 120))
@@ -609,8 +608,8 @@ def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_is_measured
                                  fit_columns(120), False))
              for row in (model.rows_by_group[first.name], model.rows_by_group[second.name])]
     assert shown in lines[0] and "…" in lines[1]
-    table = _error_share_cells(shares[first.name]), [text(line) for line in detail._long_detail_lines(
-        session, row_values, first, 60)]
+    table = _error_share_cells(shares[first.name]), [text(line) for line in detail.detail_lines(
+        session, row_values, VisibleRow("", 0, model.rows_by_group[first.name]), 60, 30)]
     assert all("41%?" in str(place) for place in table) is (samples < 8)
 
 
@@ -685,10 +684,7 @@ def test_a_doubtful_share_says_so(session):
     shares = {names[0]: ErrorShare(0.30, samples=8, half_width=0.05), names[1]: ErrorShare(0.22, samples=8,
                                                                                           half_width=0.04),
               names[2]: ErrorShare(-0.10, samples=8, half_width=0.01)}
-    results = ConfigResults(shares=shares)
-    row_values = SimpleNamespace(run="config")
-    held = SimpleNamespace(get_run_results=lambda run: results)
-    said = [detail.share_doubt_text(held, row_values, group) for group in session.outline.groups[:3]]
+    said = [detail.share_doubt_text(shares, name) for name in names]
     assert said == ["its order to 1 other row is not certain"] * 2 + ["raising it makes it worse"]
     assert not ErrorShare(0.3, samples=8, half_width=0.01).overlaps(shares[names[1]])
     assert not ErrorShare(0.3).overlaps(ErrorShare(0.3))
@@ -718,12 +714,12 @@ def test_a_wide_detail_pane_has_charts_beside_its_text(session):
     session.results.keep(GROUP_DETAILS, group.name, GroupDetails(
         {group.activation_qdq_sites()[0].tensor: _stats(31.9, 0.46)}))
     row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
-    lines = detail_pane.detail_pane_lines(session, row_values, row, group, 90, 40)
+    lines = detail.detail_pane_lines(session, row_values, row, group, 90, 40)
     shown = [text(line) for line in lines]
     assert all(spans.line_width(line) <= 90 for line in lines) and all(" │ " in line for line in shown)
     left, right = (" ".join(line.partition(" │ ")[2 * side] for line in shown) for side in (0, 1))
     assert "set " in left and "|x| of" in right and "|x| of" not in left
-    narrow = [text(line) for line in detail_pane.detail_pane_lines(session, row_values, row, group, 60, 40)]
+    narrow = [text(line) for line in detail.detail_pane_lines(session, row_values, row, group, 60, 40)]
     assert any("|x| of" in line for line in narrow) and not any(" │ " in line for line in narrow)
 
 

@@ -103,12 +103,12 @@ def test_no_number_of_the_header_is_cut(session):
         prepare(session)
         whole += [-123456.7, 98765.4, 123456, 1.235e-7, 1.23456e-7, 12345, 67890]
         wide = [summary.header_line(session, 400), *summary.summary_lines(session, 400, 40),
-                *(one.line for one in config_table(session, 400)[1])]
+                *(line for _, line in config_table(session, 400)[1])]
         whole += [number for line in wide for number in numbers(text(line))]
         whole = [abs(one) for one in whole]
         for width in WIDTHS:
             for line in (summary.header_line(session, width), *summary.summary_lines(session, width, 40),
-                         *(one.line for one in config_table(session, width)[1])):
+                         *(line for _, line in config_table(session, width)[1])):
                 assert spans.line_width(line) <= width
                 assert not cut(text(line), whole), (width, text(line))
 

@@ -50,7 +50,7 @@ from trt_tui.jobs.search_job import SearchEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
-from trt_tui.tui.state import detail, preview_texts
+from trt_tui.tui.state import detail, engine_texts
 
 FP32, FP16, INT8, FP8, INT4 = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4
 ALL_INT8 = PrecisionConfig.from_precision(INT8)
@@ -597,11 +597,11 @@ async def test_a_config_that_changed_meanwhile_is_left_alone_and_fixed_layers_ar
 
 def test_the_detail_pane_says_it_and_how_to_act(recorded) -> None:
     network, (before, _), _ = recorded("odd")
-    sentences = preview_texts.implementation_sentences(before, network.get_group(CELU), INT8, {})
+    sentences = engine_texts.implementation_sentences(before, network.get_group(CELU), INT8, {})
     assert sentences[0].startswith("preview RTX 1.7, SM89: ≠ FP32, requested INT8")
     assert sentences[1] == ("INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion "
                             "(key 9 takes them out)")
-    sentences = preview_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
+    sentences = engine_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
     assert not any("Q/DQ" in sentence for sentence in sentences)
 
 

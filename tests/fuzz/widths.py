@@ -178,7 +178,7 @@ class Case:
         tree, figures, full = panes.layer_tree, panes.layer_list.row_values, panes.layer_tree._shows_full_names
         shown: dict[int, dict[str, str]] = {}
         for index, row in enumerate(tree.rows):
-            line, name = tree._get_cached_line(index), figures.model.get_row_name(row, full)
+            line, name = tree.get_line(index), figures.model.get_row_name(row, full)
             text = tree.line_text(index)
             assert spans.line_width(line) <= tree.row_width, f"{width} cells: {text!r} is wider"
             one = build_row_cells(figures, row, full)
@@ -219,7 +219,7 @@ class Case:
     def lines(self, width: int, height: int, hint: Hint) -> list[spans.Line]:
         session = self.app.session
         return [summary.header_line(session, width), *summary.summary_lines(session, width, height),
-                *(one.line for one in config_table(session, width)[1]),
+                *(line for _, line in config_table(session, width)[1]),
                 *status_lines(session, StatusLines(), hint, width, width >= 120)]
 
 

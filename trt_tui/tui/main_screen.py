@@ -26,9 +26,9 @@ from trt_tui.tui.controllers.view import ViewController
 from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
 from trt_tui.tui.keys import REMOVED_KEYS, fill_in_keys, key_text
 from trt_tui.tui.screens.charts import ChartsPage
-from trt_tui.tui.screens.dialogs import LivePage
-from trt_tui.tui.screens.jobs import JobsPage
+from trt_tui.tui.screens.dialogs import TextPage
 from trt_tui.tui.screens.search_result import SearchResultPage
+from trt_tui.tui.screens.tables import JobsPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.block_map import BlockMap
@@ -118,7 +118,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
     def _update_open_page(self) -> None:
         """Updates an open page of charts, jobs, log or search with the newest data."""
         page = self.app.screen
-        if isinstance(page, (LivePage, JobsPage, ChartsPage, SearchResultPage)) and page.is_mounted:
+        if isinstance(page, (TextPage, JobsPage, ChartsPage, SearchResultPage)) and page.is_mounted:
             page.update_lines()
 
     def _update_elapsed_times(self) -> None:

@@ -222,6 +222,15 @@ def wrap_text(text: str, width: int) -> list[str]:
     return [*lines, current] if current else lines
 
 
+def labelled_lines(label: str, texts: str | Sequence[str], width: int, style: str = "", label_width: int = 10,
+                   label_style: str = "dim") -> list[Line]:
+    """Returns wrapped texts behind a label, which stands in a column of its own on the first line."""
+    parts = [part for text in ([texts] if isinstance(texts, str) else texts)
+             for part in wrap_text(text, max(10, width - label_width))]
+    return [[(f"{'' if index else label:<{label_width}}", label_style), (part, style)]
+            for index, part in enumerate(parts)]
+
+
 def sqnr_span(errors: ErrorMetrics | None, is_simulated: bool = True) -> Span:
     """Returns the styled text of an SQNR in dB: a number, "exact", "NaN" or "Inf"; a dash if it was not measured."""
     if errors is None:

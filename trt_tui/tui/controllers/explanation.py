@@ -4,9 +4,8 @@ from textual import on
 
 from trt_tui.core.report.glossary import Term
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.screens.explanation import ExplanationDialog
 from trt_tui.tui.screens.help import HelpPage
-from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.screens.texts import ExplanationDialog, LogPage
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, find_column_at, fit_columns
 from trt_tui.tui.state.explanations import (

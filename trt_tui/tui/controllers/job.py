@@ -12,7 +12,7 @@ from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage
 from trt_tui.tui.screens.export import find_export_dialog_of_job
-from trt_tui.tui.screens.jobs import JobsPage
+from trt_tui.tui.screens.tables import JobsPage
 from trt_tui.tui.state import engine_page, engine_texts
 from trt_tui.tui.state.job_list import stopped_jobs_text
 from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, UnreadFailure
@@ -139,4 +139,4 @@ class JobController(Presenter):
     def do_engine(self) -> None:
         width = min(90, self.screen_width * 96 // 100 - 5)
         lines = engine_page.engine_page_lines(self.session, width)
-        self.open_dialog(TextPage(engine_page.engine_page_title(self.session), lines))
+        self.open_dialog(TextPage(engine_page.engine_page_title(self.session), lambda _: lines))

@@ -13,7 +13,7 @@ from trt_tui.session.editable_session import find_stepped_precision
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem
-from trt_tui.tui.screens.rules import RulesDialog
+from trt_tui.tui.screens.fields import RulesDialog
 
 
 def precision_choice_text(precision: Precision) -> str:

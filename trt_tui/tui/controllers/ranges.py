@@ -13,7 +13,8 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.result_tables import find_best_range_method, method_comparison_table, ranking_column_title
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem, Prompt
+from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt
+from trt_tui.tui.table import Column
 
 
 def range_error_text(text: str) -> str:
@@ -120,8 +121,8 @@ class RangeController(Presenter):
         current_method = current_method or (session.calibration.method
                                             if session.calibration is not None else session.options.calib_method)
         (label, *titles), *table_rows = method_comparison_table(session)
-        columns = [PickerColumn(label), *(PickerColumn(title, is_right_aligned=True,
-                                                       is_optional=title in ("worst sample", "s")) for title in titles)]
+        columns = [Column(label, min_width=18), *(Column(title, True, rank=int(title in ("worst sample", "s")))
+                                                  for title in titles)]
         items = [PickerItem(str(index + 1), "", row.method, cells=tuple(cells))
                  for index, (cells, row) in enumerate(zip(table_rows, session.method_comparison.rows, strict=True))]
 

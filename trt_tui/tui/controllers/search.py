@@ -18,7 +18,7 @@ from trt_tui.tui.actions import Need
 from trt_tui.tui.controllers.configs import target_error_text
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.search import SearchDialog
+from trt_tui.tui.screens.fields import SearchDialog
 from trt_tui.tui.screens.search_result import SEARCH_AGAIN, SearchResultPage
 from trt_tui.tui.state.row_values import find_search_marks
 from trt_tui.tui.state.search_result import SearchOption

@@ -17,8 +17,9 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import Picker, PickerColumn, PickerItem
-from trt_tui.tui.state.preview_texts import preview_refusal_text
+from trt_tui.tui.screens.dialogs import Picker, PickerItem
+from trt_tui.tui.state.engine_texts import preview_refusal_text
+from trt_tui.tui.table import Column
 
 _QDQ_ANSWER = "unused Q/DQ"
 """The list entry that takes unused Q/DQ out of the config."""
@@ -89,8 +90,7 @@ class ZeroCostController(Presenter):
         title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
             "Zero-cost changes: all layers")
         value_title = session.target.column_title if session.target is not None else "SQNR"
-        columns = [PickerColumn("change"), PickerColumn("layers", is_optional=True),
-                   PickerColumn(value_title, is_right_aligned=True), PickerColumn("cost")]
+        columns = [Column("change", min_width=18), Column("layers", rank=1), Column(value_title, True), Column("cost")]
         self._zero_cost_dialog = Picker(title, self._list_zero_cost_items(), session.config, columns)
 
         def apply_chosen_config(chosen_config: PrecisionConfig | str) -> None:

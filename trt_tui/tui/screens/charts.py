@@ -12,8 +12,7 @@ from textual.containers import Vertical
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import OverlayScreen, fit_key_hints
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart
-from trt_tui.tui.state.charts import CHARTS, chart_title_line
+from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title_line
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.widgets.inputs import bind_keys
 from trt_tui.tui.widgets.lines import Lines

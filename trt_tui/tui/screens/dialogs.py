@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from textual import events
+from textual import events, on
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.containers import Vertical, VerticalScroll
@@ -16,11 +16,13 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, pad_right
+from trt_tui.formatting import escape_hidden_characters
+from trt_tui.session.session import Session
 from trt_tui.tui.keys import DEFAULT_KEYS, LIST_ACTIONS, fill_in_keys, get_action_keys
-from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
+from trt_tui.tui.spans import Line
 from trt_tui.tui.state.marks import CHOSEN_MARK
-from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
+from trt_tui.tui.table import Column, fit_table
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, ValueList, bind_keys
 from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines
 
 ValueT = TypeVar("ValueT")
@@ -196,25 +198,10 @@ class PickerItem:
     cells: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class PickerColumn:
-    """A column of a `Picker`.
-
-    Attributes:
-        is_optional: True if the column is left out if the room is too small.
-    """
-
-    title: str
-    is_right_aligned: bool = False
-    is_optional: bool = False
-
-
 _PICKER_WIDTH = 90
 """The maximum width of a `Picker` with columns, as in app.tcss."""
 _CELLS_BESIDE_PICKER_ROW = 12
 """The cells of a line that a row of a `Picker` does not have: margin, border, padding, mark, key and scrollbar."""
-_MIN_LABEL_CELLS = 18
-"""The width to which the first column of a `Picker` is shortened before optional columns are left out."""
 
 
 class Picker(Dialog):
@@ -230,7 +217,7 @@ class Picker(Dialog):
     BINDINGS = bind_keys(quit="close")
 
     def __init__(self, title: str, items: Sequence[PickerItem], chosen_value: object = None,
-                 columns: Sequence[PickerColumn] = ()) -> None:
+                 columns: Sequence[Column] = ()) -> None:
         super().__init__()
         self.heading, self.items, self.chosen_value, self.columns = title, list(items), chosen_value, list(columns)
         self._move_keys = {name for action in LIST_ACTIONS for name in get_action_keys(action)}
@@ -253,20 +240,9 @@ class Picker(Dialog):
     def _fit_rows(self) -> list[str]:
         """Returns the lines of the column titles and of the entries; "" for entries without cells."""
         room = min(_PICKER_WIDTH, self.app.size.width) - _CELLS_BESIDE_PICKER_ROW
-        rows = [tuple(column.title for column in self.columns), *(item.cells for item in self.items)]
-        widths = [max(cell_width(row[index]) for row in rows if row) for index in range(len(self.columns))]
-        columns = list(enumerate(self.columns))
-        if room - sum(width + 2 for width in widths[1:]) < min(widths[0], _MIN_LABEL_CELLS):
-            columns = [(index, column) for index, column in columns if not column.is_optional]
-        widths[0] = max(8, min(widths[0], room - sum(widths[index] + 2 for index, _ in columns[1:])))
-        lines = []
-        for label, *cells in (row or ("",) for row in rows):
-            texts = [pad_or_shorten(label, widths[0])] if cells else []
-            texts += [(pad_left if column.is_right_aligned else pad_right)(cells[index - 1], widths[index])
-                      for index, column in columns[1:] if cells]
-            line = escape_hidden_characters("  ".join(texts).rstrip())  # a title can be the name of the user's metric
-            lines.append("".join(text for text, _ in clip_line([(line, "")], room)))
-        return [f"     {lines[0]}", *lines[1:]]
+        rows = [[(cell, "") for cell in item.cells] for item in self.items if item.cells]
+        header, *lines = ("".join(text for text, _ in line).rstrip() for line in fit_table(self.columns, rows, room))
+        return [f"     {header}", *(lines.pop(0) if item.cells else "" for item in self.items)]
 
     def _make_options(self) -> list[Option]:
         options = []
@@ -317,6 +293,59 @@ class Picker(Dialog):
                 return
 
 
+class TablePage(Dialog, Generic[ValueT]):
+    """A page with a table, one line of which the user selects. Its result is the value of the line that enter takes.
+
+    Attributes:
+        HEADING: The heading of the page.
+        KEY_HINTS: The keys of the page, as `KeyHints` takes them.
+    """
+
+    HEADING = KEY_HINTS = ""
+
+    def __init__(self, session: Session) -> None:
+        super().__init__()
+        self.session = session
+
+    @abstractmethod
+    def build_table(self, width: int) -> tuple[Line, Sequence[tuple[ValueT, Line]]]:
+        """Returns the titles of the columns, and the values with their lines."""
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box page"):
+            yield Static(self.HEADING, classes="heading")
+            yield Lines(id="table-header")
+            yield ValueList[ValueT]()
+        yield KeyHints(self.KEY_HINTS)
+
+    def on_mount(self) -> None:
+        self.table.focus()
+        self.call_after_refresh(self.update_lines)
+
+    @property
+    def table(self) -> ValueList[ValueT]:
+        return self.query_one(ValueList)
+
+    def update_lines(self) -> None:
+        """Shows the current lines of the table."""
+        header, rows = self.build_table(max(20, self.table.size.width - 3))
+        self.query_one("#table-header", Lines).lines = [[(" ", ""), *header]]
+        self.table.fill_list([value for value, _ in rows], [line for _, line in rows])
+
+    @property
+    def text(self) -> str:
+        """The lines of the table, without styles."""
+        return self.table.text
+
+    @on(OptionList.OptionSelected)
+    def _take_line(self, event: OptionList.OptionSelected) -> None:
+        self.take_value(self.table.values[event.option_index])
+
+    def take_value(self, value: ValueT) -> None:
+        """Closes the page with the value of a line."""
+        self.dismiss(value)
+
+
 class Prompt(Dialog):
     """A dialog in which the user types a text. Its result is that text.
 
@@ -349,62 +378,45 @@ class Prompt(Dialog):
 
 
 class TextPage(ScrollingDialog):
-    """A page of lines to read, with a heading."""
+    """A page of lines to read, with a heading. The main screen calls `update_lines` after each draw.
+
+    Args:
+        build_lines: Returns the current lines of the page for a width in cells.
+        starts_at_end: If True, the page opens at its end, and follows new lines while the end is visible.
+    """
 
     BINDINGS = bind_keys(quit="close")
 
-    def __init__(self, title: str, lines: Sequence[Line], starts_at_end: bool = False) -> None:
+    def __init__(self, title: str, build_lines: Callable[[int], list[Line]], starts_at_end: bool = False) -> None:
         super().__init__()
-        self.heading, self.page_lines, self.starts_at_end = title, list(lines), starts_at_end
+        self.heading, self.build_lines, self.starts_at_end = title, build_lines, starts_at_end
+        self._shown_lines: list[Line] | None = None
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
             yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
-                lines = Lines(self.page_lines)
-                lines.styles.height = max(1, len(self.page_lines))
-                yield lines
+                yield Lines()
         yield KeyHints("{up}{down} scroll  {close} close")
 
     def on_mount(self) -> None:
-        if self.starts_at_end:
-            self.query_one(VerticalScroll).scroll_end(animate=False)
+        """Fills the page after its size is known."""
+        self.call_after_refresh(self.update_lines)
 
     @property
     def text(self) -> str:
         """The text of the page, without styles."""
         return self.query_one(Lines).text
 
-
-class LivePage(TextPage):
-    """A page of text that changes while it is open, such as the log. The main screen calls `update_lines` after each
-    draw.
-
-    Args:
-        starts_at_end: If True, the page opens at its end, and follows new lines while the end is visible.
-    """
-
-    def __init__(self, title: str, starts_at_end: bool = False) -> None:
-        super().__init__(title, [], starts_at_end)
-        self._shown_lines: list[Line] | None = None
-
-    @abstractmethod
-    def build_page_lines(self, width: int) -> list[Line]:
-        """Returns the current lines of the page for a width in cells."""
-
-    def on_mount(self) -> None:
-        """Fills the page after its size is known."""
-        self.call_after_refresh(self.update_lines)
-
     def update_lines(self) -> None:
         """Replaces the lines of the page if they changed, and scrolls to the end if the page follows new lines."""
         scroll, pane = self.query_one(VerticalScroll), self.query_one(Lines)
-        lines = self.build_page_lines(max(20, scroll.size.width - 3))
+        lines = self.build_lines(max(20, scroll.size.width - 3))
         if lines == self._shown_lines:
             return
         at_end = self.starts_at_end and (self._shown_lines is None or scroll.scroll_offset.y >= scroll.max_scroll_y)
         self._shown_lines = lines
-        pane.styles.height = len(lines)
+        pane.styles.height = max(1, len(lines))
         pane.lines = lines
         if at_end:
             self.call_after_refresh(scroll.scroll_end, animate=False)

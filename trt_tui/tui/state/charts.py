@@ -1,18 +1,176 @@
-"""The list of all charts and tables of the chart page, in the order of their number keys."""
+"""The charts of the chart page, in the order of their number keys: values, errors by sample, parts of the metric."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 
+from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.causes import GROUP_DETAILS
-from trt_tui.formatting import table_lines
+from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES, SampleErrors, SingleSampleResult
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.formatting import (
+    SIMULATED_MARK,
+    add_decibel_unit,
+    counted_noun_text,
+    decibels_text,
+    mismatch_text,
+    percent_text,
+    run_title,
+    table_lines,
+)
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
+from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, clip_line, line_width, wrap_text
-from trt_tui.tui.state import sample_chart
-from trt_tui.tui.state.chart import ChartFrame, DrawnChart
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, wrap_text
 from trt_tui.tui.state.detail import worst_input_lines
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.text_plots import BarLabel, bar_label_lines, bar_lines, bin_values, find_bin_of_index
 from trt_tui.tui.state.value_charts import group_channel_range_lines
+
+
+@dataclass(frozen=True)
+class ChartFrame:
+    """The input of a function that draws a chart: the data to draw, the room, and the user's choices.
+
+    Attributes:
+        group: The fusion group under the cursor; None if no group or several groups are selected.
+        width, height: The room in cells.
+        cursor: The index of the selected point; None until the user moves the cursor.
+    """
+
+    session: Session
+    row_values: RowValues
+    group: FusionGroup | None
+    width: int
+    height: int
+    cursor: int | None = None
+
+
+@dataclass(frozen=True)
+class DrawnChart:
+    """A drawn chart with its selectable samples.
+
+    Attributes:
+        samples: The names of the samples that the user can select; empty if the chart has none.
+        cursor: The index of the selected sample in ``samples``.
+    """
+
+    lines: Sequence[Line]
+    samples: Sequence[SampleName] = field(default_factory=tuple)
+    cursor: int = 0
+
+
+_DETAIL_LINES = 8
+"""The number of lines below the bars, for the selected sample and its results."""
+
+_MAX_LISTED_SHARES = 6
+
+
+def sample_error_text(value: float, is_mismatch: bool) -> str:
+    """Returns the displayed form of a sample's error: the share of differing values, or an SQNR in dB."""
+    if is_mismatch and not math.isnan(value):
+        return f"{mismatch_text(value, SIMULATED_MARK)} differs"
+    return add_decibel_unit(decibels_text(value, exact=value == math.inf, nan=int(math.isnan(value))))
+
+
+def find_missing_samples_reason(chart_frame: ChartFrame) -> str:
+    """Returns the reason why there are no errors of samples to draw; "" if there are some."""
+    session = chart_frame.session
+    if session.data_summary is None:
+        return "There are no samples: reopen with --data."
+    errors = session.results.find(SAMPLE_ERRORS, session.config)
+    if errors is None:
+        return "The errors are being measured sample by sample …"
+    return "" if errors.values else "No sample was measured."
+
+
+def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
+    """Draws a bar for each sample, taller for a larger error. Enter measures the selected sample alone.
+
+    The cursor starts at the worst sample.
+    """
+    session, width = chart_frame.session, chart_frame.width
+    errors = session.results.values_of(SAMPLE_ERRORS)[session.config]
+    count = min(width - 2, len(errors.values))
+    bins: list[list[int]] = [[] for _ in range(count)]
+    for index in range(len(errors.values)):
+        bins[find_bin_of_index(index, len(errors.values), count)].append(index)
+    worst = [max(bin_samples, key=errors.sortable_sample_error) for bin_samples in bins]
+    cursor = find_bin_of_index(errors.worst_position, len(errors.values),
+                               count) if chart_frame.cursor is None else chart_frame.cursor % count
+    cell = max(1, min(3, (width - 2) // count))
+    heights, low, high = _sample_bar_heights(errors)
+    styles: list[str] = ["bad" if math.isnan(errors.values[index]) else "plot" for index in worst]
+    styles[cursor] = "strong"
+    unit = "batch" if errors.is_by_feed else "sample"
+    name = config_name(session)
+    title = (
+        f" error of {name} over {counted_noun_text(len(heights), unit).replace('batchs', 'batches')}, taller is worse")
+    lines: list[Line] = [clip_line([(title, "dim"), (f"   {high} to {low}", "dim")], width)]
+    rows = max(3, min(16, chart_frame.height - _DETAIL_LINES - 3))
+    lines += [[(" ", ""), *line] for line in bar_lines(bin_values(heights, count), rows, cell, styles)]
+    chosen = worst[cursor]
+    lines += bar_label_lines([BarLabel(1 + cursor * cell + cell // 2, str(errors.names[chosen]), "strong")], width)
+    worst_text = ", the worst" if chosen == errors.worst_position else ""
+    more_text = f", the worst of {len(bins[cursor])} in this column" if len(bins[cursor]) > 1 and not worst_text else ""
+    lines.append(
+        clip_line([(f" {errors.names[chosen]}", "strong"), ("  ", ""),
+                   (sample_error_text(errors.values[chosen], errors.are_mismatch_shares), ""),
+                   (f"{worst_text}{more_text}", "dim")], width))
+    if errors.is_by_feed:
+        lines.append([(" the samples of a batch cannot be separated in the outputs; its first one names it", "dim")])
+        return DrawnChart(lines)
+    sample = session.results.find(SINGLE_SAMPLES, (session.config, errors.names[chosen]))
+    lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
+    return DrawnChart(lines, [errors.names[position] for position in worst], cursor)
+
+
+def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, str]:
+    """Returns the bar heights from 0 to 1, and the texts of the smallest and the largest error on the axis."""
+    finite = [value for value in sample_errors.values if math.isfinite(value)]
+    if not finite:
+        ends = [
+            sample_error_text(min(sample_errors.values, default=0.0), sample_errors.are_mismatch_shares),
+            sample_error_text(sample_errors.values[sample_errors.worst_position], sample_errors.are_mismatch_shares)
+        ]
+        return [1.0 if math.isnan(value) else 0.0 for value in sample_errors.values], ends[1], ends[0]
+    minimum, maximum = min(finite), max(finite)
+    room = (maximum - minimum) * 1.15 or 1.0
+    heights = [
+        1.0 if math.isnan(value) else 0.0 if math.isinf(value) else value /
+        (maximum or 1.0) if sample_errors.are_mismatch_shares else (minimum + room - value) / room
+        for value in sample_errors.values
+    ]
+    best, worst = (minimum, maximum) if sample_errors.are_mismatch_shares else (maximum, minimum)
+    return heights, sample_error_text(worst, sample_errors.are_mismatch_shares), sample_error_text(
+        best, sample_errors.are_mismatch_shares)
+
+
+def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is_mismatch: bool) -> list[Line]:
+    """Returns the results of one sample: its error in each run, and the groups with the largest error shares."""
+    session, model = chart_frame.session, chart_frame.row_values.model
+    line: Line = [(" alone  ", "dim")]
+    for run, value in sample.values_by_run.items():
+        name = config_name(session) if run == "config" else run_title(run)
+        line += [(f"{name} ", "dim"), (sample_error_text(value, is_mismatch), ""), ("   ", "")]
+    lines: list[Line] = [clip_line(line, chart_frame.width)]
+    ranked = sorted(sample.shares_by_group.items(), key=lambda item: -item[1])[:_MAX_LISTED_SHARES]
+    owners = [f"{model.titles[name]} {percent_text(share, SIMULATED_MARK)}" for name, share in ranked if share >= 0.002]
+    config_shares = session.results.get_results_or_empty(session.config).shares
+    if not sample.is_complete:
+        owners.append("… being measured")
+    label: Span = (" shares ", "dim")
+    for text in wrap_text(" · ".join(owners) or "no layer contributes to this error", chart_frame.width - 9)[:3]:
+        lines.append([label, (text, "")])
+        label = (" " * 8, "")
+    shared = [name for name, share in ranked[:3] if (config_share := config_shares.get(name)) is not None and
+              share - config_share.fraction > 0.1]
+    if sample.is_complete and shared:
+        text = ", ".join(
+            f"{model.titles[name]} {percent_text(config_shares[name].fraction, SIMULATED_MARK)}" for name in shared)
+        lines.append(clip_line([(" of all ", "dim"), (f"samples together: {text}", "dim")], chart_frame.width))
+    return lines
 
 
 def metric_part_lines(session: Session, width: int) -> list[Line]:
@@ -97,7 +255,7 @@ class Chart:
 
 CHARTS = (
     Chart("values", _draw_input_value_chart, _find_missing_values_reason),
-    Chart("samples", sample_chart.draw_sample_error_chart, sample_chart.find_missing_samples_reason,
+    Chart("samples", draw_sample_error_chart, find_missing_samples_reason,
           Session.request_sample_errors),
     Chart("classes", _draw_metric_part_table, _find_missing_parts_reason),
 )

@@ -1,7 +1,7 @@
 """The list of configs with their results, and the judged value after a row is toggled between FP32 and its default
 precision."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.lowering.folded_constants import toggle_fp32
@@ -16,11 +16,8 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     byte_size_text,
-    cell_width,
     decibels_text,
     number_text,
-    pad_left,
-    pad_right,
 )
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
@@ -32,22 +29,14 @@ from trt_tui.tui.config_status import (
     target_outcome_text,
     target_value_span,
 )
-from trt_tui.tui.spans import Line, Span, clip_line
+from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.target_gauge import value_margin_text
+from trt_tui.tui.table import Column, fit_table
 
 
-@dataclass(frozen=True)
-class ConfigLine:
-    """A line of the config list: the config, its name and the styled text."""
-
-    config: PrecisionConfig
-    name: str
-    line: Line
-
-
-def config_table(session: Session, width: int) -> tuple[Line, list[ConfigLine]]:
+def config_table(session: Session, width: int) -> tuple[Line, list[tuple[PrecisionConfig, Line]]]:
     """Returns the header and the lines of the config list, newest config first, with as many columns as fit."""
     if session.outline is None:
         return [], []
@@ -56,13 +45,17 @@ def config_table(session: Session, width: int) -> tuple[Line, list[ConfigLine]]:
     if session.target is not None and session.target.part_name is not None:
         metric = "worst" if session.target.part_name == ALL_PARTS else session.target.part_name[-8:]
     title = {"metric": metric, "sqnr": "", "agreement": AGREEMENT.title}.get(kind, kind[:8])
-    ms = "ms" if session.builder is not None else ""  # an exported network has no latency
-    columns = list_run_columns("config list")
-    titles = {"name": "", "raised": "raised", **{column.title: column.title for column in columns}, "target": title,
-              "margin": MARGIN_MARK, "built": engine_texts.built_column_title(session, width < 60), "ms": ms,
-              "outcome": ""}
+    error_columns = list_run_columns("config list")
+    columns = [
+        Column(""), Column("raised", True, rank=1),  # errors are left out only if the target is another value
+        *(Column(column.title, True, rank=3 + len(error_columns) - index if title else 0)
+          for index, column in enumerate(error_columns)),
+        *([Column(title, True)] if title else []), Column(MARGIN_MARK, True, rank=2),
+        Column(engine_texts.built_column_title(session, width < 60), True),
+        *([Column("ms", True)] if session.builder is not None else []),  # an exported network has no latency
+        Column("")]
     margin_target = session.target or Target("sqnr", 0.0)
-    rows: list[tuple[PrecisionConfig, str, dict[str, Span]]] = []
+    configs, rows = list[PrecisionConfig](), list[list[Span]]()
     for config, name in session.config_names.list_configs_newest_first():
         results = session.results.get_results_or_empty(config)
         accuracy, engine = results.accuracy, results.engine_result
@@ -70,33 +63,17 @@ def config_table(session: Session, width: int) -> tuple[Line, list[ConfigLine]]:
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
         built, latency = (_engine_result_spans(session, engine) if engine is not None else
                           _exported_run_spans(session, results.exported_run))
-        rows.append((config, name, {
-            "name": (f" {CURSOR_MARK if is_current else ' '}{name}", "strong" if is_current else ""),
-            "raised": (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            **{column.title: (column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style)
-               for column in columns},
-            "target": (target_value_span(session, accuracy)[0] if title else "", ""),
-            "margin": (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
-            "built": built, "ms": latency,
-            "outcome": _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
-        }))
-    shown_columns = [column for column, text in titles.items() if text or column in ("name", "outcome")]
-    widths = {column: max(cell_width(titles[column]), *(cell_width(row[column][0]) for _, _, row in rows))
-              for column in shown_columns}
-    # Without enough room, columns are dropped in this order. Errors are dropped only if the target is another value.
-    for column in ("raised", "margin", *(column.title for column in reversed(columns) if title)):
-        if sum(widths[shown] + 2 for shown in shown_columns) - 2 > width and column in shown_columns:
-            shown_columns.remove(column)
-
-    gap = "  " if sum(widths[shown] + 2 for shown in shown_columns) - 2 <= width else " "
-
-    def build_line(row: Mapping[str, Span]) -> Line:
-        spans = [((pad_right if column in ("name", "outcome") else pad_left)(row[column][0], widths[column]),
-                  row[column][1]) for column in shown_columns]
-        return clip_line([span for cell in spans for span in ((gap, ""), cell)][1:], width)
-
-    lines = [ConfigLine(config, name, build_line(row)) for config, name, row in rows]
-    return build_line({column: (text, "dim") for column, text in titles.items()}), lines
+        configs.append(config)
+        rows.append([
+            (f" {CURSOR_MARK if is_current else ' '}{name}", "strong" if is_current else ""),
+            (f"{len(config.find_raised_groups(session.outline))}", "dim"),
+            *((column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style) for column in error_columns),
+            *([(target_value_span(session, accuracy)[0], "")] if title else []),
+            (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
+            built, *([latency] if session.builder is not None else []),
+            _join_line_spans(target_outcome_line(session.config_target_outcomes(config)))])
+    header, *lines = fit_table(columns, rows, width)
+    return header, list(zip(configs, lines, strict=True))
 
 
 def _join_line_spans(line: Line) -> Span:

@@ -1,5 +1,4 @@
-"""The detail pane: the causes of the error at the selected row, the remedies, the engine's choices and the user's
-changes."""
+"""The detail pane: its title, the causes of the error at the selected row, remedies, engine and changes, and charts."""
 
 import time
 from collections import Counter
@@ -47,34 +46,27 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import (
-    accuracy_order,
-    is_within_noise,
-    meets_target,
-    noise_text,
-    target_value_span,
-)
+from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, noise_text, target_value_span
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
     Line,
     clip_line,
+    justify_line,
+    labelled_lines,
     line_width,
     pad_or_shorten,
     shorten_distinctly,
     shorten_middle,
+    shorten_path,
     sqnr_span,
-    wrap_text,
 )
-from trt_tui.tui.state import engine_texts, preview_texts
+from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
-from trt_tui.tui.state.row_values import (
-    ColourMeasure,
-    RowValues,
-    find_engine_errors,
-)
+from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
 from trt_tui.tui.state.target_gauge import value_margin_text
-from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
-from trt_tui.tui.state.value_charts import histogram_lines
+from trt_tui.tui.state.text_plots import find_bin_of_index, sparkline_text
+from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
+from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
 
 RAISING_HARMS_TEXT = "raising it makes it worse"
 """The meaning of a negative error share."""
@@ -312,12 +304,12 @@ def _labelled_line(label: str, text: str, width: int, style: str = "") -> Line:
     return clip_line([(f" {label:<6}", "dim"), (text, style)], width)
 
 
-def _labelled_lines(label: str, text: str, width: int, style: str = "") -> list[Line]:
-    parts = wrap_text(text, max(10, width - 10))
-    return [[(f" {label if index == 0 else '':<8} ", "dim"), (part, style)] for index, part in enumerate(parts)]
+def settings_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+    """Returns the source of a group's precision, and the other moves on the group."""
+    return f"{_precision_source_text(session, config, group)}{other_moves_text(session, config, group)}"
 
 
-def precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+def _precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     choice = config.precision_moves.get(group.name)
     default = group.precision_label(config.default_precision_of(group))
     if (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
@@ -405,9 +397,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
             label = OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
                 shown_engine, group, row_values.requested_precision(group)) else label
         return [*lines, _labelled_line(label, "; ".join(sentences), width, style)]
-    source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
-        session, row_values.config, group)
-    lines.append(_labelled_line("set", source_text, width, "dim"))
+    lines.append(_labelled_line("set", settings_text(session, row_values.config, group), width, "dim"))
     return lines
 
 
@@ -434,7 +424,7 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
     if errors is not None and errors.fp16_largest and find_vanishing_values(
             collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
         room = f"headroom ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_largest_layer} reaches"
-        lines += _labelled_lines("fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
+        lines += labelled_lines(" fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
     shares = session.get_run_results(row_values.run).shares
     share = shares.get(group.name)
     if row_values.share_replacement_text(group):
@@ -451,26 +441,23 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
             line += [(" · if reduced alone ", "dim"),
                      (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
         lines.append(clip_line(line, width))
-        lines += _labelled_lines("", share_doubt_text(shares, group.name), width, "dim")
+        lines += labelled_lines("", share_doubt_text(shares, group.name), width, "dim")
     lines += _cumulative_fp32_sweep_lines(session, row_values, group, width)
     reason_texts = loss_reason_texts(session, row_values, group)
-    for text in reason_texts[:1]:
-        lines += _labelled_lines("why", text, width)
+    lines += labelled_lines(" why", reason_texts[:1], width)
     if not reason_texts:
         empty = NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …"
-        lines += _labelled_lines("why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
+        lines += labelled_lines(" why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
     margin = 10 if width > 48 else 5
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
         lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
     for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
-        lines += _labelled_lines("also" if index == 0 else "", text, width)
+        lines += labelled_lines(" also" if index == 0 else "", text, width)
     lines += _group_engine_lines(session, row_values, row, width)
-    source_text = precision_source_text(session, row_values.config, group) + other_moves_text(
-        session, row_values.config, group)
-    lines += _labelled_lines("set", source_text, width)
+    lines += labelled_lines(" set", settings_text(session, row_values.config, group), width)
     shape = row_values.model.outline.shapes.get(group.final_tensor)
     if shape is not None:
-        lines += _labelled_lines("output", tensor_shape_text(shape), width, "dim")
+        lines += labelled_lines(" output", tensor_shape_text(shape), width, "dim")
     return lines
 
 
@@ -504,7 +491,7 @@ def implementation_texts(session: Session, row_values: RowValues, row: object) -
     if not isinstance(row, GroupRow):
         return []
     group, requested = row.group, row_values.requested_precision(row.group)
-    return (preview_texts.implementation_sentences(preview, group, requested, row_values.model.titles)
+    return (engine_texts.implementation_sentences(preview, group, requested, row_values.model.titles)
             if preview is not None else
             engine_texts.group_engine_sentences(shown_engine, group, requested) if shown_engine is not None else [])
 
@@ -543,7 +530,7 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     texts, style, names = implementation_texts(session, row_values, row), "", tuple[str, ...]()
     if row_values.preview is None and shown_engine is None and (
-            refusal_text := preview_texts.preview_refusal_text(session)):
+            refusal_text := engine_texts.preview_refusal_text(session)):
         texts, style = [refusal_text], "dim"
     elif row_values.preview is None and shown_engine is not None:
         style = "stale" if shown_engine.is_stale else ""
@@ -554,7 +541,7 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
         implementation = shown_engine.result.implementations.get(row.group.name)
         names = implementation.engine_layers[:2] if implementation is not None else ()
     lines = [line for index, text in enumerate(texts)
-             for line in _labelled_lines("" if index else "engine", text, width, style)]
+             for line in labelled_lines("" if index else "engine", text, width, style)]
     return [*lines, *([(" " * 10, ""), (shorten_middle(name, max(10, width - 10)), "dim")] for name in names)]
 
 
@@ -586,5 +573,111 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))
-    build_lines = _labelled_lines if height >= 8 else lambda *line_parts: [_labelled_line(*line_parts)]
-    return [line for label, text, style in detail_rows for line in build_lines(label, text, width, style)][:height]
+    return [line for label, text, style in detail_rows
+            for line in (labelled_lines(f" {label}", text, width, style) if height >= 8 else
+                         [_labelled_line(label, text, width, style)])][:height]
+
+
+MIN_CHART_ROWS = 8
+"""The minimum height of a pane with charts. A lower pane has a short text only."""
+
+MIN_SPLIT_CELLS = 84
+"""The minimum width of a pane with charts beside its text. A narrower pane has them below."""
+
+_MIN_TEXT_CELLS, _MAX_TEXT_CELLS = 46, 90
+"""The minimum and the maximum width of a text with charts beside it."""
+
+_MAX_HISTOGRAM_ROWS = 12
+_DEPTH_TITLE = " depth  "
+
+
+def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None, width: int) -> str:
+    """Returns the title of the detail pane for a row, in at most ``width`` cells.
+
+    A long name is shortened in its middle, so that the end of the title stays.
+    """
+    if visible_row is None:
+        return "Detail"
+    row = visible_row.row
+    if row is None:
+        layer = tree_model.outline.layer_by_name[visible_row.node]
+        name, ends = layer.name, [f" ─ {layer.op_type}"]
+    elif isinstance(row, GroupRow):
+        name, end = tree_model.titles[row.group.name], f" ─ {row.group.operator}"
+        ends = [f"{end}, {counted_noun_text(len(row.group.layers), 'node')}", end]
+    elif isinstance(row, Scope):
+        name, ends = row.path, [f" ─ {counted_noun_text(len(row.groups), 'fused layer')}"]
+    else:
+        name, ends = row.label, [""]
+    end = next((end for end in ends if cell_width(name + end) <= width), ends[-1])
+    return f"{shorten_path(name, max(8, width - cell_width(end)))}{end}"
+
+
+def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
+                      group: FusionGroup | None, width: int, height: int) -> list[Line]:
+    """Returns the text of the detail pane with charts: beside the text in a wide pane, else below it if there is room.
+
+    The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
+    network.
+    """
+    if height < MIN_CHART_ROWS:
+        return detail_lines(session, row_values, visible_row, width, height)
+    text_width = min(_MAX_TEXT_CELLS, max(_MIN_TEXT_CELLS, width * 11 // 20))
+    if width < MIN_SPLIT_CELLS:
+        text = detail_lines(session, row_values, visible_row, width, height)
+        rows = 4 if height >= len(text) + 9 else 2
+        return _stack_fitting([text, *_list_charts(session, row_values, visible_row, group, width, rows)], height)
+    charts = _stack_fitting(_list_charts(session, row_values, visible_row, group, width - text_width - 3,
+                                         min(_MAX_HISTOGRAM_ROWS, max(2, height // 4))), height)
+    if not charts:
+        return detail_lines(session, row_values, visible_row, width, height)
+    text = detail_lines(session, row_values, visible_row, text_width, height)
+    return [[*justify_line(text[index] if index < len(text) else [], text_width), (" │ ", "rule"),
+             *(charts[index] if index < len(charts) else [])] for index in range(max(len(text), len(charts)))]
+
+
+def _stack_fitting(blocks: Sequence[list[Line]], height: int) -> list[Line]:
+    """Returns blocks of lines below each other, with a blank line between them. Later blocks without room are omitted.
+    """
+    lines: list[Line] = []
+    for block in blocks:
+        if block and (not lines or len(lines) + len(block) + 1 <= height):
+            lines = [*lines, [], *block] if lines else list(block)
+    return lines
+
+
+def _list_charts(session: Session, row_values: RowValues, visible_row: VisibleRow | None, group: FusionGroup | None,
+                 width: int, row_count: int) -> list[list[Line]]:
+    """Returns the charts of a row, the most useful chart first."""
+    if group is None:
+        row = visible_row.row if visible_row is not None else None
+        return [share_by_depth_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
+    return [worst_input_lines(session, row_values, group, width, row_count),
+            group_channel_range_lines(session, group, width), share_by_depth_lines(row_values, [group.name], width)]
+
+
+def _list_group_shares(row_values: RowValues) -> list[float]:
+    """Returns the error share of each fusion group in network order, or an empty list if no share is positive.
+
+    Unknown and negative shares count as 0.
+    """
+    if row_values.measure is not ColourMeasure.SHARE:
+        return []
+    shares = [max(0.0, row_values.network_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
+    return shares if any(shares) else []
+
+
+def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], width: int) -> list[Line]:
+    """Returns a sparkline of the error shares in network order, with marks below it at the given groups.
+
+    The list is empty if no shares are known.
+    """
+    shares, room = _list_group_shares(row_values), width - len(_DEPTH_TITLE) - 1
+    if not shares or room < 10:
+        return []
+    cell_count = min(room, len(shares))
+    order = {group.name: index for index, group in enumerate(row_values.model.outline.groups)}
+    bins = {find_bin_of_index(order[name], len(shares), cell_count) for name in group_names if name in order}
+    ticks = "".join("▲" if bin_number in bins else " " for bin_number in range(cell_count)).rstrip()
+    return [[(_DEPTH_TITLE, "dim"), (sparkline_text(shares, cell_count), "plot")],
+            [(" " * len(_DEPTH_TITLE) + ticks, "strong")]]

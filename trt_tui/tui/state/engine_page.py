@@ -1,5 +1,7 @@
 """The page of an engine: values as built, recommended checks, and layers with their times."""
 
+from functools import partial
+
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
 from trt_tui.core.engines.inspector import COMPUTE, ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
@@ -23,7 +25,7 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
-from trt_tui.tui.spans import Line, pad_or_shorten, worst_sqnr_span, wrap_text
+from trt_tui.tui.spans import Line, labelled_lines, pad_or_shorten, worst_sqnr_span
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
     ShownEngine,
@@ -33,8 +35,8 @@ from trt_tui.tui.state.engine_texts import (
 )
 from trt_tui.tui.state.text_plots import bar_text
 
+_labelled_lines = partial(labelled_lines, label_width=12)
 _MAX_SLOWEST_LAYERS = 8
-_LABEL_CELLS = 11
 _RIGHT_CELLS = 32
 """The cells to the right of a layer name: precision, milliseconds, share of the time."""
 
@@ -82,8 +84,7 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
     room = f", {byte_size_text(result.engine_bytes)}" if result.engine_bytes is not None else ""
     lines += _labelled_lines("build", build_origin_text(result) + room, width)
     if not result.is_built_as_requested:
-        for index, text in enumerate(attempt_lines(result.attempts, result.other_precisions)):
-            lines += _labelled_lines("" if index else "tried", text, width, "warn")
+        lines += _labelled_lines("tried", list(attempt_lines(result.attempts, result.other_precisions)), width, "warn")
     if result.accuracy is None:
         return lines + _labelled_lines("run", result.measurement_note or CANNOT_RUN_TEXT, width)
     if result.latency_ms is not None:
@@ -96,8 +97,7 @@ def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: in
         lines += _labelled_lines(
             "", f"{milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)} as one CUDA graph, as "
             "trtexec 11 measures", width)
-    for index, profile_text in enumerate(result.profile_latency_lines):
-        lines += _labelled_lines("" if index else "profiles", profile_text, width)
+    lines += _labelled_lines("profiles", list(result.profile_latency_lines), width)
     if result.device_memory_bytes:
         lines += _labelled_lines(
             "memory", f"{byte_size_text(result.device_memory_bytes)} on the device, beside weights and tensors", width)
@@ -153,10 +153,7 @@ def _engine_check_lines(session: Session, shown_engine: ShownEngine, width: int)
     gap = sqnr_gap_of_engine_db(simulated_accuracy, shown_engine.result.accuracy)
     gap_description = engine_gap_text(gap)
     lines: list[Line] = [[], [(f"What to check: it is {gap_description}", "warn")]]
-    for text in checks:
-        lines += [[("  · " if index == 0 else "    ", "dim"), (part, "")]
-                  for index, part in enumerate(wrap_text(text, width - 4))]
-    return lines
+    return [*lines, *(line for text in checks for line in labelled_lines("  · ", text, width, label_width=4))]
 
 
 def _precision_share_lines(engine_report: EngineReport) -> list[Line]:
@@ -209,8 +206,3 @@ def _slowest_layer_lines(engine_report: EngineReport, width: int) -> list[Line]:
         more_text = counted_noun_text(len(timed) - _MAX_SLOWEST_LAYERS, "more layer")
         lines.append([(f"  {more_text}: {milliseconds_text(sum(ms for ms, _ in timed[_MAX_SLOWEST_LAYERS:]))}", "dim")])
     return lines
-
-
-def _labelled_lines(label: str, text: str, width: int, style: str = "") -> list[Line]:
-    return [[(f"{label if index == 0 else '':<{_LABEL_CELLS}} ", "dim"), (part, style)]
-            for index, part in enumerate(wrap_text(text, max(10, width - _LABEL_CELLS - 1)))]

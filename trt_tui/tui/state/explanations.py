@@ -1,6 +1,6 @@
 """Explanations of values, columns, marks and words: what each is, how it came about, and what to do about it."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.measure.error_metrics import CONFIDENCE
@@ -27,7 +27,7 @@ from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, config_title
 from trt_tui.tui.keys import fill_in_keys, shown_key
-from trt_tui.tui.spans import Line, find_span_text, shorten_path, wrap_text
+from trt_tui.tui.spans import Line, find_span_text, labelled_lines, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts
 from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
 from trt_tui.tui.state.config_list import find_toggled_config
@@ -68,12 +68,9 @@ class Explanation:
     def build_lines(self, width: int) -> list[Line]:
         """Returns the wrapped texts. Labels stand in a column of their own."""
         lines: list[Line] = [[(part, "strong")] for part in wrap_text(self.value, width)]
-        has_labels = any(label for label, _ in self.texts)
+        label_width = 7 if any(label for label, _ in self.texts) else 0
         for label, text in self.texts:
-            indent = 7 if has_labels else 0
-            for index, part in enumerate(wrap_text(text, max(10, width - indent))):
-                label_text = label if index == 0 else ""
-                lines.append([(f"{label_text:<{indent}}", "key" if label != "next" else "dim"), (part, "")])
+            lines += labelled_lines(label, text, width, "", label_width, "dim" if label == "next" else "key")
         return lines
 
 
@@ -189,7 +186,7 @@ def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) 
     precision = toggled_config.precision_of(group)
     if precision is not Precision.FP32:
         return f"returns the row to {group.precision_label(precision)}"
-    share = _find_shown_share(session, row_values, group)
+    share = _find_shown_shares(session, row_values, group).get(group.name)
     return "" if share is not None and share.fraction <= -MIN_SHOWN_SHARE else "raises the row to FP32"
 
 
@@ -246,8 +243,7 @@ def _precision_text(session: Session, row_values: RowValues, visible_row: Visibl
         return Origin(row_values.config_name, f"{raised_count} of {count} raised").text
     if not isinstance(row, GroupRow):
         return _NO_PRECISION_TEXT
-    source = detail.precision_source_text(session, row_values.config, row.group) + detail.other_moves_text(
-        session, row_values.config, row.group)
+    source = detail.settings_text(session, row_values.config, row.group)
     return Origin(row_values.config_name, source if row_values.run == "config" else "").text
 
 
@@ -277,12 +273,10 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
         return _engine_origin(results.engine_result, config).text
     if not is_share:
         return _simulation_origin(session, config, results.accuracy).text
-    shares, name = results.shares, row.group.name
-    if name not in shares and row_values.stale_config is not None:
-        shares = session.results.get_results_or_empty(row_values.stale_config).shares
+    shares, name = _find_shown_shares(session, row_values, row.group), row.group.name
+    if name not in results.shares and row_values.stale_config is not None:
         config = f"{row_values.stale_config_name}, before your change"
-    share = shares.get(name)
-    if share is None:
+    if (share := shares.get(name)) is None:
         return Origin(config, _not_measured_text(session)).text
     points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
     return Origin(config, "simulated", _used_sample_count_text(session, share.samples), points,
@@ -326,13 +320,13 @@ _CELL_TEXTS = {"layer": _name_text, "operator": _name_text, "precision": _precis
                "share": _share_text, "toggle": _toggle_text, "cost": _cost_text}
 
 
-def _find_shown_share(session: Session, row_values: RowValues, group: FusionGroup) -> ErrorShare | None:
-    """Returns the error share of a group in the displayed run, or in the config before the last change; None if it is
-    unknown."""
-    share = session.get_run_results(row_values.run).shares.get(group.name)
-    if share is None and row_values.stale_config is not None:
-        share = session.results.get_results_or_empty(row_values.stale_config).shares.get(group.name)
-    return share
+def _find_shown_shares(session: Session, row_values: RowValues, group: FusionGroup) -> Mapping[str, ErrorShare]:
+    """Returns the error shares of the displayed run, or of the config before the last change if a group has none yet.
+    """
+    shares = session.get_run_results(row_values.run).shares
+    if group.name in shares or row_values.stale_config is None:
+        return shares
+    return session.results.get_results_or_empty(row_values.stale_config).shares
 
 
 # -- the header and the summary table -------------------------------------------------------------------------------
@@ -340,40 +334,43 @@ def _find_shown_share(session: Session, row_values: RowValues, group: FusionGrou
 
 def explain_header(session: Session) -> list[Explanation]:
     """Returns the explanations of the values in the top line, from left to right."""
-    outline, data = session.outline, session.data_summary
+    outline, builder, backend = session.outline, session.builder, session.backend_summary
     if outline is None:
         return []
-    explanations = [Explanation("network", (
-        ("", f"{counted_noun_text(len(outline.groups), 'fused layer')} of "
-         f"{counted_noun_text(len(outline.layers), 'node')}."), ("", TERMS_BY_NAME["fused layer"].explanation)),
-                                value=outline.name)]
-    if session.target is not None:
-        source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
-        explanations.append(Explanation("target", (
-            ("", f"{source}{TERMS_BY_NAME['target'].explanation}"), ("", f"{shown_key('target')} changes it.")),
-            value=" and ".join(session.target_descriptions)))
-    if data is not None:
-        used = min(data.what_if_count, data.judged_count)
-        texts = [f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
-                 "--whatif-samples sets how many."]
-        if data.is_random:
-            texts.append("The inputs are random, so the values say little about production. Reopen with --data.")
-        if session.calibration is not None and session.calibration.samples:
-            others = ("others" if session.options.calib_data is not None or data.calibration_count == data.judged_count
-                      else "of them, which do not judge the runs with these ranges")
-            texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
-        explanations.append(Explanation("samples", tuple(("", text) for text in texts),
-                                        value=f"{used} of {data.judged_count}"))
-    if session.builder is not None:
-        run_text = "Engines run here." if session.builder.can_run else "It builds engines, which cannot run here."
-        explanations.append(Explanation("builder", (("", run_text),), value=engine_texts.builder_texts(
-            session.builder)[0]))
-    if (backend := session.backend_summary) is not None:
-        explanations.append(Explanation("simulation", (("", TERMS_BY_NAME["simulation"].explanation),),
-                                        value=f"{backend.name} {backend.version} · {backend.device}"))
-    explanations.append(Explanation("config", (("", TERMS_BY_NAME["config"].explanation),),
-                                    value=config_title(session)))
-    return explanations
+    groups = counted_noun_text(len(outline.groups), "fused layer")
+    nodes = counted_noun_text(len(outline.layers), "node")
+    source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
+    samples, sample_texts = _header_sample_texts(session)
+    entries: tuple[tuple[str, str, Sequence[str]], ...] = (
+        ("network", outline.name, (f"{groups} of {nodes}.", TERMS_BY_NAME["fused layer"].explanation)),
+        ("target", " and ".join(session.target_descriptions),
+         (f"{source}{TERMS_BY_NAME['target'].explanation}", f"{shown_key('target')} changes it.")),
+        ("samples", samples, sample_texts),
+        ("builder", engine_texts.builder_texts(builder)[0] if builder is not None else "",
+         ("Engines run here." if builder is not None and builder.can_run else
+          "It builds engines, which cannot run here.",)),
+        ("simulation", f"{backend.name} {backend.version} · {backend.device}" if backend is not None else "",
+         (TERMS_BY_NAME["simulation"].explanation,)),
+        ("config", config_title(session), (TERMS_BY_NAME["config"].explanation,)))
+    return [Explanation(title, tuple(("", text) for text in texts), value=value)
+            for title, value, texts in entries if value]
+
+
+def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
+    """Returns the number of samples in use, and what is said about them; "" without samples."""
+    data = session.data_summary
+    if data is None:
+        return "", []
+    used = min(data.what_if_count, data.judged_count)
+    texts = [f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
+             "--whatif-samples sets how many."]
+    if data.is_random:
+        texts.append("The inputs are random, so the values say little about production. Reopen with --data.")
+    if session.calibration is not None and session.calibration.samples:
+        others = ("others" if session.options.calib_data is not None or data.calibration_count == data.judged_count
+                  else "of them, which do not judge the runs with these ranges")
+        texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
+    return f"{used} of {data.judged_count}", texts
 
 
 def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColumn) -> Explanation:

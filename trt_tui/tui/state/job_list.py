@@ -3,12 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from trt_tui.formatting import cell_width, counted_noun_text, duration_text, elapsed_text
+from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.session.jobs import DONE, Job
 from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_middle
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_middle
 from trt_tui.tui.state.marks import DONE_MARK, RUNNING_MARK
+from trt_tui.tui.table import Column, fit_table
 
 _BAR_CELLS = 20
 """The width of a progress bar."""
@@ -137,31 +138,25 @@ def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
             ("░" * (_BAR_CELLS - full_cells), "rule"), (f"{text_after.removeprefix(',')}  ", "")]
 
 
-def job_table_header() -> Line:
-    """Returns the column titles of `job_table_rows`, indented by one cell like the entries of a list."""
-    return [(f" {'asked at':<10}{'time':>11}  what", "dim")]
-
-
-def job_table_rows(session: Session, width: int) -> list[tuple[Job, Line]]:
-    """Returns all jobs with a line each: time of the request, duration, title and state.
+def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]]]:
+    """Returns the titles and all jobs with a line each: time of the request, duration, title and state.
 
     Running and waiting jobs come first, then ended jobs from the newest to the oldest.
     """
     pending_requests = session.pending_requests
-    open_jobs = [*pending_requests.running_jobs, *pending_requests.waiting_jobs]
     ended_jobs = [job for job in reversed(pending_requests.jobs) if job.end_time is not None]
-    lines: list[tuple[Job, Line]] = []
-    for job in (*open_jobs, *ended_jobs):
-        clock = time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time))
-        state_text, style = _job_state_text(job)
+    jobs, rows = [*pending_requests.running_jobs, *pending_requests.waiting_jobs, *ended_jobs], list[list[Span]]()
+    for job in jobs:
         time_text = elapsed_text(job.duration_s) if job.end_time is None else duration_text(
             job.duration_s) if job.begin_time is not None else ""
-        room = max(10, width - 23 - cell_width(state_text) - 2)
-        lines.append((job, [(f"{clock:<10}", "dim"), (f"{time_text:>11}  ", "" if job.end_time is None else "dim"),
-                            (pad_or_shorten(_job_title_text(job),
-                                            room), "strong" if job in pending_requests.running_jobs else ""),
-                            (f"  {state_text}", style)]))
-    return lines
+        rows.append([(time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time)), "dim"),
+                     (time_text, "" if job.end_time is None else "dim"),
+                     (_job_title_text(job), "strong" if job in pending_requests.running_jobs else ""),
+                     _job_state_text(job)])
+    columns = [Column("asked at", width=8), Column("time", True, width=11),
+               Column("what", min_width=10, fills=True), Column("", True)]
+    header, *lines = fit_table(columns, rows, width)
+    return header, list(zip(jobs, lines, strict=True))
 
 
 def _job_title_text(job: Job) -> str:

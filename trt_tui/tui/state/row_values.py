@@ -25,7 +25,7 @@ from trt_tui.formatting import SIMULATED_MARK, cell_width, decibels_text, number
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, current_config_meets_target, is_measuring_current_config
 from trt_tui.tui.spans import Span
-from trt_tui.tui.state import engine_texts, preview_texts
+from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
@@ -286,7 +286,7 @@ class RowValues:
         """Returns the implementation of a group in the preview or the engine, for a column; "" if neither is known."""
         requested = self.requested_precision(group)
         if self.preview is not None:
-            return preview_texts.implementation_cell(self.preview, group, requested)
+            return engine_texts.implementation_cell(self.preview, group, requested)
         text = engine_texts.implementation_text(self.implementations.get(group.name),
                                                 group.precision_shown_by_engine(requested))
         return text, self.engine_text_style(text.startswith(OTHER_PRECISION_MARK))
@@ -421,7 +421,7 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
     """
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     row_values.has_engines = engine_texts.shows_engine_layers(session) or session.can_preview_engines
-    preview = preview_texts.find_shown_preview(session, row_values.run)
+    preview = engine_texts.find_shown_preview(session, row_values.run)
     if preview is not None and (preview.refusal is None or preview.refusal.layer):
         row_values.has_engines, row_values.preview = True, preview
         _count_other_precision_groups(row_values, preview.implementations)

@@ -18,21 +18,19 @@ from trt_tui.core.search import Evaluation, Trial
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
-    cell_width,
     counted_noun_text,
     milliseconds_text,
-    pad_left,
-    pad_right,
 )
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.search_status import SearchStatus, held_out_result_text
 from trt_tui.session.session import Session
 from trt_tui.tui.config_status import config_name, target_value_span
-from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, wrap_text
+from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.table import Column, fit_table
 
 CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"
 """The relations of the offered configs to the result of the search."""
@@ -185,57 +183,44 @@ def search_option_lines(session: Session, tree_model: TreeModel, search_status: 
     Args:
         max_rows: The maximum number of rows without the header.
     """
-    columns: dict[str, list[Span]] = {"": [], "raised": [], "FP32 MACs": [], "kernels": [], "ms": [], "value": [],
-                                      MARGIN_MARK: [], " ": []}
-    for index, option in enumerate(options):
-        results = session.results.get_results_or_empty(option.config)
-        engine, preview = results.engine_result, results.preview
-        estimate = option.evaluation.estimated_latency if option.evaluation is not None else None
-        latency = milliseconds_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else (
-            f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else "")
-        name = session.config_names.get(option.config, "")
-        relation = option.relation if reduces_precision(tree_model.outline, option.config) else (
-            f"{option.relation}, all in FP32")
-        columns[""].append((f"{CURSOR_MARK if index == cursor else ' '} {f'{name} ' if name else ''}{relation}",
-                            "strong" if index == cursor else ""))
-        columns["raised"].append((str(len(option.config.find_raised_groups(tree_model.outline))), ""))
-        columns["FP32 MACs"].append((f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%", ""))
-        columns["kernels"].append((str(len(preview.kernels)) if preview is not None and preview.kernels else "", "dim"))
-        columns["ms"].append((latency, ""))
-        columns["value"].append(_option_value_span(session, option))
-        columns[MARGIN_MARK].append((value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy)
-                                     if option.accuracy is not None else "", "dim"))
-        simulated_text = (f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}"
-                          if option.simulated_outcome is not None else "")
-        columns[" "].append((f"{option.outcome.outcome.value}{simulated_text}",
-                             "good" if option.outcome.passes else "bad") if option.outcome is not None else ("", ""))
-    if not tree_model.total_macs:
-        del columns["FP32 MACs"]
-    for name in ("kernels", "ms", MARGIN_MARK):
-        if not any(text for text, _ in columns[name]):
-            del columns[name]
-    titles = {name: _value_title(session) if name == "value" else name.strip() for name in columns}
-    widths = {name: max(cell_width(titles[name]), *(cell_width(text) for text, _ in cells))
-              for name, cells in columns.items()}
-    for name in ("FP32 MACs", "kernels"):  # without enough room, these columns are left out in this order
-        if name in columns and sum(widths[shown] + 2 for shown in columns) > width:
-            del columns[name]
-    if samples_text := _other_samples_text(session, search_status):  # the title of the page has it at every width
-        long_title = f"{titles['value']}, {samples_text}"
-        long_width = max(widths["value"], cell_width(long_title))
-        if sum(widths[shown] + 2 for shown in columns) - widths["value"] + long_width <= width:
-            titles["value"], widths["value"] = long_title, long_width
+    value_title = _value_title(session)
+    samples_text = _other_samples_text(session, search_status)  # the title of the page has it at every width
+    columns = [Column(""), Column("raised", True), Column("FP32 MACs", True, rank=1), Column("kernels", True, rank=2),
+               Column("ms", True), Column(value_title, True,
+                                          long_title=f"{value_title}, {samples_text}" if samples_text else ""),
+               Column(MARGIN_MARK, True), Column("")]
+    rows = [_option_cells(session, tree_model, option, index == cursor) for index, option in enumerate(options)]
+    kept = [index for index, column in enumerate(columns) if column.title not in ("FP32 MACs", "kernels", "ms",
+                                                                                 MARGIN_MARK)
+            or any(row[index][0] not in ("", NOT_MEASURED) for row in rows)]
     top = max(1, min(cursor - (max_rows - 1) // 2, len(options) - max_rows + 1))
-    rows = [[cells[index] for cells in columns.values()]
-            for index in (0, *range(top, min(len(options), top + max_rows - 1)))]
-    lines: list[Line] = []
-    for cells in ([(titles[name], "dim") for name in columns], *rows):
-        line: Line = []
-        for name, (text, style) in zip(columns, cells, strict=True):
-            pad = pad_right if name in ("", " ") else pad_left
-            line += [(pad(text or (NOT_MEASURED if name.strip() else ""), widths[name]), style), ("  ", "")]
-        lines.append(clip_line(line[:-1], width))
-    return lines
+    header, *lines = fit_table([columns[index] for index in kept], [[row[index] for index in kept] for row in rows],
+                               width)
+    return [header, lines[0], *lines[top:top + max_rows - 1]]
+
+
+def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption, has_cursor: bool) -> list[Span]:
+    """Returns the cells of a config that a search offers, for all columns of the table."""
+    results = session.results.get_results_or_empty(option.config)
+    engine, preview = results.engine_result, results.preview
+    estimate = option.evaluation.estimated_latency if option.evaluation is not None else None
+    latency = milliseconds_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else (
+        f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else NOT_MEASURED)
+    name = session.config_names.get(option.config, "")
+    relation = option.relation if reduces_precision(tree_model.outline, option.config) else (
+        f"{option.relation}, all in FP32")
+    value, value_style = _option_value_span(session, option)
+    margin = value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy) if option.accuracy else ""
+    simulated_text = (f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}"
+                      if option.simulated_outcome is not None else "")
+    return [(f"{CURSOR_MARK if has_cursor else ' '} {f'{name} ' if name else ''}{relation}",
+             "strong" if has_cursor else ""),
+            (str(len(option.config.find_raised_groups(tree_model.outline))), ""),
+            (f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%" if tree_model.total_macs else "", ""),
+            (str(len(preview.kernels)) if preview is not None and preview.kernels else NOT_MEASURED, "dim"),
+            (latency, ""), (value or NOT_MEASURED, value_style), (margin or NOT_MEASURED, "dim"),
+            (f"{option.outcome.outcome.value}{simulated_text}", "good" if option.outcome.passes else "bad")
+            if option.outcome is not None else ("", "")]
 
 
 def _fp32_macs_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
@@ -356,19 +341,11 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
     titles = [line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject))
               for line in differences]
     effects = [_value_without_text(session, search_status, option, line) for line in differences]
-    from_width = max(4, *(cell_width(line.first_text) for line in differences))
-    to_width = max(2, *(cell_width(line.second_text) for line in differences))
-    effect_width = max(10, *map(cell_width, effects)) if any(effects) else 0
-    layer_width = max(12, min(max(map(cell_width, titles)), width - from_width - to_width - effect_width - 7))
-    short_titles = shorten_distinctly(titles, layer_width)
-    count = counted_noun_text(len(differences), "change")
-    header: Line = [(f" {pad_right(count, layer_width)}  {pad_right('from', from_width)}  {pad_right('to', to_width)}"
-                     f"  {'without it' if any(effects) else ''}", "dim")]
-    return [clip_line(header, width), *(
-        clip_line([(f" {pad_right(short_titles[title], layer_width)}  ", ""),
-                   (f"{pad_right(line.first_text, from_width)}  ", "dim"),
-                   (f"{pad_right(line.second_text, to_width)}  ", "strong"), (effect, "")], width)
-        for line, title, effect in zip(differences, titles, effects, strict=True))]
+    columns = [Column(f"{counted_noun_text(len(differences), 'change')}", min_width=12), Column("from"), Column("to"),
+               Column("without it" if any(effects) else "")]
+    rows = [[(title, ""), (line.first_text, "dim"), (line.second_text, "strong"), (effect, "")]
+            for title, line, effect in zip(titles, differences, effects, strict=True)]
+    return [[(" ", ""), *line] for line in fit_table(columns, rows, width - 1)]
 
 
 def search_note_lines(session: Session, search_status: SearchStatus, width: int) -> list[Line]:

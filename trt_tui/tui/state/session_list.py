@@ -1,45 +1,43 @@
 """The list of the saved sessions of a network."""
 
 import time
+from collections.abc import Mapping
 
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.session_folder import SessionEntry
-from trt_tui.tui.spans import Line, clip_line, pad_or_shorten
+from trt_tui.tui.spans import Line, Span
 from trt_tui.tui.state.marks import CURSOR_MARK
-
-_TIME_WIDTH, _CONFIG_WIDTH, _OUTCOME_WIDTH, _SAMPLES_WIDTH = 13, 14, 13, 9
-"""The widths of the columns of the list in cells."""
+from trt_tui.tui.table import Column, fit_table
 
 _MIN_SAMPLES_WIDTH = 70
 """The width of the list from which it has the number of samples."""
 
 
-def session_title_line(width: int) -> Line:
-    """Returns the column titles of the list of sessions."""
-    samples_title = f"{'samples':<{_SAMPLES_WIDTH}}" if width >= _MIN_SAMPLES_WIDTH else ""
-    return [(f"   {'saved':<{_TIME_WIDTH}}{'config':<{_CONFIG_WIDTH}}{'result':<{_OUTCOME_WIDTH}}"
-             f"{samples_title}target", "dim")]
-
-
-def session_line(entry: SessionEntry, outline: NetworkOutline, width: int) -> Line:
-    """Returns the line of a session: when it was saved, config, result with its samples, and target."""
-    saved = entry.saved_session
-    config = saved.current.to_precision_config()
-    raised_count = len(config.find_raised_groups(outline))
-    name = saved.to_config_names().get(config, "c?")
-    title = f"{name} \u00b7 {raised_count} raised" if raised_count else name
-    samples = (pad_or_shorten(saved.samples, _SAMPLES_WIDTH - 1) + " ") if width >= _MIN_SAMPLES_WIDTH else ""
-    room = max(8, width - 3 - _TIME_WIDTH - _CONFIG_WIDTH - _OUTCOME_WIDTH - len(samples))
-    end_text = f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}"
-    outcome = saved.outcome or "not measured"
-    style = "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"
-    return [(f" {CURSOR_MARK if entry.is_own else ' '} ", "strong"),
-            (f"{clock_text(entry.modified_time):<{_TIME_WIDTH}}", "dim"),
-            (pad_or_shorten(title, _CONFIG_WIDTH - 1) + " ", "strong" if entry.is_own else ""),
-            (pad_or_shorten(outcome, _OUTCOME_WIDTH - 1) + " ", style),
-            (samples, "dim"),
-            *clip_line([(escape_hidden_characters(end_text), "")], room)]
+def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, width: int
+                  ) -> tuple[Line, list[tuple[str, Line]]]:
+    """Returns the titles and a line for each session: when it was saved, config, result with its samples, and target.
+    """
+    rows: list[list[Span]] = []
+    for entry in entries.values():
+        saved = entry.saved_session
+        config = saved.current.to_precision_config()
+        raised_count = len(config.find_raised_groups(outline))
+        name = saved.to_config_names().get(config, "c?")
+        outcome = saved.outcome or "not measured"
+        own_style = "strong" if entry.is_own else ""
+        rows.append([
+            (f" {CURSOR_MARK if entry.is_own else ' '}", "strong"), (clock_text(entry.modified_time), "dim"),
+            (f"{name} · {raised_count} raised" if raised_count else name, own_style),
+            (outcome, "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"),
+            (saved.samples, "dim"),
+            (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", "")])
+    columns = [Column(""), Column("saved", width=12), Column("config", width=13), Column("result", width=12),
+               Column("samples", width=8), Column("target")]
+    if width < _MIN_SAMPLES_WIDTH:
+        del columns[4]
+        rows = [[*row[:4], row[5]] for row in rows]
+    header, *lines = fit_table(columns, rows, width, gap=1)
+    return header, list(zip(entries, lines, strict=True))
 
 
 def clock_text(seconds: float, current_time: float | None = None) -> str:

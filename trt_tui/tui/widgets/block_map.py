@@ -2,13 +2,11 @@
 """
 
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
-from textual.strip import Strip
 
 from trt_tui.core.network.blocks import BlockMatrix
-from trt_tui.formatting import escape_hidden_characters, pad_left
+from trt_tui.formatting import pad_left
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten
 from trt_tui.tui.state.marks import RAISED_MARK
 from trt_tui.tui.state.row_values import (
@@ -18,13 +16,13 @@ from trt_tui.tui.state.row_values import (
     block_cell_text,
     block_precisions_text,
 )
-from trt_tui.tui.widgets.lines import RIGHT_BUTTON, StyledStrips
+from trt_tui.tui.widgets.lines import RIGHT_BUTTON, LinePane
 
 BLOCK_TITLE = "block"
 """The title before the numbers of the columns."""
 
 
-class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
+class BlockMap(LinePane):
     """A heat map widget with a cursor on a cell, or on the label of a role (column -1)."""
 
     class Moved(Message):
@@ -34,14 +32,12 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         """A message that the user asked for an explanation of the cell under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
-        self._span_styles = {}
         super().__init__(id=id)
         self.blocks: BlockMatrix | None = None
         self._row_values: RowValues | None = None
         self.role_index = 0
         self.column_index = -1
         self._first_column = 0
-        self._drawn_lines: dict[int, Line] = {}
         self._notes: dict[int, str] = {}
 
     def show_blocks(self, blocks: BlockMatrix | None, row_values: RowValues) -> None:
@@ -49,14 +45,7 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
             self._notes = {}
         self.blocks, self._row_values = blocks, row_values
-        size = Size(self.size.width, self._line_count)
-        if size != self.virtual_size:
-            self.virtual_size = size
-        old_lines, self._drawn_lines = self._drawn_lines, {}
-        top_row = self.scroll_offset.y
-        for y in range(self.size.height):
-            if self._get_cached_line(top_row + y) != old_lines.get(top_row + y):
-                self.refresh(Region(0, y, self.size.width, 1))
+        self.draw_changed_lines(self._line_count)
 
     @property
     def cursor_group_names(self) -> tuple[str, ...]:
@@ -87,20 +76,10 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         first_column = max(0, min(max(self._first_column, column - self._visible_column_count + 1), max(0, column)))
         changed = (self.role_index, role) if first_column == self._first_column else range(-1, len(self.blocks.roles))
         for role_row in changed:
-            self._drawn_lines.pop(role_row + 1, None)
-            self.refresh(Region(0, role_row + 1 - self.scroll_offset.y, self.size.width, 1))
+            self.redraw_line(role_row + 1)
         self.role_index, self.column_index, self._first_column = role, column, first_column
-        self._keep_cursor_visible()
+        self.scroll_to_line(0 if role == 0 else role + 1)
         self.post_message(self.Moved())
-
-    def _keep_cursor_visible(self) -> None:
-        line, height, top_row = self.role_index + 1, self.size.height, self.scroll_offset.y
-        if self.role_index == 0 and top_row:
-            self.scroll_to(y=0, animate=False, force=True)
-        elif line < top_row:
-            self.scroll_to(y=line, animate=False, force=True)
-        elif height and line >= top_row + height:
-            self.scroll_to(y=line - height + 1, animate=False, force=True)
 
     @property
     def _label_width(self) -> int:
@@ -123,30 +102,24 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
         """The number of blocks that fit into the width."""
         return max(1, self._blocks_width // self._cell_width)
 
-    def _get_cached_line(self, y: int) -> Line:
-        if y not in self._drawn_lines:
-            self._drawn_lines[y] = self._build_line(y)
-        return self._drawn_lines[y]
-
-    def line_text(self, y: int) -> str:
-        return "".join(escape_hidden_characters(text) for text, _ in self._build_line(y)).rstrip()
-
     @property
     def _line_count(self) -> int:
         """The number of lines: the header, the roles, the text of the cell and the legend, or one message."""
         return len(self.blocks.roles) + 3 if self.blocks is not None else 1
 
-    def _build_line(self, y: int) -> Line:
+    def build_line(self, index: int) -> Line:
+        """Implements `LinePane.build_line`."""
         if self.blocks is None or self._row_values is None:
-            return [(" This network does not repeat: no scope occurs three times or more.", "dim")] if y == 0 else []
+            text = "This network does not repeat: no scope occurs three times or more."
+            return [(f" {text}", "dim")] if index == 0 else []
         label, cell = self._label_width, self._cell_width
         shown_slice = slice(self._first_column, self._first_column + self._visible_column_count)
         has_before, has_after = self._first_column > 0, shown_slice.stop < len(self.blocks.columns)
-        if y == 0:
+        if index == 0:
             titles = "".join(pad_left(name, cell) for name in self.blocks.columns[shown_slice])
             return [(f"  {pad_or_shorten(BLOCK_TITLE, label)}", "dim"),
                     (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}   precision", "dim")]
-        role = y - 1
+        role = index - 1
         if role == len(self.blocks.roles):
             return clip_line([(f"  {block_cell_text(self._row_values)}", "dim")], self.size.width)
         if role == len(self.blocks.roles) + 1:
@@ -168,9 +141,6 @@ class BlockMap(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
                                                       [name for names in self.blocks.cells[role] for name in names])
         line.append((f"   {self._notes[role]}", "dim"))
         return line
-
-    def render_line(self, y: int) -> Strip:
-        return self.make_strip(self._get_cached_line(y + self.scroll_offset.y), self.size.width)
 
     def on_focus(self) -> None:
         """Redraws the heat map, because the cursor is visible only with the focus."""

@@ -46,11 +46,13 @@ class ValueList(KeyedOptionList, Generic[ValueT]):
 
     Attributes:
         values: The values of the lines, in order.
+        first_value: The value that the cursor is on after the list was filled for the first time.
     """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id, compact=True)
         self.values: list[ValueT] = []
+        self.first_value: ValueT | None = None
         self._shown_lines: list[Line] = []
 
     def fill_list(self, values: Sequence[ValueT], lines: Sequence[Line]) -> None:
@@ -58,7 +60,7 @@ class ValueList(KeyedOptionList, Generic[ValueT]):
         new_lines = list(lines)
         if new_lines == self._shown_lines:
             return
-        current = self.selected_value
+        current = self.selected_value if self.values else self.first_value
         self._shown_lines, self.values = new_lines, list(values)
         self.clear_options()
         self.add_options([Option(_build_line_content(line)) for line in new_lines])
@@ -91,28 +93,20 @@ class ConfigList(ValueList[PrecisionConfig]):
             super().__init__()
             self.config = config
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-        self._current_config: PrecisionConfig | None = None
-
     def show_configs(self, session: Session, header: Lines) -> None:
         """Updates the config list and its header if they changed. With the focus, the cursor stays on its config."""
-        titles, lines = config_table(session, header.size.width - 1 or 60)
-        header.lines = [[(" ", ""), *titles]]  # list entries are indented by one cell
-        is_first_draw = not self.values
-        self.fill_list([config_line.config for config_line in lines], [config_line.line for config_line in lines])
-        self._current_config = session.config
-        if is_first_draw or not self.has_focus:
-            self._go_to_current_config()
-
-    def _go_to_current_config(self) -> None:
-        if self._current_config in self.values:
-            self.highlighted = self.values.index(self._current_config)
-            self.scroll_to_highlight()  # the list may have changed its size
+        titles, rows = config_table(session, header.size.width - 1 or 60)
+        header.lines = [[(" ", ""), *titles]]
+        self.first_value = session.config
+        self.fill_list([config for config, _ in rows], [line for _, line in rows])
+        if not self.has_focus:
+            self.on_blur()
 
     def on_blur(self) -> None:
         """Returns the cursor to the current config."""
-        self._go_to_current_config()
+        if self.first_value in self.values:
+            self.highlighted = self.values.index(self.first_value)
+            self.scroll_to_highlight()  # the list may have changed its size
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()

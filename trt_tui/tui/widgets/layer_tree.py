@@ -3,12 +3,11 @@
 from collections.abc import Sequence
 
 from textual import events
-from textual.geometry import Region, Size
+from textual.geometry import Size
 from textual.message import Message
-from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from trt_tui.formatting import cell_width, escape_hidden_characters
+from trt_tui.formatting import cell_width
 from trt_tui.tui.spans import Line, shorten_distinctly
 from trt_tui.tui.state.columns import (
     ColumnWidths,
@@ -20,10 +19,10 @@ from trt_tui.tui.state.columns import (
 )
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
-from trt_tui.tui.widgets.lines import RIGHT_BUTTON, StyledStrips
+from trt_tui.tui.widgets.lines import RIGHT_BUTTON, LinePane
 
 
-class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
+class LayerTree(LinePane):
     """A scrollable list of the rows of a `TreeModel`, with a cursor.
 
     `show_rows` sets the rows and their values. The cursor stays on the row with the same key.
@@ -46,14 +45,12 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
             self.column_id = column_id
 
     def __init__(self, *, id: str | None = None) -> None:
-        self._span_styles = {}
         super().__init__(id=id)
         self.rows: list[VisibleRow] = []
         self.cursor_index = 0
         self._row_values: RowValues | None = None
         self._shows_full_names = False
         self._placeholder_lines: list[Line] = []
-        self._drawn_lines: dict[int, Line] = {}
         self._drawn_width = 0
         self._short_names: dict[int, dict[str, str]] = {}
 
@@ -74,22 +71,13 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
             self._short_names = {}
         self.rows = rows if isinstance(rows, list) else list(rows)
         self._shows_full_names = full_names
-        old_drawn, self._drawn_lines = self._drawn_lines, {}
         self._row_values = row_values
         if not is_same or cursor_key is not None:
             cursor_index = next((index for index, row in enumerate(self.rows) if row.key == key), None)
-            self.cursor_index = cursor_index if cursor_index is not None else min(self.cursor_index,
-                                                                                  max(0,
-                                                                                      len(self.rows) - 1))
-        size = Size(self.size.width, len(self.rows))
-        if size != self.virtual_size:
-            self.virtual_size = size
-        top_row = self.scroll_offset.y
-        for y in range(self.size.height):
-            index = top_row + y
-            if old_drawn.get(index) is None or old_drawn[index] != self._get_cached_line(index):
-                self.refresh(Region(0, y, self.size.width, 1))
-        self._keep_cursor_visible()
+            last_index = max(0, len(self.rows) - 1)
+            self.cursor_index = cursor_index if cursor_index is not None else min(self.cursor_index, last_index)
+        self.draw_changed_lines(len(self.rows))
+        self.scroll_to_line(self.cursor_index)
 
     def show_placeholder(self, lines: Sequence[Line]) -> None:
         """Shows lines in place of rows, which explain why there are no rows and which step comes next."""
@@ -103,9 +91,6 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
         """The row under the cursor; None if there are no rows."""
         return self.rows[self.cursor_index] if self.cursor_index < len(self.rows) else None
 
-    def line_text(self, line_index: int) -> str:
-        return "".join(escape_hidden_characters(text) for text, _ in self._get_cached_line(line_index)).rstrip()
-
     # -- the cursor ---------------------------------------------------------------------------------------------
 
     def move_cursor_to(self, index: int) -> None:
@@ -115,9 +100,8 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
             return
         old_index, self.cursor_index = self.cursor_index, index
         for line in (old_index, index):
-            self._drawn_lines.pop(line, None)
-            self._refresh_line(line)
-        self._keep_cursor_visible()
+            self.redraw_line(line)
+        self.scroll_to_line(index)
         self.post_message(self.Moved())
 
     def move_cursor(self, steps: int) -> None:
@@ -133,20 +117,6 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
     def page_size(self) -> int:
         """The number of rows that the page-up and page-down keys move the cursor by."""
         return max(1, self.size.height - 1)
-
-    def _refresh_line(self, index: int) -> None:
-        y = index - self.scroll_offset.y
-        if 0 <= y < self.size.height:
-            self.refresh(Region(0, y, self.size.width, 1))
-
-    def _keep_cursor_visible(self) -> None:
-        height, top_row = self.size.height, self.scroll_offset.y
-        if not height:
-            return
-        if self.cursor_index < top_row:
-            self.scroll_to(y=self.cursor_index, animate=False, force=True)
-        elif self.cursor_index >= top_row + height:
-            self.scroll_to(y=self.cursor_index - height + 1, animate=False, force=True)
 
     # -- drawing ------------------------------------------------------------------------------------------------
 
@@ -164,36 +134,32 @@ class LayerTree(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False
             self._short_names[room] = shorten_distinctly(names, room)
         return self._short_names[room].get(model.get_row_name(visible_row, self._shows_full_names))
 
-    def _get_cached_line(self, index: int) -> Line:
+    def get_line(self, index: int) -> Line:
         if self._drawn_width != self.row_width:  # the scrollbar appeared or disappeared
             self._drawn_lines, self._drawn_width, self._short_names = {}, self.row_width, {}
-        if index not in self._drawn_lines:
-            if not 0 <= index < len(self.rows) or self._row_values is None:
-                self._drawn_lines[index] = []
-            else:
-                row, columns = self.rows[index], fit_columns(self.row_width, self._row_values.has_engines)
-                cells = build_row_cells(self._row_values, row, self._shows_full_names)
-                self._drawn_lines[index] = layer_row_line(cells, row.depth, columns, index == self.cursor_index,
-                                                          self._find_short_name(row, columns))
-        return self._drawn_lines[index]
+        return super().get_line(index)
+
+    def build_line(self, index: int) -> Line:
+        """Implements `LinePane.build_line`."""
+        if not 0 <= index < len(self.rows) or self._row_values is None:
+            return []
+        row, columns = self.rows[index], fit_columns(self.row_width, self._row_values.has_engines)
+        cells = build_row_cells(self._row_values, row, self._shows_full_names)
+        return layer_row_line(cells, row.depth, columns, index == self.cursor_index,
+                              self._find_short_name(row, columns))
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width
         if not self.rows:
             return self.make_strip(self._placeholder_lines[y] if y < len(self._placeholder_lines) else [], width)
         index = y + self.scroll_offset.y
-        line = self._get_cached_line(index)
-        return self.make_strip(line, width, "cursor") if index == self.cursor_index else self.make_strip(line, width)
-
-    def notify_style_update(self) -> None:
-        """Clears the drawn lines after a change of theme."""
-        super().notify_style_update()
-        self._drawn_lines = {}
+        overlays = ("cursor",) if index == self.cursor_index else ()
+        return self.make_strip(self.get_line(index), width, *overlays)
 
     def on_resize(self, event: events.Resize) -> None:
         self._drawn_lines = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
-        self._keep_cursor_visible()
+        self.scroll_to_line(self.cursor_index)
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:

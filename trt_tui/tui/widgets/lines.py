@@ -1,12 +1,14 @@
 """Widgets that draw lines of styled text, and repaint only lines that changed."""
 
+from abc import abstractmethod
 from collections.abc import Sequence
 
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
-from textual.geometry import Region
+from textual.geometry import Region, Size
 from textual.message import Message
+from textual.scroll_view import ScrollView
 from textual.strip import Strip
 from textual.widget import Widget
 
@@ -62,6 +64,61 @@ class StyledStrips(Widget):
         """Clears the cached styles after a change of theme."""
         self._span_styles = {}
         super().notify_style_update()
+
+
+class LinePane(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
+    """A base class of panes with a cursor that scroll lines. Only visible lines are built, and drawn if they changed.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        self._span_styles = {}
+        super().__init__(id=id)
+        self._drawn_lines: dict[int, Line] = {}
+
+    @abstractmethod
+    def build_line(self, index: int) -> Line:
+        """Returns a line of the pane; an empty line below the end."""
+
+    def get_line(self, index: int) -> Line:
+        """Returns a line as it is drawn."""
+        if index not in self._drawn_lines:
+            self._drawn_lines[index] = self.build_line(index)
+        return self._drawn_lines[index]
+
+    def line_text(self, index: int) -> str:
+        """Returns the text of a line, without styles."""
+        return "".join(escape_hidden_characters(text) for text, _ in self.get_line(index)).rstrip()
+
+    def draw_changed_lines(self, line_count: int) -> None:
+        """Builds the visible lines of new contents, and repaints those that differ from the drawn ones."""
+        size = Size(self.size.width, line_count)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        old_lines, self._drawn_lines = self._drawn_lines, {}
+        top = self.scroll_offset.y
+        for index in range(top, top + self.size.height):
+            if old_lines.get(index) is None or old_lines[index] != self.get_line(index):
+                self.refresh(Region(0, index - top, self.size.width, 1))
+
+    def redraw_line(self, index: int) -> None:
+        """Builds a line again, and repaints it if it is visible."""
+        self._drawn_lines.pop(index, None)
+        if 0 <= (y := index - self.scroll_offset.y) < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def scroll_to_line(self, index: int) -> None:
+        """Scrolls as little as is necessary to make a line visible."""
+        height, top = self.size.height, self.scroll_offset.y
+        if height and not top <= index < top + height:
+            self.scroll_to(y=index if index < top else index - height + 1, animate=False, force=True)
+
+    def render_line(self, y: int) -> Strip:
+        return self.make_strip(self.get_line(y + self.scroll_offset.y), self.size.width)
+
+    def notify_style_update(self) -> None:
+        """Builds all lines again after a change of theme."""
+        super().notify_style_update()
+        self._drawn_lines = {}
 
 
 RIGHT_BUTTON = 3

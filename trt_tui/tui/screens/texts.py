@@ -1,4 +1,4 @@
-"""The dialog that explains a value, a column, a mark or a word."""
+"""The pages of text: the log, and the explanation of a value, a column, a mark or a word."""
 
 from collections.abc import Callable
 
@@ -6,11 +6,54 @@ from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
 from textual.widgets import Static
 
-from trt_tui.formatting import escape_hidden_characters
-from trt_tui.tui.screens.dialogs import KeyHints, ScrollingDialog
+from trt_tui.formatting import cell_width, escape_hidden_characters
+from trt_tui.session.session import Session
+from trt_tui.tui.screens.dialogs import KeyHints, ScrollingDialog, TextPage
+from trt_tui.tui.spans import Line, wrap_text
 from trt_tui.tui.state.explanations import Explanation
+from trt_tui.tui.state.summary import outcome_reason_lines
 from trt_tui.tui.widgets.inputs import bind_keys
 from trt_tui.tui.widgets.lines import Lines
+
+MAX_LOG_LINES = 5000
+"""The maximum number of displayed log lines. Of a longer log, the last lines are displayed."""
+
+_STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "dim"}
+
+
+def log_lines(log: list[str], width: int) -> list[Line]:
+    """Returns the log as styled lines, wrapped to a width. A level at the start of a line, such as "warning:", selects
+    its style."""
+    lines: list[Line] = []
+    for text in log[-MAX_LOG_LINES:]:
+        style = _STYLES_BY_LEVEL.get(text.partition(":")[0], "")
+        for line in escape_hidden_characters(text, keep_line_breaks=True).split("\n"):
+            parts = [line] if cell_width(line) <= width else wrap_text(line, width)
+            lines += [[("" if index == 0 else "  ", ""), (part, style)] for index, part in enumerate(parts)]
+    return lines or [[("nothing was logged", "dim")]]
+
+
+class LogPage(TextPage):
+    """The page that shows the log of a session. While its end is visible, the page follows new messages.
+
+    The end has the reasons for the outcome of the current config in full, since the summary table cuts them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__("Log", self._build_log_lines, starts_at_end=True)
+        self.session = session
+        self._shown_state: tuple[int, list[str]] | None = None
+
+    def update_lines(self) -> None:
+        """Shows the newest log messages and reasons, if there are new ones."""
+        state = len(self.session.log), outcome_reason_lines(self.session)
+        if state != self._shown_state:
+            self._shown_state = state
+            super().update_lines()
+
+    def _build_log_lines(self, width: int) -> list[Line]:
+        reason_lines = [line for text in outcome_reason_lines(self.session) for line in ([], *log_lines([text], width))]
+        return [*log_lines(self.session.log, width), *reason_lines]
 
 
 class ExplanationDialog(ScrollingDialog):
