@@ -329,7 +329,7 @@ class TablePage(Dialog, Generic[ValueT]):
     def update_lines(self) -> None:
         """Shows the current lines of the table."""
         header, rows = self.build_table(max(20, self.table.size.width - 3))
-        self.query_one("#table-header", Lines).lines = [[(" ", ""), *header]]
+        self.query_one("#table-header", Lines).lines = [header]
         self.table.fill_list([value for value, _ in rows], [line for _, line in rows])
 
     @property

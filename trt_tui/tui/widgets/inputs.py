@@ -96,7 +96,7 @@ class ConfigList(ValueList[PrecisionConfig]):
     def show_configs(self, session: Session, header: Lines) -> None:
         """Updates the config list and its header if they changed. With the focus, the cursor stays on its config."""
         titles, rows = config_table(session, header.size.width - 1 or 60)
-        header.lines = [[(" ", ""), *titles]]
+        header.lines = [titles]
         self.first_value = session.config
         self.fill_list([config for config, _ in rows], [line for _, line in rows])
         if not self.has_focus:
