@@ -1,4 +1,4 @@
-"""Undo and redo: trt_tui.session.history, editable_session, tui.state.change_texts."""
+"""Undo and redo: trt_tui.session.history, editable_session, tui.state.config_list."""
 
 import random
 
@@ -12,8 +12,8 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import UserState
 from trt_tui.tui.actions import ACTIONS
-from trt_tui.tui.state.change_texts import change_text
-from trt_tui.tui.state.session_list import clock_text
+from trt_tui.tui.state.config_list import change_text
+from trt_tui.tui.state.job_list import clock_text
 
 pytestmark = pytest.mark.usefixtures("quick")
 

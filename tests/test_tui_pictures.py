@@ -14,7 +14,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search.pareto import pareto_front
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
-from trt_tui.tui.state import text_plots, value_charts
+from trt_tui.tui.state import text_plots
 from trt_tui.tui.state.charts import CHARTS, ChartFrame
 from trt_tui.tui.state.detail import detail_pane_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
@@ -82,12 +82,12 @@ def test_the_front_is_what_no_other_beats():
     (2.0, "range 2.00, clips 21%", "?")])
 @pytest.mark.parametrize("width", [40, 90])
 def test_a_histogram_marks_amax_percentiles_and_what_is_clipped(width, amax, said, silent):
-    lines = value_charts.histogram_lines("x", stats(), width, 3, amax)
+    lines = text_plots.histogram_lines("x", stats(), width, 3, amax)
     assert said in text(lines) and silent not in text(lines) and "p99 2.00" in text(lines)
     assert all(spans.line_width(line) <= width for line in lines)
     assert any(style == "warn" and "█" in part for line in lines for part, style in line) is ("clips" in said)
     empty = replace(stats(), log_histogram=(0,) * 64)
-    assert value_charts.histogram_lines("x", empty, width) == []
+    assert text_plots.histogram_lines("x", empty, width) == []
 
 
 def test_channels_are_kept_by_runs_where_there_are_many():
@@ -97,8 +97,8 @@ def test_channels_are_kept_by_runs_where_there_are_many():
     top = DominantChannels.from_channel_amaxes(1, many)
     assert top.channel_count == many.size and len(top.amaxes) == MAX_CHANNEL_RUNS and max(top.amaxes) == many[-1]
     assert DominantChannels.from_channel_amaxes(1, np.zeros(4)) is None
-    assert value_charts.channel_range_lines("x", DominantChannels(1, 1, (0,), (3.0,)), 60) == []
-    assert "4 channels, max 8.00 #2, median 4.00" in text(value_charts.channel_range_lines(
+    assert text_plots.channel_range_lines("x", DominantChannels(1, 1, (0,), (3.0,)), 60) == []
+    assert "4 channels, max 8.00 #2, median 4.00" in text(text_plots.channel_range_lines(
         "x", DominantChannels.from_channel_amaxes(1, np.array([4.0, 1.0, 8.0, 2.0])), 60))
 
 

@@ -23,8 +23,7 @@ from trt_tui.tui.screens.texts import ExplanationDialog
 from trt_tui.tui.state.explanations import explain_term, find_term_at
 from trt_tui.tui.terminal import TerminalDriver, call_on_termination_signal
 from trt_tui.tui.terminal_output import ControlCharacterFilter, TerminalCells, TerminalUpdate
-from trt_tui.tui.textual_internals import DrawingApp, is_screen_update
-from trt_tui.tui.timers import ReliableTimers
+from trt_tui.tui.textual_internals import DrawingApp, ReliableTimers, is_screen_update
 from trt_tui.tui.type_ahead import TypeAheadQueue
 from trt_tui.tui.widgets.lines import SPAN_COMPONENT_CLASSES, Lines
 

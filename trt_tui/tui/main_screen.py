@@ -14,16 +14,12 @@ from textual.timer import Timer
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import ACTIONS
+from trt_tui.tui.controllers.changes import PrecisionController, RangeController, ZeroCostController
 from trt_tui.tui.controllers.configs import ConfigController
 from trt_tui.tui.controllers.explanation import ExplanationController
 from trt_tui.tui.controllers.export import ExportController
-from trt_tui.tui.controllers.job import JobController
-from trt_tui.tui.controllers.navigation import NavigationController
-from trt_tui.tui.controllers.precision import PrecisionController
-from trt_tui.tui.controllers.ranges import RangeController
-from trt_tui.tui.controllers.search import SearchController
-from trt_tui.tui.controllers.view import ViewController
-from trt_tui.tui.controllers.zero_cost_moves import ZeroCostController
+from trt_tui.tui.controllers.view import NavigationController, ViewController
+from trt_tui.tui.controllers.work import JobController, SearchController
 from trt_tui.tui.keys import REMOVED_KEYS, fill_in_keys, key_text
 from trt_tui.tui.screens.charts import ChartsPage
 from trt_tui.tui.screens.dialogs import TextPage

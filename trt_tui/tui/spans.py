@@ -52,6 +52,11 @@ def find_span_text(line: Line, cell: int) -> str:
     return ""
 
 
+def choose_fitting_text(texts: Sequence[str], width: int) -> str:
+    """Returns the first of several texts that fits into ``width`` cells, else the last."""
+    return next((text for text in texts if cell_width(text) <= width), texts[-1])
+
+
 def shorten_middle(text: str, width: int) -> str:
     """Returns a text in at most ``width`` cells, with an ellipsis in place of its middle if it is too wide.
 

@@ -29,9 +29,10 @@ from textual.app import App
 from textual.await_complete import AwaitComplete
 from textual.drivers.linux_driver import LinuxDriver
 from textual.geometry import Region
+from textual.message_pump import MessagePump
 from textual.screen import Screen
 from textual.strip import Strip
-from textual.timer import Timer
+from textual.timer import Timer, TimerCallback
 
 T = TypeVar("T")
 
@@ -132,3 +133,19 @@ class DrawingDriver(LinuxDriver):
         a new layout after each draw, and do nothing else.
         """
         return self.drawn_app.console.size.width, self.drawn_app.console.size.height
+
+
+class ReliableTimers(MessagePump):
+    """A base class of screens and apps whose `set_timer` always calls back exactly once.
+
+    A timer of Textual skips a turn that is overdue when Textual checks the clock, and a one-shot timer then never
+    fires. This happens if the process is stopped, or gets no processor, between two checks. The screen would never be
+    drawn again, and a new terminal size would be ignored.
+    """
+
+    def set_timer(self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None,
+                  pause: bool = False) -> Timer:
+        """Calls a function once after a delay in seconds."""
+        timer = super().set_timer(delay, callback, name=name, pause=pause)
+        allow_late_timer(timer)
+        return timer

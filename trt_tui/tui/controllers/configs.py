@@ -12,7 +12,7 @@ from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Prompt
 from trt_tui.tui.screens.tables import ConfigsPage, SessionsPage
-from trt_tui.tui.state.change_texts import change_text
+from trt_tui.tui.state.config_list import change_text
 from trt_tui.tui.state.summary import outcome_reason_lines
 from trt_tui.tui.widgets.inputs import ConfigList
 

@@ -27,7 +27,7 @@ from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.row_values import legend_text
 from trt_tui.tui.state.status import Focus, StatusLines, first_warning_text, footer_action_line, status_lines
 from trt_tui.tui.state.tree import View, VisibleRow
-from trt_tui.tui.timers import ReliableTimers
+from trt_tui.tui.textual_internals import ReliableTimers
 from trt_tui.tui.widgets.block_map import BlockMap
 from trt_tui.tui.widgets.inputs import ConfigList
 from trt_tui.tui.widgets.layer_tree import LayerTree

@@ -13,8 +13,7 @@ from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.screens.dialogs import ConfirmDialog, KeyHints, Prompt, TablePage
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.config_list import config_table
-from trt_tui.tui.state.job_list import job_table
-from trt_tui.tui.state.session_list import clock_text, session_table
+from trt_tui.tui.state.job_list import clock_text, job_table, session_table
 from trt_tui.tui.widgets.inputs import bind_keys
 
 

@@ -25,8 +25,14 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, wrap_text
 from trt_tui.tui.state.detail import worst_input_lines
 from trt_tui.tui.state.row_values import RowValues
-from trt_tui.tui.state.text_plots import BarLabel, bar_label_lines, bar_lines, bin_values, find_bin_of_index
-from trt_tui.tui.state.value_charts import group_channel_range_lines
+from trt_tui.tui.state.text_plots import (
+    BarLabel,
+    bar_label_lines,
+    bar_lines,
+    bin_values,
+    find_bin_of_index,
+    group_channel_range_lines,
+)
 
 
 @dataclass(frozen=True)

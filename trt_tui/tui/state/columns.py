@@ -20,7 +20,7 @@ from trt_tui.formatting import (
     percent_text,
     shorten_number_in_text,
 )
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, pad_or_shorten, shorten_path
+from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, line_width, pad_or_shorten, shorten_path
 from trt_tui.tui.state.config_list import ToggleResult
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
@@ -414,13 +414,9 @@ def shorten_share_text(text: str, width: int) -> str:
 
 def _share_title(row_values: RowValues, width: int) -> str:
     if row_values.measure is not ColourMeasure.SHARE:
-        return _choose_title(width, f"{row_values.measure.value} dB", "dB")
+        return choose_fitting_text((f"{row_values.measure.value} dB", "dB"), width)
     name = row_values.config_name
-    return _choose_title(width, f"share ({name})", f"share {name}", "share")
-
-
-def _choose_title(width: int, *titles: str) -> str:
-    return next((title for title in titles if cell_width(title) <= width), titles[-1])
+    return choose_fitting_text((f"share ({name})", f"share {name}", "share"), width)
 
 
 # -- the value with the row toggled, the cost -----------------------------------------------------------------------
@@ -442,7 +438,7 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
     value_title = row_values.metric_title
-    return _choose_title(width, f"{value_title} if toggled", f"{value_title} toggled", "if toggled")
+    return choose_fitting_text((f"{value_title} if toggled", f"{value_title} toggled", "if toggled"), width)
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:

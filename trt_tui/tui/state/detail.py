@@ -50,6 +50,7 @@ from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_tar
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
     Line,
+    choose_fitting_text,
     clip_line,
     justify_line,
     labelled_lines,
@@ -64,9 +65,8 @@ from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
 from trt_tui.tui.state.target_gauge import value_margin_text
-from trt_tui.tui.state.text_plots import find_bin_of_index, sparkline_text
+from trt_tui.tui.state.text_plots import find_bin_of_index, group_channel_range_lines, histogram_lines, sparkline_text
 from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
-from trt_tui.tui.state.value_charts import group_channel_range_lines, histogram_lines
 
 RAISING_HARMS_TEXT = "raising it makes it worse"
 """The meaning of a negative error share."""
@@ -217,7 +217,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]
     if len(equal_remedies) > 1:
         best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
         noise = f"{SAME_VALUE_MARK} within {noise_text(session, best.shown_accuracy)}"
-        lines.append([(engine_texts.choose_fitting_text((f"{noise} of the best", noise), width), "dim")])
+        lines.append([(choose_fitting_text((f"{noise} of the best", noise), width), "dim")])
     if len({remedy.accuracy.total for remedy in remedies}) > 1:
         count = counted_noun_text(min(remedy.accuracy.total for remedy in remedies), "sample")
         lines.append(clip_line([(f"values on {count}", "dim")], width))

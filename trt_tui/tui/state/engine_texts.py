@@ -1,6 +1,6 @@
 """Texts about the engine of a config and its preview: the builder, the implementation of fusion groups, faults."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from trt_tui.core.engines.group_implementations import (
@@ -290,11 +290,6 @@ def engine_alert_text(session: Session) -> str:
     if not broken and (gap is None or gap <= UNEXPLAINED_GAP_DB):
         return ""
     return engine_gap_text(gap) + f": {shown_key('engine')} shows what to check"
-
-
-def choose_fitting_text(texts: Sequence[str], width: int) -> str:
-    """Returns the first of several texts that fits into ``width`` cells, else the last."""
-    return next((text for text in texts if cell_width(text) <= width), texts[-1])
 
 
 _SHORT_MARKS = {STANDALONE_QDQ: "Q/DQ", BREAKS_MHA: "MHA split"}

@@ -1,14 +1,16 @@
-"""The texts of jobs: for the shared status line, for a status line of their own, and for the page of jobs."""
+"""The texts of jobs, for status lines and the page of jobs; and the list of the saved sessions of a network."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.session.jobs import DONE, Job
 from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
+from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_middle
-from trt_tui.tui.state.marks import DONE_MARK, RUNNING_MARK
+from trt_tui.tui.state.marks import CURSOR_MARK, DONE_MARK, RUNNING_MARK
 from trt_tui.tui.table import Column, fit_table
 
 _BAR_CELLS = 20
@@ -180,3 +182,44 @@ def stopped_jobs_text(jobs: Sequence[Job]) -> str:
     """Returns a phrase for the jobs that a stop ends, such as "the search from c3 and 2 others"."""
     first = next((job for job in jobs if not job.is_automatic), jobs[0])
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
+
+
+_MIN_SAMPLES_WIDTH = 70
+"""The width of the list from which it has the number of samples."""
+
+
+def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, width: int
+                  ) -> tuple[Line, list[tuple[str, Line]]]:
+    """Returns the titles and a line for each session: when it was saved, config, result with its samples, and target.
+    """
+    rows: list[list[Span]] = []
+    for entry in entries.values():
+        saved = entry.saved_session
+        config = saved.current.to_precision_config()
+        raised_count = len(config.find_raised_groups(outline))
+        name = saved.to_config_names().get(config, "c?")
+        outcome = saved.outcome or "not measured"
+        own_style = "strong" if entry.is_own else ""
+        rows.append([
+            (f" {CURSOR_MARK if entry.is_own else ' '}", "strong"), (clock_text(entry.modified_time), "dim"),
+            (f"{name} · {raised_count} raised" if raised_count else name, own_style),
+            (outcome, "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"),
+            (saved.samples, "dim"),
+            (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", "")])
+    columns = [Column(""), Column("saved", width=12), Column("config", width=13), Column("result", width=12),
+               Column("samples", width=8), Column("target")]
+    if width < _MIN_SAMPLES_WIDTH:
+        del columns[4]
+        rows = [[*row[:4], row[5]] for row in rows]
+    header, *lines = fit_table(columns, rows, width, gap=1)
+    return header, list(zip(entries, lines, strict=True))
+
+
+def clock_text(seconds: float, current_time: float | None = None) -> str:
+    """Returns a Unix time as text: "14:02:11" for today, else with the day; "" for 0, or for an impossible time."""
+    try:
+        moment = time.localtime(seconds)
+        today = time.localtime(current_time)[:3]
+    except (OverflowError, ValueError, OSError):  # a time from a file
+        return ""
+    return "" if not seconds else time.strftime("%H:%M:%S" if moment[:3] == today else "%d %b %H:%M", moment)

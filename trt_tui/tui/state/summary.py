@@ -39,6 +39,7 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import (
     Line,
     Span,
+    choose_fitting_text,
     clip_line,
     justify_line,
     line_width,
@@ -53,7 +54,6 @@ from trt_tui.tui.state.engine_texts import (
     ShownEngine,
     builder_texts,
     built_column_title,
-    choose_fitting_text,
     find_shown_engine,
     fp32_engine_texts,
     quantized_time_share_text,
