@@ -705,6 +705,9 @@ async def test_resizes_live(tmp_path):
                        for i in range(3)) <= main.layer_tree.size.width
             assert main.layer_tree.size.height >= (26 if size == (120, 40) else
                                                              3) and main.layer_tree.size.width <= 120
+        await pilot.resize_terminal(70, 24)
+        await settle(pilot)
+        assert len(verdict(main)) == 2 and main.query_one("#detail").size.height == 1
         for size in ((59, 24), (80, 14)):
             await pilot.resize_terminal(*size)
             await settle(pilot)

@@ -360,7 +360,9 @@ def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_
             assert "~" in left and "~" not in right
         assert number_text(session.results[session.config].engine_result.latency_ms[0]) in text(
             summary.summary_lines(session, width, 24)[3])
-    assert text(summary.summary_lines(session, 60, 24)[3]).rstrip("?").endswith("FAIL"), "the outcome at every width"
+    _, config_line = map(text, summary.summary_lines(session, 78, 24))
+    assert config_line.startswith(" c0") and len(summary.summary_lines(session, 79, 24)) == 4
+    assert text(summary.summary_lines(session, 60, 24)[1]).rstrip("?").endswith("FAIL"), "the outcome at every width"
     before = summary.summary_lines(session, 80)[3]
     session.toggle_fp32(VIT.groups[:1])
     session.config_names[session.config] = "with a name that is longer than a column"

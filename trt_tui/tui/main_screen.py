@@ -44,7 +44,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
     """The screen with layer list, detail pane, config list, job line and footer."""
 
     AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
-    HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-slim"), (80, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
     BINDINGS = [*(Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS),
                 *(Binding(key, f"show_way_round('{key}')", show=False) for key in REMOVED_KEYS)]

@@ -274,6 +274,9 @@ def _padded_cells(spans: Iterable[Span], columns: Sequence[RunColumn]) -> Line:
 
 
 _SEPARATOR: Span = (" │ ", "rule")
+FULL_WIDTH = 79
+"""The width from which the table has all runs: 80 columns without the last one, which stays blank. A narrower screen has
+room for the current config alone."""
 _MIN_TALL_ROWS = 34
 """The minimum height of a screen that always shows a line for FP32."""
 
@@ -328,7 +331,8 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
 def summary_rows(session: Session, width: int, height: int = 40) -> list[SummaryRow]:
     """Returns the summary table: titles, then a line for FP32, FP16, INT8 and the current config.
 
-    The FP32 line is omitted if there is no room and no problem to report. Further lines show the last built engine, and
+    The FP32 line is omitted if there is no room and no problem to report, and the lines of FP16 and INT8 below
+    `FULL_WIDTH`. Further lines show the last built engine, and
     the exported network if the file's own network cannot be exported unchanged.
     """
     if session.outline is None:
@@ -355,6 +359,8 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         rows.append(SummaryRow(kind, clip_line([*line, *outcome_spans], width), run))
 
     for run, config in session.list_run_configs().items():
+        if width < FULL_WIDTH and run != "config":
+            continue
         results = session.get_run_results(run)
         last_engine = find_shown_engine(session, run)
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
