@@ -275,8 +275,8 @@ def _padded_cells(spans: Iterable[Span], columns: Sequence[RunColumn]) -> Line:
 
 _SEPARATOR: Span = (" │ ", "rule")
 FULL_WIDTH = 79
-"""The width from which the table has all runs: 80 columns without the last one, which stays blank. A narrower screen has
-room for the current config alone."""
+"""The width from which the table has all runs: 80 columns without the last one, which stays blank. A narrower screen
+has room for the current config alone."""
 _MIN_TALL_ROWS = 34
 """The minimum height of a screen that always shows a line for FP32."""
 
