@@ -560,7 +560,7 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
         changed = session.config
         assert {group: session.config.precision_moves[group] for group in unused} == dict.fromkeys(
             unused, PrecisionMove(FP16, PREVIEW_REASON)) and made == [before, changed]
-        text = detail.precision_source_text(session, changed, outline.group_by_name[unused[0]])
+        text = detail.settings_text(session, changed, outline.group_by_name[unused[0]])
         assert text.startswith("FP16 by the preview") and "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text
         assert any(line.startswith("Took the Q/DQ of 3 layers out") for line in session.log)
         session.apply_event(ev.EnginePreviewed(0, changed, preview_of(changed)))
