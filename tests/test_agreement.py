@@ -29,7 +29,6 @@ from trt_tui.core.measure.results import (
     ErrorMetrics,
     GroupErrors,
     OutputErrors,
-    RepeatedBuild,
 )
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -185,13 +184,13 @@ EXACT, NAN, INFINITE = ErrorMetrics(exact=True), ErrorMetrics(nan=3), ErrorMetri
     ((ErrorMetrics(mismatch=0.1), ErrorMetrics(max_abs=1.0)), "built 2 times: 2 without an SQNR; "),
 ])
 def test_exact_builds_and_broken_builds_are_not_counted_together(errors, text) -> None:
-    notes = engine_variation_notes(engine(None, repeated_builds=tuple(map(RepeatedBuild, errors))))
+    notes = engine_variation_notes(engine(None, repeated_builds=tuple(
+        engine(verdict(scores=one) if one is not None else None) for one in errors)))
     assert text in notes[0] and len(notes) == 1
 
 
 def test_an_output_that_some_builds_have_no_finite_sqnr_of_is_named() -> None:
-    builds = tuple(RepeatedBuild(output_sqnrs_db=values) for values in (
-        {}, {"y": None, "z": 30.0, "cls": None}, {"y": 14.7, "z": 30.0, "cls": None}))
+    builds = tuple(map(engine, (None, verdict(y=None, z=30.0, cls=None), verdict(y=14.7, z=30.0, cls=None))))
     notes = engine_variation_notes(engine(None, repeated_builds=builds))
     assert notes[1:] == ["y: a finite SQNR in 1 of 2 builds, the others are exact, NaN or Inf"]
 

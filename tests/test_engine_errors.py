@@ -146,7 +146,7 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scrip
     report.send = sent.append
     builder = EngineBuilder(workspace_of(named_network("attention_block"), 4), cache, report)
     result = run_to_end(engine.judge_worst_engine(builder, PrecisionConfig.from_precision(FP16)))
-    assert [one.worst_output_errors.sqnr_db for one in result.repeated_builds] == [30.0, 20.0, 25.0]
+    assert [one.worst_errors.sqnr_db for one in result.repeated_builds] == [30.0, 20.0, 25.0]
     assert result.accuracy.worst_output[1].errors.sqnr_db == 20.0
     assert [one.text for one in sent] == ["build 2 of 4 failed: no luck"]
     assert cache.read("ab" * 32) == b"20.0" and cache.timing_cache_path("x").read_text() == "20.0"
@@ -177,7 +177,7 @@ def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named
     run_to_end(steps)
     assert len(results) == (figures is not None)
     if figures:
-        assert [one.worst_output_errors.sqnr_db for one in results[config].repeated_builds] == figures
+        assert [one.worst_errors.sqnr_db for one in results[config].repeated_builds] == figures
         assert results[config].accuracy.worst_output[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept
     assert [note.text for note in sent] == ["build 2 of 3 failed: no luck"] * (figures == [20.0, 25.0])
 

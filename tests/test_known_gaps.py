@@ -6,7 +6,7 @@ import pytest
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors, RepeatedBuild
+from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.simulation_limits import GAP_PATTERNS, find_known_gap_caveats
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -114,10 +114,11 @@ def test_a_margin_within_a_gap_is_uncertain(opened, name, gap_db):
 
 
 def test_builds_further_apart_than_the_margin_are_uncertain():
-    builds = [RepeatedBuild(ErrorMetrics(sqnr_db=value)) for value in (59.4, 56.7)]
+    builds = [EngineResult(accuracy(value), "TensorRT") for value in (59.4, 56.7)]
     caveat = build_spread_caveat(builds)
     assert caveat.gap_db == pytest.approx(2.7) and "2 builds of this config differ by 2.7 dB" in caveat.text
     target = [parse_target("sqnr>=55")]
     assert judge_accuracy(target, accuracy(56.7, caveat)).outcome is Outcome.UNCERTAIN_PASS
     assert judge_accuracy([parse_target("sqnr>=50")], accuracy(56.7, caveat)).outcome is Outcome.PASS
-    assert build_spread_caveat(builds[:1]) is None and build_spread_caveat([builds[0], RepeatedBuild()]) is None
+    for single in (builds[:1], [builds[0], EngineResult(None, "TensorRT")]):
+        assert build_spread_caveat(single) is None

@@ -14,7 +14,7 @@ from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.stages import (
     OutputSpread,
-    StabilityReport,
+    Variation,
     batch_difference_text,
     measure_output_spreads,
 )
@@ -113,7 +113,7 @@ def test_engines_that_differ_in_nan_or_inf_are_not_equal(first, second, differen
         assert f"spread without limit (a {spread.errors['a'].sqnr_text('')}" in spread.description
         assert f"{different} of 6 elements differ" in spread.description
         assert (f"{nonfinite} of them by NaN or Inf" in spread.description) == (nonfinite > 0)
-        record = StabilityReport(("a", "b"), (spread,)).to_record()
+        record = Variation(("a", "b"), (spread,)).to_record()
         output = json.loads(json.dumps(record, allow_nan=False))["outputs"]["y"]
         assert output["different_elements"] == different and output["nonfinite_differences"] == nonfinite
         assert output["spread_db"] is None and output["nonfinite"]["a"] + output["nonfinite"]["b"] > 0

@@ -243,7 +243,7 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
     result, simulated = build(one, INT8)
     print(engine_variation_notes(result), result.repeated_builds)
     assert len(result.repeated_builds) == 3 and not result.unequal_outputs
-    figures = [built.worst_output_errors.sqnr_db for built in result.repeated_builds]
+    figures = [built.worst_errors.sqnr_db for built in result.repeated_builds]
     assert min(figures) == result.accuracy.worst_output[1].errors.sqnr_db and max(figures) - min(figures) < 1
     assert abs(sqnr_gap_of_engine_db(simulated, result.accuracy)) < 1
 

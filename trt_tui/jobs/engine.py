@@ -39,7 +39,7 @@ from trt_tui.core.engines.fallback_ladder import (
     join_lines,
 )
 from trt_tui.core.engines.group_implementations import find_group_implementations
-from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel, read_engine_report
+from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.engines.kernel_results import find_kernel_results
 from trt_tui.core.execution import translate_steps
 from trt_tui.core.exporters.onnx import export_typed_network
@@ -65,7 +65,6 @@ from trt_tui.core.measure.results import (
     EngineErrors,
     EngineResult,
     ProfileLatency,
-    RepeatedBuild,
     Run,
     RunKind,
     failed_build_result,
@@ -928,12 +927,15 @@ def judge_worst_engine(builder: EngineBuilder, config: PrecisionConfig) -> Steps
     Raises:
         TrtTuiError: The first build failed. If a later build fails, the error is logged and the build is ignored.
     """
-    worst_build, feeds = WorstBuild(builder, config), builder.workspace.find_judged_feeds(config)
-    for build_number in range(max(1, worst_build.build_count)):
-        worst_build.add((yield from _judge_one_build(builder, config, build_number, feeds)))
-        if not worst_build.can_run_engine:
+    feeds, builds = builder.workspace.find_judged_feeds(config), list[BuildOutput | TrtTuiError]()
+    for build_number in range(max(1, choose_build_plan(builder.workspace, config).builds_per_config)):
+        builds.append((yield from _judge_one_build(builder, config, build_number, feeds)))
+        worst = _find_worst_build(builds)
+        if worst is None or worst.result.accuracy is None:
             break
-    return worst_build.store()
+        builds = [build if isinstance(build, TrtTuiError) or build is worst else BuildOutput(build.result)
+                  for build in builds]
+    return _store_worst_build(builder, builds)
 
 
 def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_number: int,
@@ -959,66 +961,47 @@ def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_numb
         return error
 
 
-class WorstBuild:
-    """The worst of several builds of one config.
+def _find_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
+    """Returns the first of the worst builds; None if all failed."""
+    return max((build for build in builds if not isinstance(build, TrtTuiError)),
+               key=lambda build: engine_badness_key(build.result), default=None)
 
-    Args:
-        builder: The builder, whose cache gets the engine and the timing caches of the worst build.
+
+def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | TrtTuiError]) -> EngineResult:
+    """Stores the engine and the timing caches of the worst of several builds of a config in the builder's cache.
+
+    Returns its result, with the results of all builds if there are several. Raises the error of a failed first build;
+    that of a later build is logged.
     """
-
-    def __init__(self, builder: EngineBuilder, config: PrecisionConfig) -> None:
-        self.build_count = choose_build_plan(builder.workspace, config).builds_per_config
-        self._builder = builder
-        self._worst: BuildOutput | None = None
-        self._builds: list[RepeatedBuild] = []
-        self._added_count = 0
-        self._first_report: EngineReport | None = None
-
-    def add(self, build: BuildOutput | TrtTuiError) -> None:
-        """Adds the next build. Raises the error of a failed first build; that of a later build is logged."""
-        self._added_count += 1
-        if not isinstance(build, TrtTuiError):
-            self._first_report = self._first_report or build.result.engine_report
-            self._builds.append(_summarize_build(build.result, self._first_report))
-            if self._worst is None or engine_badness_key(build.result) > engine_badness_key(self._worst.result):
-                self._worst = build
-        elif self._worst is None:
-            raise build
-        else:
-            self._builder.reporter.send(ev.LogMessage(
-                self._builder.reporter.job,
-                f"build {self._added_count} of {self.build_count} failed: {build.title}", "warning"))
-
-    @property
-    def can_run_engine(self) -> bool:
-        return self._worst is not None and self._worst.result.accuracy is not None
-
-    def store(self) -> EngineResult:
-        """Stores the engine of the worst build. Returns its result, with a summary of each build if there are several.
-        """
-        assert self._worst is not None, "the first build failed"
-        cache = self._builder.cache
-        if cache is not None:
-            for key, data in self._worst.engines.items():
-                cache.write(key, data)
-            for name, data in self._worst.timing_caches.items():
-                cache.write_timing_cache(name, data)
-        if len(self._builds) < 2:
-            return self._worst.result
-        result = replace(self._worst.result, repeated_builds=tuple(self._builds))
-        caveat = build_spread_caveat(self._builds)
-        if caveat is None or result.accuracy is None:
-            return result
-        return replace(result, accuracy=replace(result.accuracy, caveats=(*result.accuracy.caveats, caveat)))
+    for number, build in enumerate(builds, 1):
+        if isinstance(build, TrtTuiError):
+            if number == 1:
+                raise build
+            builder.reporter.send(ev.LogMessage(
+                builder.reporter.job, f"build {number} of {len(builds)} failed: {build.title}", "warning"))
+    results = tuple(build.result for build in builds if not isinstance(build, TrtTuiError))
+    worst = _find_worst_build(builds)
+    assert worst is not None, "the first build did not fail"
+    if builder.cache is not None:
+        for key, data in worst.engines.items():
+            builder.cache.write(key, data)
+        for name, data in worst.timing_caches.items():
+            builder.cache.write_timing_cache(name, data)
+    if len(results) < 2:
+        return worst.result
+    result, caveat = replace(worst.result, repeated_builds=results), build_spread_caveat(results)
+    if caveat is None or result.accuracy is None:
+        return result
+    return replace(result, accuracy=replace(result.accuracy, caveats=(*result.accuracy.caveats, caveat)))
 
 
-def build_spread_caveat(builds: Sequence[RepeatedBuild]) -> Caveat | None:
+def build_spread_caveat(results: Sequence[EngineResult]) -> Caveat | None:
     """Returns the caveat that the builds of one config differ; None if fewer than two SQNRs are finite, or all are
     equal."""
     sqnr_values = [
-        build.worst_output_errors.sqnr_db
-        for build in builds
-        if build.worst_output_errors is not None and build.worst_output_errors.sqnr_db is not None
+        result.worst_errors.sqnr_db
+        for result in results
+        if result.worst_errors is not None and result.worst_errors.sqnr_db is not None
     ]
     if len(sqnr_values) < 2 or min(sqnr_values) == max(sqnr_values):
         return None
@@ -1039,17 +1022,6 @@ def engine_badness_key(engine_result: EngineResult) -> tuple[float, float, float
     energy = accuracy.judged_error if accuracy.judged_error is not None and not accuracy.nonfinite_count else math.inf
     return float(not engine_result.is_built_as_requested
                  ), energy, engine_result.latency_ms[0] if engine_result.latency_ms is not None else 0.0
-
-
-def _summarize_build(result: EngineResult, first_report: EngineReport | None) -> RepeatedBuild:
-    accuracy, report = result.accuracy, result.engine_report
-    return RepeatedBuild(accuracy.worst_errors if accuracy is not None else None,
-                         result.latency_ms[0] if result.latency_ms is not None else None, result.build_s,
-                         result.engine_bytes,
-                         {name: output.errors.sqnr_db for name, output in accuracy.outputs.items()}
-                         if accuracy is not None else {},
-                         find_first_different_kernel(first_report, report)
-                         if first_report is not None and report is not None else "")
 
 
 ConfigBuild = tuple[PrecisionConfig, int]
@@ -1114,10 +1086,8 @@ def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter
             if all((config, index) in results for index in range(builds)):
                 outputs = [results.pop((config, index)) for index in range(builds)]
                 if not isinstance(outputs[0], TrtTuiError):
-                    worst_build = WorstBuild(EngineBuilder(workspace, store.engines, reporter), config)
-                    for output in outputs:
-                        worst_build.add(output)
-                    store.save_engine_result(workspace, config, worst_build.store())
+                    store.save_engine_result(workspace, config, _store_worst_build(
+                        EngineBuilder(workspace, store.engines, reporter), outputs))
                 build_counts.pop(config)
         done = len(items) - (sum(build_counts.values()) - len(results))
         reporter.send_progress(f"building {len(items)} engines{executor.location_text}", done, len(items), start_time)

@@ -46,8 +46,8 @@ from trt_tui.core.measure.stages import (
     STABILITY,
     STAGES,
     InputDifference,
-    StabilityReport,
     StageResult,
+    Variation,
     batch_difference_text,
     compare_input_over_feeds,
     measure_output_spreads,
@@ -243,7 +243,7 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                                        for first, second in combinations(reports, 2))), "")
         spreads = measure_output_spreads(workspace.analysis, engine_runs, _find_common_feeds(
             workspace, *engine_runs)) if len(engine_runs) > 1 else ()
-        reporter.send(ev.ValueMeasured(reporter.job, STABILITY, None, StabilityReport(
+        reporter.send(ev.ValueMeasured(reporter.job, STABILITY, None, Variation(
             tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts))))
 
 

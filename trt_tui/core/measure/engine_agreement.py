@@ -1,5 +1,6 @@
 """The comparison of an engine with its simulation, the checks if the two differ, and the kernels of two configs."""
 
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,7 +25,6 @@ from trt_tui.core.measure.results import (
     EngineErrors,
     EngineResult,
     GroupErrors,
-    RepeatedBuild,
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
@@ -89,11 +89,11 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     outputs."""
     notes = []
     if engine_result.repeated_builds:
-        spread = _build_accuracy_texts([build.worst_output_errors for build in engine_result.repeated_builds])
-        times = [build.latency_ms for build in engine_result.repeated_builds if build.latency_ms is not None]
+        spread = _build_accuracy_texts([build.worst_errors for build in engine_result.repeated_builds])
+        times = [build.latency_ms[0] for build in engine_result.repeated_builds if build.latency_ms is not None]
         spread += [f"{milliseconds_text(min(times))} to {milliseconds_text(max(times))}"] if times else []
         notes.append(f"built {len(engine_result.repeated_builds)} times: {', '.join(spread)}; the worst is shown")
-        notes += _build_spread_notes(engine_result.repeated_builds)
+        notes += _build_spread_notes(engine_result)
     if engine_result.unequal_outputs:
         notes.append(
             "identical samples of one batch have different results at "
@@ -124,12 +124,13 @@ def _build_accuracy_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> li
     return texts
 
 
-def _build_spread_notes(builds: Sequence[RepeatedBuild]) -> list[str]:
+def _build_spread_notes(engine_result: EngineResult) -> list[str]:
     """Returns the spread of each output between builds if there are several, and the first kernel that differs."""
-    notes = []
-    names = dict.fromkeys(name for build in builds for name in build.output_sqnrs_db)
-    for name in names if len(names) > 1 else ():
-        values = [build.output_sqnrs_db[name] for build in builds if name in build.output_sqnrs_db]
+    notes, sqnrs_by_output = [], defaultdict(list)
+    for build in engine_result.repeated_builds:
+        for name, output in build.accuracy.outputs.items() if build.accuracy is not None else ():
+            sqnrs_by_output[name].append(output.errors.sqnr_db)
+    for name, values in sqnrs_by_output.items() if len(sqnrs_by_output) > 1 else ():
         sqnrs_db = [value for value in values if value is not None]
         texts = []
         if len(sqnrs_db) > 1 and min(sqnrs_db) < max(sqnrs_db):
@@ -137,7 +138,7 @@ def _build_spread_notes(builds: Sequence[RepeatedBuild]) -> list[str]:
         if 0 < len(sqnrs_db) < len(values):
             texts.append(f"a finite SQNR in {len(sqnrs_db)} of {len(values)} builds, the others are exact, NaN or Inf")
         notes += [f"{name}: {', '.join(texts)}"] if texts else []
-    different = next((build.different_kernel for build in builds if build.different_kernel), "")
+    different = next(filter(None, engine_result.different_kernels), "")
     return notes + ([f"first kernel that differs between builds: {different}"] if different else [])
 
 

@@ -15,7 +15,7 @@ from typing import Generic, TypeVar
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.engines.fallback_ladder import BuildAttempt, NoEngineError, join_lines
 from trt_tui.core.engines.group_implementations import GroupImplementation, Preview
-from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.inspector import EngineReport, find_first_different_kernel
 from trt_tui.core.measure.error_metrics import MIN_SAMPLES, AccuracyIntervals, ErrorMetric, ErrorMetrics
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -440,26 +440,6 @@ class ProfileLatency:
 
 
 @dataclass(frozen=True)
-class RepeatedBuild:
-    """The result of one of several builds of the same config.
-
-    Attributes:
-        worst_output_errors: The errors of its worst judged output.
-        latency_ms: Median latency.
-        output_sqnrs_db: The SQNR of each judged output in dB; None for an exact copy, NaN or Inf.
-        different_kernel: The first kernel that differs from the first build, with its layers; "" if all are equal or
-            the layers are unknown.
-    """
-
-    worst_output_errors: ErrorMetrics | None = None
-    latency_ms: float | None = None
-    build_s: float | None = None
-    engine_bytes: int | None = None
-    output_sqnrs_db: Mapping[str, float | None] = field(default_factory=dict)
-    different_kernel: str = ""
-
-
-@dataclass(frozen=True)
 class RunResult:
     """The result of a run; a subclass holds what else is known of runs of its kind.
 
@@ -515,7 +495,7 @@ class EngineResult(RunResult):
     simulated_accuracy: Accuracy | None = None
     failure_reason: str = ""
     engine_errors: EngineErrors | None = None
-    repeated_builds: tuple[RepeatedBuild, ...] = ()
+    repeated_builds: "tuple[EngineResult, ...]" = ()
     unequal_outputs: tuple[str, ...] = ()
     cuda_graph_ms: tuple[float, float, float] | None = None
     builder_warnings: tuple[str, ...] = ()
@@ -530,6 +510,19 @@ class EngineResult(RunResult):
     def builder_text(self) -> str:
         """The builder and the GPU as a text: ``TensorRT 8.6.1, H200``."""
         return builder_device_text(self.builder_name, self.device_name)
+
+    @property
+    def worst_errors(self) -> ErrorMetrics | None:
+        """The errors at the worst judged output; None if the engine was not executed."""
+        return self.accuracy.worst_errors if self.accuracy is not None else None
+
+    @property
+    def different_kernels(self) -> list[str]:
+        """The first kernel of each build that differs from the first build; "" if all are equal or unknown."""
+        reports = [build.engine_report for build in self.repeated_builds]
+        first = next(filter(None, reports), None)
+        return [find_first_different_kernel(first, report) if first is not None and report is not None else ""
+                for report in reports]
 
     @property
     def is_built_as_requested(self) -> bool:

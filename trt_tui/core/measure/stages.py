@@ -226,8 +226,8 @@ def _finite_or_none(value: float) -> float | None:
 
 
 @dataclass(frozen=True)
-class StabilityReport:
-    """The spread between several engines of one network.
+class Variation:
+    """The variation of the results of one network: the spread between several engines and between batch sizes.
 
     Attributes:
         different_kernel: The first kernel that differs between two engines; "" if none does, or layers are unknown.
@@ -350,7 +350,7 @@ def _shape_text(array: np.ndarray) -> str:
     return "x".join(map(str, array.shape)) or "of a single number"
 
 
-STABILITY = ResultKind[None, StabilityReport]("stability")
+STABILITY = ResultKind[None, Variation]("stability")
 """The spread between several engines."""
 
 

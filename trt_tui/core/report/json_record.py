@@ -23,7 +23,6 @@ from trt_tui.core.measure.results import (
     ExportedRun,
     OutputErrors,
     ProfileLatency,
-    RepeatedBuild,
     RunKind,
     RunResult,
 )
@@ -147,7 +146,14 @@ def engine_result_record(engine_result: EngineResult) -> dict[str, Any]:
                    **known_values({"region": implementation.in_fused_region or None,
                                    "ms": implementation.latency_ms})}
             for name, implementation in engine_result.implementations.items()} if report is not None else None,
-        "builds": list(map(_repeated_build_record, engine_result.repeated_builds)) or None,
+        "builds": [known_values({
+            "errors": error_metrics_record(build.worst_errors) if build.worst_errors is not None else None,
+            "latency_ms": build.latency_ms[0] if build.latency_ms is not None else None, "build_s": build.build_s,
+            "engine_bytes": build.engine_bytes,
+            "outputs_db": {name: output.errors.sqnr_db for name, output in build.accuracy.outputs.items()} or None
+            if build.accuracy is not None else None, "different_kernel": kernel or None
+        }) for build, kernel in zip(engine_result.repeated_builds, engine_result.different_kernels, strict=True)
+        ] or None,
         "rows_differ": list(engine_result.unequal_outputs) or None,
         "remarks": list(engine_result.builder_warnings) or None,
         **(_engine_errors_record(engine_result.engine_errors) if engine_result.engine_errors is not None else {}),
@@ -198,16 +204,6 @@ def _profile_record(profile_latency: ProfileLatency) -> dict[str, Any]:
                        for name, values in profile_latency.shapes.items()}, "samples": profile_latency.batch_samples,
             **{name: dict(zip(ends, values, strict=True)) for name, values in times.items() if values is not None},
             **{name: value for name, value in measured.items() if value is not None}}
-
-
-def _repeated_build_record(repeated_build: RepeatedBuild) -> dict[str, Any]:
-    errors = repeated_build.worst_output_errors
-    return known_values({
-        "errors": error_metrics_record(errors) if errors is not None else None,
-        "latency_ms": repeated_build.latency_ms, "build_s": repeated_build.build_s,
-        "engine_bytes": repeated_build.engine_bytes, "outputs_db": dict(repeated_build.output_sqnrs_db) or None,
-        "different_kernel": repeated_build.different_kernel or None
-    })
 
 
 def _engine_errors_record(engine_errors: EngineErrors) -> dict[str, Any]:
