@@ -52,7 +52,7 @@ class GoldenCase:
         listed: list[Command] = []
         if self.keys:
             listed = [("inspect", "model.onnx", "--nodes"),
-                      ("inspect", "model.onnx", "--precision", "int8", "--scheme", "--json", "scheme.json"),
+                      ("scheme", "model.onnx", "--precision", "int8", "--json", "scheme.json"),
                       ("preflight", "model.onnx", *self.options, "--json", "preflight.json"),
                       ("compare", "model.onnx", *self.options, "--json", "compare.json", "--markdown", "compare.md")]
         if self.tolerance:

@@ -83,7 +83,7 @@ def test_every_report_and_exit_code_agrees(run, mlp, tmp_path, sqnr, outcome, ow
     assert first["met"] is outcome.startswith("PASS") and first["results"]["simulated"]["outcome"] == outcome
     assert f"| {outcome} |" in (tmp_path / "two.md").read_text()
 
-    got, out, err = run(*command, "--config", config, "--calib-methods", "minmax")
+    got, out, err = run("methods", *command[1:], "--config", config, "--calib-methods", "minmax")
     assert got == code, err
     assert OUTCOME.search(next(line for line in out.splitlines() if line.startswith("minmax")))[0] == outcome
 

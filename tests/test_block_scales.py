@@ -224,12 +224,12 @@ def test_the_builder_lists_what_was_recorded(precision, opened):
 def test_gpus_before_blackwell_are_refused_before_the_builder_is(run, tmp_path):
     onnx.save(one_layer("Gemm"), tmp_path / "m.onnx")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((32, 96)).astype(np.float32))
-    nvfp4 = ("inspect", tmp_path / "m.onnx", "--preview", "--data", tmp_path / "x.npz", "--precision", "nvfp4")
+    nvfp4 = ("preview", tmp_path / "m.onnx", "--data", tmp_path / "x.npz", "--precision", "nvfp4")
     code, out, err = run(*nvfp4, "--compute-capability", "8.9")
     assert code == 2 and "compute capability 8.9 has no NVFP4" in err and "build for 10.0 or later" in err
     code, out, err = run(*nvfp4)
     assert code == 0 and "SM120" in out and "1 run as requested" in out, err
-    code, out, err = run("inspect", tmp_path / "m.onnx", "--preview", "--precision", "mxfp8")
+    code, out, err = run("preview", tmp_path / "m.onnx", "--precision", "mxfp8")
     assert code == 1 and "MXFP8 in the config, runs in FP16" in out, err
 
 

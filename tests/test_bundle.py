@@ -70,8 +70,8 @@ def advised(folder: Path) -> list[list[str]]:
     ("rtx", {"no_tf32.py", "layers.py"}, "polygraphy")])
 def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by):
     folder = tmp_path / "out"
-    code, out, err = run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8", "--format",
-                         "bundle", "--for", release, "-o", folder)
+    code, out, err = run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8",
+                         "--for", release, "-o", folder)
     assert code == 0, err
     there = {path.name for path in folder.iterdir()}
     assert there == ALWAYS | more
@@ -118,7 +118,7 @@ def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
 
 def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
     folder = tmp_path / "out"
-    assert run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle",
+    assert run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16",
                "--for", "11", "-o", folder)[0] == 0
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
     code, calls = called(folder / "verify.sh", "--trtexec")
@@ -136,8 +136,8 @@ def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
 def test_a_file_that_was_changed_is_found_before_anything_is_executed(run, mlp, called, tmp_path):
     """Also where the change is too small for the tolerance, or in a file that the check itself does not read."""
     folder = tmp_path / "out"
-    code, _, err = run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format",
-                       "bundle", "--for", "11", "-o", folder)
+    code, _, err = run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16",
+                       "--for", "11", "-o", folder)
     assert code == 0, err
     listed = [line.split("  ", 1)[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -169,9 +169,8 @@ def test_checksums_are_those_of_sha256sum_for_any_name(tmp_path):
 
 def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path, monkeypatch):
     folder = tmp_path / "out"
-    command = ("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle", "-o",
-               folder)
-    assert "none is named" in run(*command)[2]
+    command = ("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "-o", folder)
+    assert "Missing option '--for'" in run(*command)[2]
     export_bundle = Session.export_bundle
     with monkeypatch.context() as app:  # which asks whether the bundle contains samples
         app.setattr(Session, "export_bundle", lambda session, path, release, _, calibration: export_bundle(
@@ -181,7 +180,7 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     assert not there.keys() & {"inputs.json", "reference.json", "samples"}
     assert called(folder / "verify.sh")[0] == 2
     again, _ = advised(folder)
-    assert again[:2] == ["trt-tui", "export"]
+    assert again[:2] == ["trt-tui", "bundle"]
     monkeypatch.chdir(folder)
     words = [{"MODEL": mlp.model, "D": mlp.data}.get(word, word) for word in again[1:]]
     assert run(*words, "--batch", 4)[0] == 0
@@ -195,15 +194,15 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     code, _, err = run(*command, "--for", "10")
     assert code == 2 and "already exists" in err
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there
-    for more, said in ((("--precision", "int8", "--format", "bundle", "--for", "10"), "needs ranges"),
-                       (("--precision", "fp8", "--format", "bundle", "--for", "8.6", "--data", mlp.data), "no FP8"),
-                       ((*command[6:10], "--for", "8.6",
+    for more, said in ((("--precision", "int8", "--for", "10"), "needs ranges"),
+                       (("--precision", "fp8", "--for", "8.6", "--data", mlp.data), "no FP8"),
+                       ((*command[6:8], "--for", "8.6",
                          "--trtexec=--hardwareCompatibilityLevel=sameComputeCapability"),
                         "TensorRT 8.6 has no hardware compatibility same"),
-                       ((*command[6:10], "--for", "10", "--trtexec=--stripWeights"), "has its weights"),
-                       ((*command[6:10], "--for", "9.1"), "9.1 is another one"),
-                       ((*command[6:10], "--for", "ten"), "is not a TensorRT release")):
-        code, _, err = run("export", mlp.model, *more, "-o", tmp_path / "none")
+                       ((*command[6:8], "--for", "10", "--trtexec=--stripWeights"), "has its weights"),
+                       ((*command[6:8], "--for", "9.1"), "9.1 is another one"),
+                       ((*command[6:8], "--for", "ten"), "is not a TensorRT release")):
+        code, _, err = run("bundle", mlp.model, *more, "-o", tmp_path / "none")
         assert code == 2 and said in err and not (tmp_path / "none").exists(), err
     assert not list(tmp_path.glob(".*.tmp"))
 
@@ -224,8 +223,8 @@ def test_what_an_engine_may_be_off_by(reference, simulated, expected):
 def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, precision):
     options, folder = save_resnet(tmp_path), tmp_path / "piece"
     start, stop = "/relu/Relu_output_0", "/layer1/Add_output_0"
-    code, out, err = run("export", options.model, "--data", options.data, "--batch", 4, "--precision", precision,
-                         "--format", "subgraph", "--from", start, "--to", stop, "-o", folder)
+    code, out, err = run("subgraph", options.model, "--data", options.data, "--batch", 4, "--precision", precision,
+                         "--from", start, "--to", stop, "-o", folder)
     assert code == 0, err
     names = {"fp32.onnx", "typed.onnx", "inputs.json", "reference.json", "run.sh"}
     assert {Path(line).name for line in out.splitlines()} == {path.name for path in folder.iterdir()} == names
@@ -248,9 +247,9 @@ def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, p
 @pytest.mark.parametrize(("more", "said"), [
     (("--from", "/relu/Relu_output", "--to", "/layer1/Add_output_0"), "Did you mean /relu/Relu_output_0"),
     (("--from", "/layer1/relu1/Relu_output_0", "--to", "/layer1/Add_output_0"), "alone"),
-    (("--from", "image"), "none is named")])
+    (("--from", "image"), "Missing option '--to'")])
 def test_a_piece_that_is_none_is_refused(run, tmp_path, more, said):
     options = save_resnet(tmp_path)
-    code, _, err = run("export", options.model, "--data", options.data, "--precision", "fp16", "--format", "subgraph",
+    code, _, err = run("subgraph", options.model, "--data", options.data, "--precision", "fp16",
                        *more, "-o", tmp_path / "piece")
     assert code == 2 and said in err and "Traceback" not in err and not (tmp_path / "piece").exists(), err

@@ -147,8 +147,8 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert "engine" in markdown and "10.16.1" in markdown and "x 6x16 (5x16 to 8x16)" in markdown
     assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
     for release, carried in (("10", True), ("11", False)):
-        bundle = command("10.16.1", "export", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
-                         PROFILE, "--format", "bundle", "--for", release, "-o", tmp_path / release)
+        bundle = command("10.16.1", "bundle", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
+                         PROFILE, "--for", release, "-o", tmp_path / release)
         assert bundle.returncode == 0, bundle.stderr
         assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"
 

@@ -88,8 +88,8 @@ def test_a_full_disk_loses_nothing_that_was_there(run, mlp, tmp_path, words):
 
 
 @pytest.mark.parametrize(("words", "kib", "fails_at"), [
-    ("export --format bundle --for 10 --precision int8 -o", 28, "out.onnx/"),
-    ("export --format subgraph --from x --to y --precision int8 -o", 8, "out.onnx/"),
+    ("bundle --for 10 --precision int8 -o", 28, "out.onnx/"),
+    ("subgraph --from x --to y --precision int8 -o", 8, "out.onnx/"),
     ("compare --layers none --save-outputs", 4, "out.onnx"),
 ])
 def test_a_disk_that_fills_up_amid_a_folder_or_the_outputs_leaves_none_of_it(run, mlp, tmp_path, words, kib, fails_at):

@@ -147,13 +147,12 @@ def mlp_with_ends(folder, given: str, made: str) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize(("given", "made", "arguments"), [
-    ("x", OPTION, ("--format", "bundle", "--for", "10")), ("x", OPTION, ("--format", "bundle", "--for", "rtx")),
-    (OPTION, "y", ("--format", "bundle", "--for", "8.6")), (OPTION, "y", ("--format", "polygraphy",)),
-    ("x", OPTION, ("--format", "subgraph", "--from", "x", f"--to={OPTION}"))])
+    ("x", OPTION, ("bundle", "--for", "10")), ("x", OPTION, ("bundle", "--for", "rtx")),
+    (OPTION, "y", ("bundle", "--for", "8.6")), (OPTION, "y", ("export", "--format", "polygraphy",)),
+    ("x", OPTION, ("subgraph", "--from", "x", f"--to={OPTION}"))])
 def test_a_name_that_polygraphy_reads_as_an_option_is_refused(run, tmp_path, given, made, arguments):
     model, data = mlp_with_ends(tmp_path, given, made)
-    code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "fp16", *arguments, "-o",
-                       tmp_path / "out")
+    code, _, err = run(*arguments, model, "--data", data, "--batch", 4, "--precision", "fp16", "-o", tmp_path / "out")
     assert code == 2 and f"Polygraphy cannot receive the name of tensor {OPTION}" in err and "Traceback" not in err, err
     assert {path.name for path in tmp_path.iterdir()} <= {"net.onnx", "data.npz", "state", "config", "cache"}
 
@@ -163,8 +162,8 @@ def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(run, call
                                                                        monkeypatch, name):
     model, data = mlp_with_ends(tmp_path, "x", name)
     folder = tmp_path / "out"
-    code, _, err = run("export", model, "--data", data, "--batch", 4, "--precision", "fp16", "--format", "bundle",
-                       "--for", "10", "-o", folder)
+    code, _, err = run("bundle", model, "--data", data, "--batch", 4, "--precision", "fp16", "--for", "10", "-o",
+                       folder)
     assert code == 0, err
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
     assert judged(folder, argv, monkeypatch) == 0

@@ -271,18 +271,18 @@ def test_inspect_writes_the_defects_as_json(run, tmp_path):
     assert first["sources"] == ["https://github.com/NVIDIA/TensorRT/issues/3777"]
     assert {entry["affects_target"] for entry in record["defects"][1:]} == {"unknown"}
     assert mismatches({"defects": [{**first, "sources": []}]}, "known-defects-v1"), "a defect has a source"
-    _, out, _ = run("inspect", model, "--precision", "fp16", "--scheme", "--json")
+    _, out, _ = run("scheme", model, "--precision", "fp16", "--json")
     record = json.loads(out)["known_defects"]
     assert mismatches(record, "known-defects-v1") == [] and "release" not in record
     onnx.save(PLAIN, model)
-    _, out, _ = run("inspect", model, "--precision", "fp32", "--scheme", "--json")
+    _, out, _ = run("scheme", model, "--precision", "fp32", "--json")
     assert "known_defects" not in json.loads(out)
 
 
 @pytest.mark.parametrize(("more", "said"), [
     (("--for", "10.x"), "10.x is not a TensorRT release"), (("--for", ""), "is not a TensorRT release"),
     (("--json",), "--json has no effect here"), (("--precision", "fp16"), "--precision has no effect here"),
-    (("--for", "10.14", "--markdown"), "--markdown has no effect here")])
+    (("--for", "10.14", "--markdown"), "No such option")])
 def test_inspect_refuses_what_it_does_not_read(run, tmp_path, more, said):
     model, _ = write(tmp_path, normalised("Relu"))
     code, _, err = run("inspect", model, *more)
@@ -307,7 +307,7 @@ def test_an_export_warns_of_the_defects_of_its_release(run, tmp_path):
     ("10.0.0", "Warning: /scores/MatMul"), ("10", "Note: Known defects"), ("10.0.1", ""), ("10.13", "")])
 def test_a_defect_of_one_patch_release_never_forbids(run, tmp_path, release, expected):
     model, data = write(tmp_path, attention())
-    code, _, err = run("export", model, "--precision", "fp16", "-o", tmp_path / "out", "--format", "bundle", "--for",
+    code, _, err = run("bundle", model, "--precision", "fp16", "-o", tmp_path / "out", "--for",
                        release, "--data", data)
     assert code == 0 and (tmp_path / "out").exists(), err
     assert ("#3777" in err) is bool(expected) and expected in err

@@ -13,7 +13,7 @@ from tests.test_engine_cli import elsewhere
 @pytest.mark.parametrize("release", ["8.6.1", "rtx"])
 def test_the_script_of_a_bundle_writes_what_inspect_reads(run, command, mlp, tmp_path, release):
     folder, engine = tmp_path / "bundle", tmp_path / "model.engine"
-    code, _, err = run("export", mlp.model, "--data", mlp.data, "--precision", "fp16", "--format", "bundle", "--for",
+    code, _, err = run("bundle", mlp.model, "--data", mlp.data, "--precision", "fp16", "--for",
                        release.removesuffix(".1"), "-o", folder)
     assert code == 0, err
     name = "rtx-1.7.1" if release == "rtx" else release

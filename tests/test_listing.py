@@ -284,7 +284,7 @@ def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
                                           (FP16, QK, 0, {QK: ["splits MHA"]})):
         chosen = PrecisionConfig.from_precision(start).with_group_precision([network.get_group(group)], FP32)
         config.write_text(config_text(network, chosen, None))
-        code, text, _ = run("inspect", model, "--config", config, "--preview", "--scheme", "--json", "--markdown", out)
+        code, text, _ = run("preview", model, "--config", config, "--scheme", "--json", "--markdown", out)
         record = json.loads(text)
         assert code == expected and record["not_as_asked"] == [PV] * expected
         assert {name: one["marks"] for name, one in record["groups"].items() if "marks" in one} == marks
@@ -296,10 +296,10 @@ def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
 def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
     model = tmp_path / "model.onnx"
     onnx.save(networks.attention_block(), model)
-    code, text, _ = run("inspect", model, "--scheme")
+    code, text, _ = run("scheme", model)
     assert code == 0 and "100% of 0.5898 million MACs asked in INT8" in text
     assert "not INT8: 1 group (/Softmax): " in text and "not INT8: 1 group (/norm/LayerNormalization): " in text
-    code, _, said = run("inspect", model, "--scheme", "--compute-capability", "8.9")
+    code, _, said = run("scheme", model, "--compute-capability", "8.9")
     assert code == 2 and "--compute-capability has no effect here" in said
 
 
@@ -330,11 +330,11 @@ def test_the_scheme_of_a_partly_quantized_file_lists_the_rest_with_its_share(run
     b.node("MatMul", [b.node("Relu", [first], "/act"), b.kernel("w2", (48, 16), 48)], "/second", output="y")
     model = tmp_path / "partly.onnx"
     onnx.save(b.model([networks.floats("x", 4, 16)], [networks.floats("y", 4, 16)]), model)
-    code, text, err = run("inspect", model, "--scheme")
+    code, text, err = run("scheme", model)
     assert code == 0, err
     assert "50% of 0.006144 million MACs in the file in INT8" in text, text
     assert "not INT8: 1 group (/second/MatMul), 50% of the MACs: FP32 in the file" in text
-    code, _, _ = run("inspect", model, "--scheme", "--json", tmp_path / "s.json", "--markdown", tmp_path / "s.md")
+    code, _, _ = run("scheme", model, "--json", tmp_path / "s.json", "--markdown", tmp_path / "s.md")
     scheme = json.loads((tmp_path / "s.json").read_text())["scheme"]
     assert scheme["macs"] == {"all": 6144, "asked": 3072} and scheme["skipped"][0]["macs"] == 3072
     assert "50% of the MACs: FP32 in the file" in (tmp_path / "s.md").read_text()

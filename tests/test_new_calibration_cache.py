@@ -190,7 +190,7 @@ def test_where_nothing_is_quantized_no_cache_is_written_and_that_is_said(run, ml
 
 
 def test_several_methods_have_no_one_cache(run, mlp):
-    code, _, said = run("compare", mlp.model, "--data", mlp.data, "--calib-methods", "all", "--calib-cache", "n.cache")
+    code, _, said = run("methods", mlp.model, "--data", mlp.data, "--calib-cache", "n.cache")
     assert code == 2 and "one method" in said and not Path("n.cache").exists(), said
 
 

@@ -144,8 +144,8 @@ def test_exports_hold_full_batches(run, pair):
     folder, save = pair
     data = save(6)
     for release in ("11", "8.6"):
-        code, _, err = run("export", folder / "fixed.onnx", "--data", data, "--calib-data", data, "--precision", "int8",
-                           "--format", "bundle", "--for", release, "-o", folder / release)
+        code, _, err = run("bundle", folder / "fixed.onnx", "--data", data, "--calib-data", data, "--precision", "int8",
+                           "--for", release, "-o", folder / release)
         assert code == 0, err
     sizes = {path.stat().st_size for path in (folder / "11" / "samples").glob("*.in0.bin")}
     assert sizes == {4 * 3 * 32 * 32 * 4}

@@ -93,7 +93,7 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     (weights,) = exported.data_files
     worker, before = DrivenWorker(tmp_path), weights.read_bytes()
     failed = worker.answer(
-        rq.OpenNetwork(Options(str(exported.path)), written_paths=(str(weights), ), network_only=True))[-1]
+        rq.OpenNetwork(Options(str(exported.path), written_paths=(str(weights), )), network_only=True))[-1]
     assert isinstance(failed, ev.JobFailed) and failed.title == f"{weights} is an input file"
     worker.answer(rq.OpenNetwork(Options(str(exported.path)), network_only=True))
     for path in (weights, exported.path):
@@ -103,18 +103,19 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
 
 def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monkeypatch, capsys):
     from trt_tui.cli.main import main
-    from trt_tui.cli.output_files import check_output_paths
+    from trt_tui.cli.output_files import check_command_files
 
     monkeypatch.chdir(tmp_path)
     for name in ("net.onnx", "c.json"):
         Path(name).write_bytes(b"read")
-    check_output_paths("net.onnx", {}, "c.json", "c.json", "report.md", config_output="c.json")
-    for paths, config_to in ((("new.json", "c.json"), "new.json"), (("c.json",), None)):
+    read = {"model": "net.onnx", "config_path": "c.json"}
+    check_command_files("search", {**read, "output": "c.json", "markdown_path": "report.md"})
+    for command, others in (("search", {"output": "new.json", "markdown_path": "c.json"}),
+                            ("build", {"output": "c.json"}),
+                            ("compare", {"engine_files": ("c.json",), "json_path": "c.json"}),
+                            ("search", {"output": "new.json", "production": BuilderOptions(timing_cache="c.json")})):
         with pytest.raises(InputError, match="c.json is an input file"):
-            check_output_paths("net.onnx", {}, "c.json", *paths, config_output=config_to)
-    with pytest.raises(InputError, match="c.json is an input file"):
-        check_output_paths("net.onnx", {"production": BuilderOptions(timing_cache="c.json")}, "c.json", "new.json",
-                           config_output="new.json")
+            check_command_files(command, read | others)
     with pytest.raises(SystemExit):
         main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
     assert "goes to a file" in capsys.readouterr().err

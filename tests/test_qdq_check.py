@@ -1,4 +1,4 @@
-"""The check of a file's Q/DQ nodes: ``inspect --lint``, trt_tui.core.network.qdq_check and the repairs."""
+"""The check of a file's Q/DQ nodes: ``lint``, trt_tui.core.network.qdq_check and the repairs."""
 
 import json
 import os
@@ -217,7 +217,7 @@ def test_findings_in_files_of_modelopt_and_pytorch(name, expected):
 
 def test_the_command_prints_findings_and_exits_with_1(run, tmp_path):
     onnx.save(qdq.residual(extra=("add",)), tmp_path / "q.onnx")
-    code, out, err = run("inspect", tmp_path / "q.onnx", "--lint", "--json", tmp_path / "lint.json")
+    code, out, err = run("lint", tmp_path / "q.onnx", "--json", tmp_path / "lint.json")
     assert code == 1 and "lint.json" in err
     assert out.splitlines()[:4] == [
         "q.onnx: 1 finding in its Q/DQ nodes", "",
@@ -234,10 +234,10 @@ def test_the_command_prints_findings_and_exits_with_1(run, tmp_path):
 
 def test_the_command_says_of_files_without_findings_and_without_qdq(run, tmp_path, mlp):
     onnx.save(qdq.residual(), tmp_path / "q.onnx")
-    assert run("inspect", tmp_path / "q.onnx", "--lint")[:2] == (0, "q.onnx: 0 findings in its Q/DQ nodes\n")
-    code, out, _ = run("inspect", mlp.model, "--lint")
+    assert run("lint", tmp_path / "q.onnx")[:2] == (0, "q.onnx: 0 findings in its Q/DQ nodes\n")
+    code, out, _ = run("lint", mlp.model)
     assert (code, out) == (0, f"{Path(mlp.model).name} has no Q/DQ nodes to check\n")
-    code, out, _ = run("inspect", mlp.model, "--lint", "--json")
+    code, out, _ = run("lint", mlp.model, "--json")
     assert code == 0 and json.loads(out)["has_qdq"] is False and not mismatches(json.loads(out), "lint-v1")
 
 
@@ -246,10 +246,10 @@ def test_hidden_characters_of_a_file_do_not_reach_the_terminal(run, tmp_path):
     for node in model.graph.node:
         node.name = node.name.replace("/in/q", "\x1b[31m\u202eq")
     onnx.save(model, tmp_path / "q.onnx")
-    code, out, err = run("inspect", tmp_path / "q.onnx", "--lint")
+    code, out, err = run("lint", tmp_path / "q.onnx")
     assert code == 1 and r"  \x1b[31m\u202eq: INT8 with zero point 3" in out
     assert "\x1b" not in out + err and "\u202e" not in out + err
-    code, out, _ = run("inspect", tmp_path / "q.onnx", "--lint", "--json")
+    code, out, _ = run("lint", tmp_path / "q.onnx", "--json")
     assert code == 1 and json.loads(out)["findings"][0]["node"] == "\x1b[31m\u202eq" and out.isascii()
 
 
@@ -263,7 +263,7 @@ def test_a_scale_of_zero_or_nan_is_refused_at_opening(run, tmp_path, form, tenso
     values.reshape(-1)[-1:] = scale
     stored.CopyFrom(numpy_helper.from_array(values, tensor))
     onnx.save(model, tmp_path / "q.onnx")
-    code, out, err = run("inspect", tmp_path / "q.onnx", "--lint")
+    code, out, err = run("lint", tmp_path / "q.onnx")
     assert code == (2 if is_refused else 0), err
     if is_refused:
         assert not out and "cannot be computed" in err and f" is {scale:g}, and a scale must be above 0" in err
@@ -354,7 +354,7 @@ def test_the_command_reads_layer_information_and_profiles(run, tmp_path):
     graph.write_text(json.dumps({"Layers": entries}))
     profile.write_text(json.dumps([{"count": 10}, *(
         {"name": entry["Name"], "averageMs": 0.01 * (index + 1)} for index, entry in enumerate(entries))]))
-    words = ("inspect", tmp_path / "q.onnx", "--lint")
+    words = ("lint", tmp_path / "q.onnx")
     assert run(*words)[0] == 0, "the file alone has no finding"
     line = ("  /next/q: /mid/AveragePool (AveragePool) is in floats between /one/Conv and /two/Conv; the engine "
             "converts in __myl_MulMinMaxRounCast_myl0_4")

@@ -175,7 +175,7 @@ def test_a_pattern_takes_a_method_for_each_of_its_tensors(run, mlp, tmp_path):
 
 def test_methods_beside_each_other(run, mlp, tmp_path):
     out = tmp_path / "m.json"
-    code, shown, told = run("compare", mlp.model, "--data", mlp.data, "--calib-methods", "all", "--json", out,
+    code, shown, told = run("methods", mlp.model, "--data", mlp.data, "--json", out,
                             "--markdown", tmp_path / "m.md")
     rows = json.loads(out.read_text())["calibration_methods"]
     page = (tmp_path / "m.md").read_text()
@@ -184,7 +184,7 @@ def test_methods_beside_each_other(run, mlp, tmp_path):
     best = max(rows, key=lambda row: row["sqnr_db"])["method"]
     assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told
     assert all(row["method"] in shown for row in rows) and all(row["samples"] for row in rows)
-    code, _, told = run("compare", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
+    code, _, told = run("methods", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
     assert code == 2 and "best is not a calibration method" in told
 
 
@@ -194,8 +194,8 @@ def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
     np.savez(tmp_path / "labelled.npz", x=samples, label=np.zeros(len(samples)))
     (tmp_path / "metric.py").write_text("def size(outputs, labels):\n    return float((outputs['y'] ** 2).mean())")
     out = tmp_path / "m.json"
-    arguments = ("compare", mlp.model, "--data", tmp_path / "labelled.npz", "--metric", tmp_path / "metric.py:size",
-                 "--calib-methods", "all", "--json", out)
+    arguments = ("methods", mlp.model, "--data", tmp_path / "labelled.npz", "--metric", tmp_path / "metric.py:size",
+                 "--json", out)
     for target in ("metric>=base-50%", "size>=base-50%"):
         code, shown, told = run(*arguments, "--target", target)
         record = json.loads(out.read_text())

@@ -298,7 +298,7 @@ def test_a_network_is_held_against_another(tmp_path, run):
 
 
 @pytest.mark.parametrize("command", [("search", "--tolerance", "sqnr>=20", "-o", "found.json"),
-                                     ("compare", "--calib-methods", "minmax,mse", "--target", "sqnr>=20"),
+                                     ("methods", "--calib-methods", "minmax,mse", "--target", "sqnr>=20"),
                                      ("compare", "--target", "sqnr>=20", "--no-preview")])
 def test_fp32_that_misses_the_target_comes_first(command, tmp_path, run, monkeypatch):
     """No layer, precision or calibration method is advised: none of them can correct another network."""

@@ -181,7 +181,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
     (["--tolerance", "sqnr>=40", "--max-latency", "2"], "needs a latency"),
     (["--check", "no-such-program"], "the check command does not start"),
-    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "needs one start"),
+    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "--precision has no effect"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,nf4"], "nf4 is not a precision"),
     (["--tolerance", "sqnr>=40", "--rungs", "fp32,int8"], "two or more precisions"),
     (["--tolerance", "sqnr>=40", "--rungs", "int4,fp8"], "ends in FP8"),

@@ -494,7 +494,7 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     """The folder's own scripts with Polygraphy; then the outputs of its engine as those of production."""
     driven.isolate(monkeypatch, tmp_path, folder)
     made, tools = tmp_path / "made", tmp_path / "tools"
-    command("export", *BUNDLED, "--precision", "int8", "--batch", 8, "--format", "bundle", "--for", "8.6", "-o", made)
+    command("bundle", *BUNDLED, "--precision", "int8", "--batch", 8, "--for", "8.6", "-o", made)
     tools.mkdir()
     (tools / "polygraphy").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{POLYGRAPHY}" "$@"\n')
     (tools / "polygraphy").chmod(0o755)
@@ -552,7 +552,7 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
     from polygraphy.comparator import RunResults
 
     model = str(demo.network_path())
-    command("export", *BUNDLED, "--precision", "fp16", "--batch", 1, "--format", "bundle", "--for", "8.6", "-o",
+    command("bundle", *BUNDLED, "--precision", "fp16", "--batch", 1, "--for", "8.6", "-o",
             tmp_path / "made")
     subprocess.run([sys.executable, "-c", POLYGRAPHY, "run", model, "--onnxrt", "--onnx-outputs", "*",
                     "--load-inputs", "made/inputs.json", "--save-outputs", "a.json"], cwd=tmp_path, check=True)

@@ -117,7 +117,7 @@ def test_operators_on_quantized_values_are_refused(make_model, operators, run, t
     feeds = {value.name: np.ones((8, *(size.dim_value for size in value.type.tensor_type.shape.dim[1:])), np.float32)
              for value in model.graph.input[:1]}
     np.savez(data := tmp_path / "data.npz", **feeds)
-    for command in (("inspect", path), ("inspect", path, "--lint"), ("preflight", path, "--data", data),
+    for command in (("inspect", path), ("lint", path), ("preflight", path, "--data", data),
                     ("compare", path, "--data", data),
                     ("search", path, "--data", data, "--tolerance", "sqnr>=9", "-o", tmp_path / "out.json"),
                     ("export", path, "--precision", "int8", "--format", "onnx", "-o", tmp_path / "out.onnx")):

@@ -616,7 +616,7 @@ def test_commands_name_the_layers_and_a_search_reports_what_it_took_out(run, tmp
     np.savez(data, image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
     said = {UP: "INT8 in the config, runs in FP16: its Q/DQ add rounding, but no kernel",
             CELU: "INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion"}
-    code, text, _ = run("inspect", model, "--data", data, "--preview")
+    code, text, _ = run("preview", model, "--data", data)
     assert code == 1 and all(f"{group}: {one}" in text for group, one in said.items())
     code, text, _ = run("compare", model, "--data", data, "--layers", "none", "--markdown", report)
     assert code == 0 and all(f"  {group}: {one}" in text for group, one in said.items())
@@ -632,7 +632,7 @@ def test_commands_name_the_layers_and_a_search_reports_what_it_took_out(run, tmp
     assert removed["simulated_sqnr_db"][0] < 29 <= removed["simulated_sqnr_db"][1]
     assert {tuple(move["layers"])[0]: (move["precision"], move["reason"]) for move in record["moves"]
             if move["kind"] == "precision"} == {UP: ("fp16", "preview"), CELU: ("fp32", "preview")}
-    code, text, _ = run("inspect", model, "--config", out, "--data", data, "--preview", "--json")
+    code, text, _ = run("preview", model, "--config", out, "--data", data, "--json")
     assert code == 0 and "unused_qdq" not in json.loads(text)
     code, text, _ = run("search", model, "--data", data, "--tolerance", "sqnr>=29", "--no-preview", "-o", out)
     assert code == 0 and "Q/DQ" not in text

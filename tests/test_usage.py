@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 from tests.driven import save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
-from trt_tui.cli.removed_options import REMOVED_OPTIONS
+from trt_tui.cli.removed_options import REMOVED_OPTIONS, replace_old_spelling
 from trt_tui.core.calibration.cache import read_calibration_cache, write_calibration_cache
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.moves.keep_rules import KEEP_RULES
@@ -39,8 +39,7 @@ def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, 
     ("compare m.onnx --config c.json --other bf16", "--other"),
     ("compare m.onnx --data d.npz --seed 3", "--seed"),
     ("compare m.onnx --weak", "--weak"),
-    ("compare m.onnx --calib-methods all --layers errors", "--layers"),
-    ("compare m.onnx --calib-methods all --engines", "--engines"),
+    ("compare m.onnx --config a.json --config b.json --layers errors", "--layers"),
     ("compare m.onnx --config a.json --config b.json --save-outputs o.json", "--save-outputs"),
     ("compare m.onnx --config a.json --config b.json --stage fp16", "--stage"),
     ("compare m.onnx --trtexec=--refit --judge-at min", "--judge-at and --trtexec"),
@@ -58,11 +57,8 @@ def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, 
     ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
     ("inspect m.onnx --backend tensorrt", "--backend"),
     ("inspect m.onnx --nodes --engine e", "--nodes"),
-    ("inspect m.onnx --lint --nodes", "--nodes"),
-    ("inspect m.onnx --lint --scheme", "--lint"),
-    ("inspect m.onnx --lint --preview", "--lint"), ("inspect m.onnx --lint --backend tensorrt", "--backend"),
-    ("inspect m.onnx --lint --precision int8", "--precision"), ("inspect m.onnx --lint --markdown", "--markdown"),
-    ("inspect m.onnx --lint --for 10.14", "--for"),
+    ("lint m.onnx --backend tensorrt", "--backend"), ("inspect m.onnx --precision int8", "--precision"),
+    ("preview m.onnx --config c.json --precision int8", "--precision"),
     ("inspect m.onnx --json", "--json"),
 ])
 def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):
@@ -72,10 +68,19 @@ def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(ru
     assert f"Error: {option} {verb} no effect here\n  Why: " in err and "  Next: " in err
 
 
-@pytest.mark.parametrize("option", ["--calib-methods all", "--config a.json --config b.json"])
-def test_no_layers_may_be_requested_where_none_are_measured(run, unread_model, option):
-    _, _, err = run("compare", "m.onnx", *option.split(), "--layers", "none")
+def test_no_layers_may_be_requested_where_none_are_measured(run, unread_model):
+    _, _, err = run("compare", "m.onnx", *"--config a.json --config b.json --layers none".split())
     assert "Error: " in err and "no effect" not in err  # the network itself is refused
+
+
+@pytest.mark.parametrize(("old", "new"), [
+    ("inspect m.onnx --lint --json", "lint m.onnx --json"), ("inspect --preview m --scheme", "preview m --scheme"),
+    ("inspect m.onnx --scheme", "scheme m.onnx"), ("export m --format bundle -o b", "bundle m -o b"),
+    ("export --format=subgraph m --from=a", "subgraph m --from=a"), ("compare d.npz", "dumps d.npz"),
+    ("compare m --calib-methods=all", "methods m --calib-methods all")])
+def test_the_spelling_of_an_earlier_release_names_the_command(capsys, old, new):
+    assert replace_old_spelling(old.split()) == new.split() == replace_old_spelling(new.split())
+    assert f"`trt-tui {new.split()[0]}` from 0.3 on" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("command", [

@@ -163,7 +163,7 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     assert name != "convolutional" or {move["kind"] for move in moves} == {"precision"}
 
     # 5. the bundle is as the search said, by a program of its own
-    code, listed, err = run("export", "model.onnx", "--config", "precision.json", *data, "--format", "bundle", "--for",
+    code, listed, err = run("bundle", "model.onnx", "--config", "precision.json", *data, "--for",
                             case.release, "-o", "bundle")
     assert code == 0 and "bundle/SHA256SUMS" in listed.splitlines(), err
     plain = execute(model, inputs, case.batch)

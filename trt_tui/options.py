@@ -19,6 +19,7 @@ class Options:
         new_calib_cache: The calibration cache that is written after calibration; None to write none. The file of
             ``--calib-cache`` is this one if it does not exist.
         verbose: True to show the raw messages of TensorRT and CUDA.
+        written_paths: The files that a command will write. A network whose weights are in one of them is refused.
     """
 
     model: str
@@ -61,6 +62,7 @@ class Options:
     threads: int | None = None
     verbose: bool = False
     tensorrt_release: str | None = None
+    written_paths: tuple[str, ...] = ()
 
     @property
     def has_data(self) -> bool:

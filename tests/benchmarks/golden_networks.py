@@ -24,7 +24,7 @@ from trt_tui.module_path import python_command
 SAMPLES = ("--samples", "8")
 COMMANDS: tuple[tuple[str, ...], ...] = (
     ("inspect", "model.onnx", "--nodes"),
-    ("inspect", "model.onnx", "--precision", "int8", "--scheme", "--json", "scheme.json"),
+    ("scheme", "model.onnx", "--precision", "int8", "--json", "scheme.json"),
     ("compare", "model.onnx", *SAMPLES, "--json", "compare.json", "--markdown", "compare.md"),
     ("search", "model.onnx", *SAMPLES, "--tolerance", "sqnr>=30", "-o", "found.json", "--markdown", "search.md"),
     ("export", "model.onnx", "--config", "found.json", "--format", "trtexec", "-o", "trtexec.sh"),

@@ -24,7 +24,7 @@ LOSS = "compare {net} {data} {reference} --no-preview"
 LOSS_IN_FP16 = f"{LOSS} --runs fp16"
 SEARCH = "search {net} {data} {reference} --no-hold-out --max-builds 0 -o {out}"
 SEARCH_IN_FP16 = f"{SEARCH} --precision fp16 --tolerance sqnr>=45"
-LINT = "inspect {net} --lint"
+LINT = "lint {net}"
 EXPORT_IN_FP16 = "build {net} --precision fp16 -o {typed}"
 
 Step = tuple[str, Sequence[str]]

@@ -27,8 +27,6 @@ from trt_tui.cli.options import (
     option_under_heading,
     release_option,
 )
-from trt_tui.cli.output_files import check_input_files
-from trt_tui.cli.usage import refuse_ineffective_options
 from trt_tui.errors import InputError
 from trt_tui.formatting import escape_hidden_characters, take_first_cells
 
@@ -57,12 +55,10 @@ _UNSUPPORTED_TERMINALS = ("dumb", "unknown")
 @_new_option
 @_session_option
 @_no_mouse_option
-def open_(model: str, whatif_samples: int, new: bool, session: str, no_mouse: bool, config_path: str | None,
-          force: bool, target: str | None, **arguments: Any) -> None:
+def open_(new: bool, session: str, no_mouse: bool, config_path: str | None, force: bool, target: str | None,
+          **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
-    refuse_ineffective_options()
-    check_input_files(arguments)
-    _run_app(collect_options(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse, session)
+    _run_app(collect_options(arguments), config_path, target, force, new, not no_mouse, session)
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)

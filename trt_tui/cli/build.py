@@ -24,9 +24,8 @@ from trt_tui.cli.options import (
     precision_option,
     require_config_or_precision,
 )
-from trt_tui.cli.output_files import check_output_paths
 from trt_tui.cli.streams import print_messages
-from trt_tui.cli.usage import refuse_ineffective_options, warn_of_unread_data_options
+from trt_tui.cli.usage import warn_of_unread_data_options
 from trt_tui.errors import ExitCode, InputError
 
 
@@ -39,8 +38,7 @@ from trt_tui.errors import ExitCode, InputError
     "each of its known defects. Without, and for an engine: the release that is installed here.")
 @file_path_option(FREQUENT, "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT. typed.onnx: the typed network. precision.json: the config.")
-def build(model: str, config_path: str | None, force: bool, precision: str | None, output: str,
-          **arguments: Any) -> None:
+def build(config_path: str | None, force: bool, precision: str | None, output: str, **arguments: Any) -> None:
     """Build an engine of a config, or write its typed network or the config itself.
 
     A warning names each known accuracy defect of the TensorRT release that the config has.
@@ -50,17 +48,14 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     from trt_tui.cli.headless_session import open_config_writer
     from trt_tui.jobs.events import EngineWritten
 
-    refuse_ineffective_options()
     require_config_or_precision("build", config_path, precision)
     suffix = Path(output).suffix.lower()
     if suffix not in (*_EXPORT_FORMATS, *_ENGINE_SUFFIXES):
         raise InputError(f"{output} is not an engine, a network or a config", f"its suffix is {suffix or 'missing'}",
                          f"Name it typed.onnx, precision.json, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
     builds_engine = suffix in _ENGINE_SUFFIXES
-    written_paths = check_output_paths(model, arguments, config_path, output)
-    options = collect_options(model, 0, arguments)
-    with open_config_writer(options, config_path, precision, force, written_paths=written_paths,
-                      builds_engine=builds_engine) as writer:
+    with open_config_writer(collect_options(arguments), config_path, precision, force,
+                            builds_engine=builds_engine) as writer:
         written = writer.build_engine(output) if builds_engine else writer.export_config(
             _EXPORT_FORMATS[suffix], output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)

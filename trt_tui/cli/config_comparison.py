@@ -1,12 +1,13 @@
 """The comparison of several configs: `compare --config A --config B`."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from trt_tui.cli.headless_session import open_comparison_session
-from trt_tui.cli.output_files import json_text, write_text_outputs
-from trt_tui.cli.streams import print_messages, print_table
+from trt_tui.cli.output_files import write_report
+from trt_tui.cli.streams import print_messages
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
 from trt_tui.core.measure.engine_agreement import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults, RunKind
@@ -14,7 +15,7 @@ from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
 from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.report.document import Section, Table, report_markdown, report_text
+from trt_tui.core.report.document import Section, Table
 from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.errors import ExitCode, InputError
@@ -80,8 +81,7 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
 
 
 def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,
-                    build_engines: bool, json_path: str | None, markdown_path: str | None,
-                    written_paths: Iterable[str]) -> ExitCode:
+                    build_engines: bool, json_path: str | None, markdown_path: str | None) -> ExitCode:
     """Measures each config on the same samples, and writes a table of results and of the layers in which the configs
     differ.
 
@@ -92,10 +92,9 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
         InputError: The command line names a target, but no config reduces a precision, or a config has no value for it.
     """
     compared_configs: list[ComparedConfig] = []
-    written_paths = tuple(written_paths)
     for index, path in enumerate(config_paths):
-        with open_comparison_session(options, path, target, force, layer_detail="none", build_engines=build_engines,
-                                     written_paths=written_paths) as session:
+        with open_comparison_session(options, path, target, force, layer_detail="none",
+                                     build_engines=build_engines) as session:
             name = Path(path).name if [Path(entry).name for entry in config_paths].count(Path(path).name) == 1 else path
             is_reduced = reduces_precision(session.opened_network.outline, session.config)
             if target is not None and is_reduced:
@@ -121,12 +120,8 @@ def _write_report(session: Session, compared_configs: Sequence[ComparedConfig], 
     outline = session.opened_network.outline
     sections = [Section("", [list(filter(None, [session.fp32_miss_text]))]),
                 *_comparison_sections(outline, compared_configs)]
-    setup = Section("", [[f"{entry.name}: {entry.setup_text}" for entry in compared_configs]])
-    write_text_outputs([
-        (json_path, lambda _: _comparison_json(outline, compared_configs)),
-        (markdown_path, lambda _: report_markdown(f"Configs of {outline.name}", [setup, *sections]))], session)
-    if "-" not in (json_path, markdown_path):
-        print_table(report_text(sections))
+    write_report(f"Configs of {outline.name}", [f"{entry.name}: {entry.setup_text}" for entry in compared_configs],
+                 sections, _comparison_record(outline, compared_configs), json_path, markdown_path)
 
 
 def _comparison_sections(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[Section]:
@@ -200,8 +195,8 @@ def _list_kernel_changes(compared_configs: Sequence[ComparedConfig]) -> list[tup
     return [(name, change) for name, change in changes if change is not None]
 
 
-def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> str:
-    """Returns the tables and kernels of a comparison as JSON; unknown values are null."""
+def _comparison_record(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> dict[str, Any]:
+    """Builds the JSON record of the tables and kernels of a comparison; unknown values are null."""
     config_records = []
     for compared_config in compared_configs:
         accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
@@ -220,6 +215,5 @@ def _comparison_json(outline: NetworkOutline, compared_configs: Sequence[Compare
                 compared_config.measured.exported_run) if compared_config.measured.exported_run is not None else None
         })
     header, *rows = _config_difference_rows(outline, compared_configs)
-    record = {"configs": config_records, "differ": [dict(zip(header, row, strict=True)) for row in rows],
-              "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)}}
-    return json_text(record)
+    return {"configs": config_records, "differ": [dict(zip(header, row, strict=True)) for row in rows],
+            "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)}}

@@ -25,9 +25,8 @@ from trt_tui.cli.options import (
     option_under_heading,
     require_model_file,
 )
-from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
+from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
@@ -68,26 +67,22 @@ def dumps(first: str, second: str | None, threshold: float, network: str | None,
     from trt_tui.jobs.events import DumpsCompared
     from trt_tui.jobs.requests import CompareDumps
 
-    refuse_ineffective_options()
     if second is None:
         _print_dump(first)
         return
     if first == second:
         raise InputError(f"{first} is compared with itself", "", f"Name two runners of the file: {first}:RUNNER.")
-    json_path, output = resolve_output_paths({"--json": json_path, "-o": output})
-    options = collect_options(network, 0, arguments) if network is not None else None
-    written_paths = check_output_paths(network or first, {**arguments, "data": first, "calib_data": second},
-                                       config_path, json_path, output, config_output=output)
     reference, run = (Run("", RunKind.DUMP, file_path=dump) for dump in (first, second))
     request = CompareDumps(reference, run, threshold)
     with ExitStack() as stack:
-        if options is None:
-            writer, comparison = None, stack.enter_context(open_dump_session(request, written_paths, DumpsCompared))
+        if network is None:
+            writer, comparison = None, stack.enter_context(open_dump_session(request, DumpsCompared))
         else:
             writer = stack.enter_context(open_config_writer(
-                options, config_path, force=force, written_paths=written_paths, default_precision=Precision.FP16))
+                collect_options(arguments | {"model": network}), config_path, force=force,
+                default_precision=Precision.FP16))
             comparison = writer.compare_dumps(request)
-        write_text_outputs([(json_path, lambda _: _comparison_json(comparison, threshold, options is not None))], None)
+        write_text_outputs([(json_path, lambda: _comparison_json(comparison, threshold, network is not None))])
         if "-" not in (json_path, output):
             print_table("\n".join(_comparison_lines(comparison, threshold)))
         if writer is not None and output is not None:
@@ -103,7 +98,7 @@ def _print_dump(dump_path: str) -> None:
     from trt_tui.jobs.events import DumpInspected
     from trt_tui.jobs.requests import InspectDump
 
-    with open_dump_session(InspectDump(dump_path), (), DumpInspected) as dump:
+    with open_dump_session(InspectDump(dump_path), DumpInspected) as dump:
         rows = [["tensor", "type", "shape", "min", "max", "mean", "NaN", "Inf"]]
         rows += [[tensor.tensor, tensor.type_name, "x".join(map(str, tensor.shape)) or "1",
                   *map(number_text, (tensor.minimum, tensor.maximum, tensor.mean)), str(tensor.nan_count),
@@ -135,8 +130,7 @@ def _write_raised_config(writer: ConfigWriter, comparison: DumpsCompared, config
             "with this config, and do both dumps come from the same inputs?")
         return
     writer.add_calibration_cache_ranges()
-    write_text_outputs([(output_path, lambda writer: writer.precision_json_text(comparison.sha256))],
-                       writer)
+    write_text_outputs([(output_path, lambda: writer.precision_json_text(comparison.sha256))])
     if config_path is None and not writer.outline.has_file_precision:
         print_messages("All other layers are in FP16. If the second dump is of another config, name it with --config.")
     if output_path != "-":

@@ -3,7 +3,7 @@
 from typing import Any
 
 from trt_tui.core.guards.guards import run_guards, warning_lines, warning_record
-from trt_tui.core.report.document import Section, Table, report_markdown
+from trt_tui.core.report.document import Section, Table
 from trt_tui.formatting import NOT_MEASURED
 from trt_tui.session.session import Session
 
@@ -16,12 +16,6 @@ def preflight_sections(session: Session) -> list[Section]:
         rows.append([check.guard.name, state, check.missing_facts_reason or check.guard.description])
         warnings += map(warning_lines, check.alarms)
     return [Section("Guards", [Table(rows, 3)]), Section("Warnings", warnings)]
-
-
-def preflight_markdown(session: Session) -> str:
-    """Returns the guard results in Markdown."""
-    return report_markdown(f"Before precision of {session.opened_network.outline.name}",
-                           [Section("", [[session.setup_text]]), *preflight_sections(session)])
 
 
 def preflight_record(session: Session) -> dict[str, Any]:

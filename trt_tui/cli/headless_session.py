@@ -21,9 +21,8 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
-from trt_tui.core.network.known_defects import DefectMatch, match_known_defects
+from trt_tui.core.network.known_defects import known_defects_record, known_defects_table, match_known_defects
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowest_precision_config, reduce_remaining_groups
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
@@ -117,19 +116,18 @@ class HeadlessSession(Session):
 
 
 @contextmanager
-def _open_session(options: Options, written_paths: Iterable[str] = (), *, builds_engine: bool = False,
+def _open_session(options: Options, *, builds_engine: bool = False,
                   **arguments: Any) -> Iterator[HeadlessSession]:
     """Opens a session with its network, if there is one.
 
     Args:
-        written_paths: Files that will be written.
         builds_engine: The ``needs_builder`` of `Session.start`.
         arguments: Arguments of `HeadlessSession`.
     """
     session = HeadlessSession(options, **arguments)
     try:
         if options.model:
-            session.start(written_paths=written_paths, needs_builder=builds_engine)
+            session.start(needs_builder=builds_engine)
             session.wait_for_jobs()
         yield session
         _warn_of_unwritten_calib_cache(options)
@@ -150,15 +148,13 @@ def _warn_of_unwritten_calib_cache(options: Options) -> None:
 @contextmanager
 def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
                             layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
-                            written_paths: Iterable[str] = (), saved_outputs_path: str | None = None,
-                            saved_runs: Sequence[str] = (),
+                            saved_outputs_path: str | None = None, saved_runs: Sequence[str] = (),
                             print_first_errors: Callable[[Session, str], None] | None = None) -> Iterator[Session]:
     """Opens a session and measures everything that a comparison shows.
 
     Args:
         layer_detail: The measurements at the layers: "shares" (with errors, and with the facts about causes), "errors",
             or "none". With "errors" and named runs, accumulated errors are measured and nothing else.
-        written_paths: Files that will be written.
         build_engines: True also builds and measures the engine of each run. The reason is stored for an engine that
             cannot be built.
         marked_engines: True also builds marked engines, which have the result of each group as an output.
@@ -183,7 +179,7 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             print_first_errors(session, first_errors_run)
             first_errors_run = None  # isolated errors follow
 
-    with _open_session(options, written_paths, config_path=config_path, target=target, force=force,
+    with _open_session(options, config_path=config_path, target=target, force=force,
                        on_event=print_errors_of_first_run) as session:
         if target is not None:
             session.set_target(target)
@@ -228,18 +224,14 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
 
 
 @contextmanager
-def open_preflight_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                           written_paths: Iterable[str] = ()) -> Iterator[Session]:
+def open_preflight_session(options: Options, config_path: str | None, target: str | None,
+                           force: bool) -> Iterator[Session]:
     """Opens a session and measures the facts that all guards need.
-
-    Args:
-        written_paths: Files that will be written.
 
     Raises:
         TrtTuiError: The background process failed or died.
     """
-    with _open_session(options, written_paths, config_path=config_path, target=target, force=force,
-                       quiet=True) as session:
+    with _open_session(options, config_path=config_path, target=target, force=force, quiet=True) as session:
         if target is not None:
             session.set_target(target)
         if config_path is not None:  # the guards look at no other run, so INT8 is not calibrated for itself
@@ -253,13 +245,13 @@ def open_preflight_session(options: Options, config_path: str | None, target: st
 
 @contextmanager
 def open_method_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                                   methods: Iterable[str], written_paths: Iterable[str] = ()) -> Iterator[Session]:
+                                   methods: Iterable[str]) -> Iterator[Session]:
     """Opens a session and compares range methods on its config.
 
     Raises:
         TrtTuiError: The background process failed or died, or the methods cannot be compared.
     """
-    with _open_session(options, written_paths, config_path=config_path, target=target, force=force) as session:
+    with _open_session(options, config_path=config_path, target=target, force=force) as session:
         _measure_fp32(session)
         session.compare_range_methods(methods)
         session.wait_for_jobs()
@@ -301,21 +293,20 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
 
 @contextmanager
 def open_search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
-                        request: rq.FindMixedPrecisionConfig, written_paths: Iterable[str] = ()) -> Iterator[Session]:
+                        request: rq.FindMixedPrecisionConfig) -> Iterator[Session]:
     """Opens a session and runs a search to its end, or to an interrupt with the best config so far.
 
     Args:
         precision: The precision of all groups at the start, instead of a config. A group that cannot run in it has the
             next intermediate precision.
         request: The request of the search, without its ``config``.
-        written_paths: Files that will be written.
 
     Raises:
         TrtTuiError: The background process failed or died, or the search is not possible.
         KeyboardInterrupt: The user interrupted before the search had a config.
     """
     targets_text = TOLERANCE_SEPARATOR.join(request.tolerances) or None
-    with _open_session(options, written_paths, config_path=config_path, target=targets_text, force=force) as session:
+    with _open_session(options, config_path=config_path, target=targets_text, force=force) as session:
         _measure_fp32(session)
         start_config = session.config
         if precision is not None:
@@ -436,10 +427,10 @@ def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErr
 
 
 @contextmanager
-def open_dump_session(request: rq.CompareDumps | rq.InspectDump, written_paths: Iterable[str],
+def open_dump_session(request: rq.CompareDumps | rq.InspectDump,
                       answer_type: type[EventT]) -> Iterator[EventT]:
     """Opens a session without a network, and yields the answer to a request about dumps."""
-    with _open_session(Options(""), written_paths, network_only=True) as session:
+    with _open_session(Options(""), network_only=True) as session:
         answer = session.request_answer(request, answer_type)
         with defer_interrupts():
             yield answer
@@ -448,7 +439,7 @@ def open_dump_session(request: rq.CompareDumps | rq.InspectDump, written_paths: 
 @contextmanager
 def open_config_writer(options: Options, config_path: str | None = None, precision: str | None = None,
                        force: bool = False, *, default_precision: Precision = Precision.INT8,
-                       written_paths: Iterable[str] = (), builds_engine: bool = False) -> Iterator[ConfigWriter]:
+                       builds_engine: bool = False) -> Iterator[ConfigWriter]:
     """Opens a session that reads a network and measures nothing.
 
     Args:
@@ -457,14 +448,13 @@ def open_config_writer(options: Options, config_path: str | None = None, precisi
         precision: That precision.
         force: True accepts a config made for another structure.
         default_precision: The precision without a config and a precision, for a network without file precisions.
-        written_paths: Files that will be written. The network is refused if its weights are in one of them.
         builds_engine: True refuses to read the network if no TensorRT works.
 
     Raises:
         TrtTuiError: The network or the config is refused, or the background process failed or died.
         KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
-    with _open_session(options, written_paths, builds_engine=builds_engine, config_path=config_path, force=force,
+    with _open_session(options, builds_engine=builds_engine, config_path=config_path, force=force,
                        network_only=True) as session:
         outline = session.unmeasured_outline
         assert outline is not None, "an opened network has been announced"
@@ -550,15 +540,16 @@ class ConfigWriter:
         return self._session.request_answer(rq.WriteEngine(self.config, path, self._config_calibration),
                                             ev.EngineWritten)
 
-    def match_known_defects(self, *, in_any_precision: bool) -> tuple[BuildTarget, list[DefectMatch]]:
-        """Returns the target of builds, and the known defects of the network that it may have.
+    def known_defects_report(self, *, of_config: bool) -> tuple[dict[str, Any], list[str]]:
+        """Returns the known defects of the network that the release of builds may have, as JSON record and as lines.
 
         Args:
-            in_any_precision: True for defects of any precision, False for those of the config.
+            of_config: True for defects of the config, False for those of any precision.
         """
         target = self._session.options.make_build_target("tensorrt", find_installed_version("tensorrt"))
-        return target, match_known_defects(self.outline, target,
-                                           None if in_any_precision else self.config.precision_of)
+        matches = match_known_defects(self.outline, target, self.config.precision_of if of_config else None)
+        return {"known_defects": known_defects_record(target, matches)}, known_defects_table(
+            self.outline, target, matches, "this config" if of_config else "this network")
 
     def read_engine(self, path: str) -> EngineReport:
         """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""

@@ -18,8 +18,9 @@ from trt_tui.cli.build import build
 from trt_tui.cli.compare import compare
 from trt_tui.cli.doctor import doctor
 from trt_tui.cli.dumps import dumps
-from trt_tui.cli.export import export
-from trt_tui.cli.inspect import inspect
+from trt_tui.cli.export import bundle, export, subgraph
+from trt_tui.cli.inspect import inspect, lint, preview, scheme
+from trt_tui.cli.methods import methods
 from trt_tui.cli.options import CONTEXT_SETTINGS
 from trt_tui.cli.preflight import preflight
 from trt_tui.cli.removed_options import replace_old_spelling
@@ -35,7 +36,7 @@ class _CommandGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]
                         ) -> tuple[str | None, click.Command | None, list[str]]:
-        args = replace_old_spelling(args)
+        args = args if ctx.resilient_parsing else replace_old_spelling(args)
         if args and self.get_command(ctx, args[0]) is None:
             if not ctx.resilient_parsing and not os.path.exists(args[0]):
                 raise self._unknown_command_error(args[0])
@@ -141,5 +142,6 @@ def main() -> None:
     """
 
 
-for _command in (open_, demo, preflight, compare, search, build, export, inspect, dumps, doctor):
+for _command in (open_, demo, preflight, compare, methods, dumps, search, build, export, bundle, subgraph, inspect,
+                 lint, scheme, preview, doctor):
     main.add_command(_command)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from trt_tui.cli.output_files import check_command_files, check_new_calib_cache, is_new_calib_cache
 from trt_tui.cli.removed_options import find_removed_option_error, refuse_removed_metric
+from trt_tui.cli.usage import refuse_ineffective_options, resolve_stdout_aliases
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.precision import REQUESTABLE
 from trt_tui.errors import InputError, TrtTuiError
@@ -48,7 +50,11 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose ``--help`` has a section for each heading, and that knows the options of earlier releases."""
+    """A command whose ``--help`` has a section for each heading, and that knows the options of earlier releases.
+
+    Before it runs, it refuses options without an effect, and files that it cannot write or that are also inputs. The
+    files that it writes are its argument ``written_paths``.
+    """
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parses the arguments as click does. The error for a removed option names the way round."""
@@ -56,6 +62,13 @@ class Command(click.Command):
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
             raise find_removed_option_error(ctx.info_name or "", error.option_name) or error from None
+
+    def invoke(self, ctx: click.Context) -> Any:
+        refuse_ineffective_options()
+        if ctx.params.keys() & {"model", "first"}:
+            resolve_stdout_aliases(ctx.params)
+            ctx.params["written_paths"] = check_command_files(ctx.info_name or "", ctx.params)
+        return super().invoke(ctx)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Writes a section of ``--help`` for each heading that has options."""
@@ -202,7 +215,7 @@ CONFIG_OPTIONS = (
 )
 """The options that decide the precision of each layer."""
 
-JUDGING_OPTIONS = (
+TARGET_OPTIONS = (
     file_path_option(FREQUENT, "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping.",
                      callback=make_option_check_callback(refuse_removed_metric)),
     _judging_option("--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]",
@@ -210,13 +223,18 @@ JUDGING_OPTIONS = (
     option_under_heading(
         FREQUENT, "--target", metavar="TEXT", help="Like metric>=base-1%, metric[*]>=base-2%, sqnr>=20, cosine>=0.999 "
         "or agreement>=0.99.", callback=make_option_check_callback(validate_target_text)),
+)
+"""The options of judged outputs, metric and targets."""
+
+JUDGING_OPTIONS = (
+    *TARGET_OPTIONS,
     _judging_option("--exact", is_flag=True, help="Measure the shares of layers on all samples."),
     _judging_option("--judge-at", metavar="min|max", multiple=True, type=click.Choice(["min", "max"]),
                     help="Also judge engines at this shape of the profile."),
     _judging_option("--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N",
                     help="Build each config N times; the worst engine counts."),
 )
-"""The options of measurements: judged outputs, metric and targets."""
+"""The options of measurements: judged outputs, metric, targets, shares and engines."""
 
 BUILDER_OPTIONS = (
     _tensorrt_option("--backend", metavar="NAME", default="auto", show_default=True,
@@ -229,9 +247,9 @@ BUILDER_OPTIONS = (
 )
 """The options that choose the backend that builds engines, and the kind of build."""
 
-def make_release_option(help_text: str) -> Decorator:
+def make_release_option(help_text: str, required: bool = False) -> Decorator:
     """Returns the decorator of ``--for``, which names the TensorRT release that engines are built with."""
-    return _tensorrt_option("--for", "tensorrt_release", metavar="RELEASE", help=help_text,
+    return _tensorrt_option("--for", "tensorrt_release", metavar="RELEASE", help=help_text, required=required,
                             callback=make_option_check_callback(_validate_release_text))
 
 
@@ -256,11 +274,11 @@ PRODUCTION_OPTIONS = (_tensorrt_option(
     help="Builder options of trtexec, like '--refit --memPoolSize=workspace:512'."),)
 """The option of the TensorRT builder."""
 
-LIBRARY_OPTIONS = (
-    *PLUGIN_OPTIONS,
-    file_path_option("Data", "--ort-ops", multiple=True, metavar="LIB.so",
-                     help="Operators for ONNX Runtime. Their code runs."),
-)
+ORT_OPERATOR_OPTIONS = (file_path_option("Data", "--ort-ops", multiple=True, metavar="LIB.so",
+                                         help="Operators for ONNX Runtime. Their code runs."),)
+"""The option of libraries of ONNX Runtime."""
+
+LIBRARY_OPTIONS = (*PLUGIN_OPTIONS, *ORT_OPERATOR_OPTIONS)
 """The options of libraries with operators that neither ONNX nor the runtimes have."""
 
 def _parse_runs(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -334,14 +352,13 @@ def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], Funct
     return add_options
 
 
-def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Options:
+def collect_options(arguments: Mapping[str, Any]) -> Options:
     """Builds the `Options` of a session from the arguments of a command. Options that the command lacks keep their
-    defaults.
+    defaults, but commands measure on all samples.
 
     Raises:
         InputError: The text of an option is invalid.
     """
-    from trt_tui.cli.output_files import check_new_calib_cache, is_new_calib_cache
     from trt_tui.core.precision import Precision
     from trt_tui.options import Options
 
@@ -353,7 +370,7 @@ def collect_options(model: str, whatif_samples: int, arguments: dict[str, Any]) 
     if is_new_calib_cache(arguments):
         check_new_calib_cache(arguments)
         values |= {"calib_cache": None, "new_calib_cache": arguments["calib_cache"]}
-    return Options(model, whatif_samples=whatif_samples, **values)
+    return Options(**({"whatif_samples": 0} | values))
 
 
 def _join_plugins(arguments: Mapping[str, Any]) -> BuilderOptions:

@@ -1,61 +1,70 @@
 """The output files of commands: checks before anything is measured, and writes at the end."""
 
+from __future__ import annotations
+
 import errno
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from trt_tui.cli.streams import print_table
 from trt_tui.core.exporters.registry import find_companion_files
 from trt_tui.errors import InputError
 from trt_tui.formatting import escape_hidden_characters
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from trt_tui.core.report.document import Section
+
+OUTPUT_PARAMETERS = ("output", "json_path", "markdown_path")
+"""The parameters of commands that name a file to write; the companions of an export stand beside the first."""
+
+_INPUT_PARAMETERS = ("reference", "data", "calib_data", "calib_cache", "metric", "engine", "outputs", "inputs", "first",
+                     "second")
+"""The parameters of commands that name something to read, apart from the network and configs."""
 
 
 def json_text(record: object) -> str:
     return json.dumps(record, indent=1) + "\n"
 
 
-def check_output_paths(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
-                  export_format: str = "", config_output: str | None = None) -> list[str]:
-    """Refuses output files that cannot be written, or that are also inputs, before anything is measured.
+def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str, ...]:
+    """Refuses output files that cannot be written or that are also inputs, and missing files of stages.
 
     Returns the files that will be written. Whether the weights of the network are in one of them is checked when it is
-    open.
-
-    Args:
-        paths: The files to write; None and - are not files.
-        export_format: The format of the first file, which may consist of several files.
-        config_output: The output file of a config. It may be the config file that is read.
+    open. A config that a search or a comparison of dumps writes may replace the config that is read.
     """
     from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
     from trt_tui.files.writing import is_special_file
 
-    read_paths = list_input_files(
-        model, *(arguments.get(name) for name in ("reference", "data", "calib_data", "calib_cache", "metric")))
-    read_paths += list_input_files(model, *(arguments.get(name) for name in ("engine", "outputs", "inputs")),
-                                   *(text.partition("=")[2] for text in arguments.get("stages", ())))
-    config_paths = list_input_files(model, config_path)
+    if "stages" in arguments:
+        _check_stage_files(arguments)
+    model = arguments.get("model") or arguments.get("network") or ""
+    read_paths = list_input_files(model, *(arguments.get(name) for name in _INPUT_PARAMETERS),
+                                  *arguments.get("engine_files", ()),
+                                  *(text.partition("=")[2] for text in arguments.get("stages", ())))
+    config_paths = list_input_files("", arguments.get("config_path"), *arguments.get("config_paths", ()))
+    paths = (*(arguments.get(name) for name in OUTPUT_PARAMETERS), *arguments.get("saved_outputs", ())[:1])
     output_paths = [path for path in paths if path not in (None, "-")]
-    companion_paths = ([str(path) for path in find_companion_files(export_format, Path(output_paths[0])).values()]
-                       if export_format and output_paths else [])
+    companion_paths = [*map(str, find_companion_files(arguments["kind"], Path(output_paths[0])).values())
+                       ] if arguments.get("kind") and output_paths else []
     caches = [path] if "production" in arguments and (path := arguments["production"].timing_cache) else []
     caches += [arguments["calib_cache"]] if is_new_calib_cache(arguments) else []
     written_paths = [*output_paths, *companion_paths, *caches]
+    replaceable_path = arguments["output"] if command in ("search", "dumps") else None
     refuse_overwriting_inputs(written_paths, read_paths)
-    refuse_overwriting_inputs([path for path in written_paths if path != config_output], config_paths)
+    refuse_overwriting_inputs([path for path in written_paths if path != replaceable_path], config_paths)
     real_paths = [os.path.realpath(path) for path in written_paths if not is_special_file(path)]
     if len(set(real_paths)) < len(real_paths):
         raise InputError("two outputs have the same file", f"{', '.join(written_paths)} are requested",
                          "Give each a different name.")
     for path in (*output_paths, *companion_paths):
         _check_output_path(path)
-    return written_paths
+    return tuple(written_paths)
 
 
 def is_new_calib_cache(arguments: Mapping[str, Any]) -> bool:
@@ -80,7 +89,8 @@ def check_new_calib_cache(arguments: Mapping[str, Any]) -> None:
     _check_output_path(path)
 
 
-def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:
+def parse_outputs_spec(ctx: click.Context, parameter: click.Parameter,
+                       outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:
     """Returns the file and the runs of ``FILE.json[:RUN,...]``, without duplicates. No runs mean all runs.
 
     Raises:
@@ -89,7 +99,7 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
     from trt_tui.core.data.tensor_files import split_dump_spec
     from trt_tui.formatting import RUN_TITLES
 
-    if outputs_spec is None:
+    if outputs_spec is None or ctx.resilient_parsing:
         return None, ()
     path, names = split_dump_spec(outputs_spec)
     if not names and not outputs_spec.endswith(":"):
@@ -102,9 +112,8 @@ def parse_outputs_spec(outputs_spec: str | None) -> tuple[str | None, tuple[str,
     return str(path), runs
 
 
-def check_input_files(arguments: dict[str, Any]) -> None:
-    """Refuses missing files of references, stages and production inputs, before anything is opened. Their contents are
-    read later.
+def _check_stage_files(arguments: Mapping[str, Any]) -> None:
+    """Refuses missing files of references, stages and production inputs. Their contents are read later.
 
     Raises:
         InputError: An option of stages is invalid, or a file does not exist.
@@ -160,21 +169,36 @@ def _check_output_path(path: str) -> None:
             raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
 
 
-def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[T], str]]], session: T,
-                       overwrite: bool = True) -> None:
+def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[], str]]], overwrite: bool = True) -> None:
     """Writes the requested texts; - is stdout, which comes last so that no file is lost if it fails.
 
     Args:
-        text_outputs: Pairs of path (None if not requested) and function that builds the text from the session.
+        text_outputs: Pairs of path (None if not requested) and function that builds the text.
         overwrite: False keeps existing files, so that an incomplete report does not replace a complete report.
     """
     from trt_tui.files.writing import write_file_atomically
 
     for path, format_text in sorted(text_outputs, key=lambda output: output[0] == "-"):
         if path == "-":
-            click.echo(format_text(session), nl=False)
+            click.echo(format_text(), nl=False)
         elif path is not None and not overwrite and os.path.isfile(path):
             click.echo(f"{escape_hidden_characters(path)} is left as it was", err=True)
         elif path is not None:
-            write_file_atomically(Path(path), format_text(session))
+            write_file_atomically(Path(path), format_text())
             click.echo(f"Wrote {escape_hidden_characters(path)}", err=True)
+
+
+def write_report(title: str, setup_lines: Sequence[str], sections: Sequence[Section], record: object,
+                 json_path: str | None, markdown_path: str | None) -> None:
+    """Writes a report as JSON and as Markdown if requested, and prints it if none of them goes to stdout.
+
+    Args:
+        setup_lines: The lines that only Markdown has, below the title.
+        record: The JSON record of the report.
+    """
+    from trt_tui.core.report.document import Section, report_markdown, report_text
+
+    write_text_outputs([(json_path, lambda: json_text(record)),
+                        (markdown_path, lambda: report_markdown(title, [Section("", [setup_lines]), *sections]))])
+    if "-" not in (json_path, markdown_path):
+        print_table(report_text(sections))

@@ -20,8 +20,7 @@ from trt_tui.cli.options import (
     file_path_option,
     option_under_heading,
 )
-from trt_tui.cli.output_files import check_output_paths, json_text, write_text_outputs
-from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
+from trt_tui.cli.output_files import write_report
 from trt_tui.errors import ExitCode
 
 
@@ -33,24 +32,17 @@ from trt_tui.errors import ExitCode
                   help="Write the results of the guards as JSON; - for stdout.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT",
                   help="Write the result as Markdown; - for stdout.")
-def preflight(model: str, config_path: str | None, force: bool, target: str | None, strict: bool,
-              json_path: str | None, markdown_path: str | None, **arguments: Any) -> None:
+def preflight(config_path: str | None, force: bool, target: str | None, strict: bool, json_path: str | None,
+              markdown_path: str | None, **arguments: Any) -> None:
     """Check whether the results can mislead.
 
     Other commands run only the guards that need no additional runs; this command runs every guard.
     """
-    from trt_tui.cli.guard_report import preflight_markdown, preflight_record, preflight_sections
+    from trt_tui.cli.guard_report import preflight_record, preflight_sections
     from trt_tui.cli.headless_session import open_preflight_session
-    from trt_tui.core.report.document import report_text
 
-    refuse_ineffective_options()
-    json_path, markdown_path = resolve_output_paths({"--json": json_path, "--markdown": markdown_path})
-    written_paths = check_output_paths(model, arguments, config_path, json_path, markdown_path)
-    with open_preflight_session(collect_options(model, 0, arguments), config_path, target, force,
-                                written_paths) as session:
-        write_text_outputs([(json_path, lambda session: json_text(preflight_record(session))),
-                            (markdown_path, preflight_markdown)], session)
-        if "-" not in (json_path, markdown_path):
-            click.echo(report_text(preflight_sections(session)))
+    with open_preflight_session(collect_options(arguments), config_path, target, force) as session:
+        write_report(f"Before precision of {session.opened_network.outline.name}", [session.setup_text],
+                     preflight_sections(session), preflight_record(session), json_path, markdown_path)
         if strict and session.guard_warnings:
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

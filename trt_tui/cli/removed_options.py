@@ -37,7 +37,7 @@ REMOVED_OPTIONS: Mapping[str, str] = {
     "--no-samples": "Export the bundle in the app, which asks whether it contains samples.",
     **dict.fromkeys(("--locate", "--max-seconds", "compare --max-builds"),
                     "Use --engines, with --marked for TensorRT before 10.16: it names the first layer that the engine "
-                    "computes wrongly. Then cut this layer out with trt-tui export --format subgraph."),
+                    "computes wrongly. Then cut this layer out with trt-tui subgraph."),
     "--evidence": "Run verify.sh of the bundle on the machine of the engine: its exit code judges the engine. To see "
                   "values, run trt-tui compare --engines there.",
     "--junit": "Use the exit code, which is 1 if a target is missed; --json and --markdown contain the values.",
@@ -74,9 +74,30 @@ def _is_dump(dump_spec: str) -> bool:
     return suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(dump_spec).is_dir()
 
 
+_OLD_SPELLINGS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+    ("compare", "--calib-methods"): ("methods", "--calib-methods"),
+    ("inspect", "--lint"): ("lint", ), ("inspect", "--preview"): ("preview", ), ("inspect", "--scheme"): ("scheme", ),
+    ("export", "--format", "bundle"): ("bundle", ), ("export", "--format", "subgraph"): ("subgraph", ),
+}
+"""The words of the command line, the command first, that a command of its own replaces."""
+
+
 def replace_old_spelling(words: list[str]) -> list[str]:
-    """Returns the words of a command line with the new name of a command on dumps, which a note names."""
-    if len(words) < 2 or words[0] not in ("compare", "inspect") or words[1].startswith("-") or not _is_dump(words[1]):
-        return words
-    click.echo(f"Note: `trt-tui {words[0]}` of dumps is `trt-tui dumps` from 0.3 on; 0.4 has only that.", err=True)
-    return ["dumps", *words[1:]]
+    """Returns the words of a command line with the new name of a command, which a note names."""
+    command = words[0] if words else ""
+    if command in ("compare", "inspect") and len(words) > 1 and not words[1].startswith("-") and _is_dump(words[1]):
+        return _note_new_spelling(f"{command}` of dumps", ["dumps", *words[1:]])
+    parts = [part for word in words[1:]
+             for part in (word.split("=", 1) if word.startswith(("--format=", "--calib-methods=")) else [word])]
+    for (old_command, *old_words), (new_command, *new_words) in _OLD_SPELLINGS.items():
+        for start in range(len(parts)) if command == old_command else ():
+            end = start + len(old_words)
+            if parts[start:end] == old_words:
+                return _note_new_spelling(f"{' '.join([command, *old_words])}`",
+                                          [new_command, *parts[:start], *new_words, *parts[end:]])
+    return words
+
+
+def _note_new_spelling(old_spelling: str, words: list[str]) -> list[str]:
+    click.echo(f"Note: `trt-tui {old_spelling} is `trt-tui {words[0]}` from 0.3 on; 0.4 has only that.", err=True)
+    return words

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Any
 
 import click
@@ -23,9 +22,8 @@ from trt_tui.cli.options import (
     release_option,
     validate_target_text,
 )
-from trt_tui.cli.output_files import check_output_paths, write_text_outputs
+from trt_tui.cli.output_files import write_text_outputs
 from trt_tui.cli.streams import print_table
-from trt_tui.cli.usage import refuse_ineffective_options, resolve_output_paths
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, REQUESTABLE, Precision, precision_rank
 from trt_tui.errors import ExitCode, InputError
 
@@ -119,7 +117,7 @@ def _validate_sample_text(text: str) -> None:
 @file_path_option(FREQUENT, "--markdown", "markdown_path", metavar="OUT",
                   help="Write a report with the evidence; - for stdout.")
 @file_path_option(FREQUENT, "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
-def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
+def search(config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
            free: bool | None, ranges: bool | None, sample: str | None, max_raised: int | None,
            max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
@@ -133,33 +131,25 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
-    from trt_tui.session.session import Session
 
     tolerances = (*tolerances, *([target] if target is not None else []))
     if not tolerances and check is None:
         raise InputError("a search needs a tolerance", "none is named",
                          "Give --tolerance 'sqnr>=20', or a command with --check.")
-    if precision is not None and config_path is not None:
-        raise InputError("a search needs one start", "--config and --precision are both named",
-                         "Leave out one of them.")
-    refuse_ineffective_options()
     lowest, intermediate, highest = _parse_search_precisions(rungs, config_path is not None)
-    output_path, markdown_path = resolve_output_paths({"-o": output, "--markdown": markdown_path})
-    written_paths = check_output_paths(model, arguments, config_path, output_path, markdown_path,
-                                       config_output=output_path)
     request = make_search_request(PrecisionConfig(), tolerances, method=method, higher_precision=highest
                                   or Precision(higher), intermediate_precisions=intermediate, try_ranges=ranges,
                                   try_zero_cost=free, max_raised=max_raised, max_latency=max_latency,
                                   max_builds=max_builds, check_command=check, sample=sample or "",
                                   hold_out=not no_hold_out)
-    options = replace(collect_options(model, 0, arguments), hold_out=request.hold_out)
-    with open_search_session(options, config_path, force,
-                             Precision(precision) if precision else lowest, request, written_paths) as session:
+    options = collect_options(arguments | {"hold_out": request.hold_out})
+    with open_search_session(options, config_path, force, Precision(precision) if precision else lowest,
+                             request) as session:
         search_status = session.search_status
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
-        reports = [(markdown_path,
-                    search_markdown)] if search_status.end_event is not None else []  # the report needs the end event
-        write_text_outputs([(output_path, Session.precision_json_text), *reports], session)
+        # The report needs the end event.
+        report_path = markdown_path if search_status.end_event is not None else None
+        write_text_outputs([(output, session.precision_json_text), (report_path, lambda: search_markdown(session))])
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",
                        err=True)
@@ -167,7 +157,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         if search_status.end_event is None or not search_status.is_finished:
             click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
-        if "-" not in (output_path, markdown_path):
+        if "-" not in (output, markdown_path):
             print_table(search_text(session))
         if not search_status.is_target_met:
             held_out, description = search_status.end_event.held_out, search_status.end_event.result.summary

@@ -10,6 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from trt_tui.cli.output_files import OUTPUT_PARAMETERS
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import InputError
 
@@ -17,8 +18,6 @@ ParameterValues = Mapping[str, Any]
 """The values of a command's parameters by parameter name."""
 
 _PRODUCTION_OPTIONS = ("plugins", "production")
-_ENGINE_OPTIONS = ("weak", "strict", "judge_at", "builds", *_PRODUCTION_OPTIONS, "compute_capability")
-_STAGE_OPTIONS = ("runs", "stages", "engine_files", "outputs", "inputs")
 _FIX_OPTIONS = ("output", "config_path", "force", "calib_cache")
 _DATA_OPTIONS = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
@@ -47,8 +46,8 @@ def _uses_no_engines(option_values: ParameterValues) -> bool:
     return not (option_values["engines"] or option_values["engine_files"] or option_values["outputs"] or builds_engine)
 
 
-def _measures_no_layers(option_values: ParameterValues) -> bool:
-    return option_values["calib_methods"] is not None or len(option_values["config_paths"]) > 1
+def _compares_configs(option_values: ParameterValues) -> bool:
+    return len(option_values["config_paths"]) > 1
 
 
 def _get_config_paths(option_values: ParameterValues) -> object:
@@ -62,41 +61,47 @@ def _uses_no_quantized_type(option_values: ParameterValues) -> bool:
 
 
 INEFFECTIVE_OPTIONS = (
-    IneffectiveOptions(("open", "compare", "search"), ("workers", "scheduler"),
+    IneffectiveOptions(("open", "compare", "methods", "search"), ("workers", "scheduler"),
                        lambda values: values["gpus"] is not None, "--gpus already selects where measurements run",
                        "Give one of --gpus, --workers and --scheduler."),
-    IneffectiveOptions(("open", "compare", "search"), ("workers", ), lambda values: values["scheduler"] is not None,
+    IneffectiveOptions(("open", "compare", "methods", "search"), ("workers", ),
+                       lambda values: values["scheduler"] is not None,
                        "--scheduler already selects where measurements run",
-                           "Give one of --gpus, --workers and --scheduler."),
+                       "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(
-        ("open", "compare", "search", "build", "export", "dumps"), ("force", ),
+        ("open", "compare", "methods", "search", "build", "export", "bundle", "subgraph", "dumps"), ("force", ),
         lambda values: not _get_config_paths(values),
         "it allows a config of another network structure, and no config is named",
-            "Name one with --config, or leave it out."),
-    IneffectiveOptions(("open", "compare", "search", "build", "export"), ("other", ),
+        "Name one with --config, or leave it out."),
+    IneffectiveOptions(("open", "compare", "methods", "search", "build", "export", "bundle", "subgraph"), ("other", ),
                        lambda values: bool(_get_config_paths(values)),
                        "the config sets the precision around quantized layers", "Leave it out."),
-    IneffectiveOptions(("search", "build", "export"), ("other", ), _uses_no_quantized_type,
+    IneffectiveOptions(("search", "build", "export", "bundle", "subgraph"), ("other", ), _uses_no_quantized_type,
                        "it sets the precision around quantized layers, and no quantized layer is requested",
                        "Leave it out, or use --precision int8."),
+    IneffectiveOptions(("search", "inspect", "scheme", "preview"), ("precision", ),
+                       lambda values: values["config_path"] is not None, "the config sets the precisions",
+                       "Leave out one of --config and --precision."),
     IneffectiveOptions(("search", ), ("precision", "higher"), lambda values: bool(values["rungs"]),
                        "--rungs sets the first and the last precision", "Leave out one of them."),
-    IneffectiveOptions(("open", "compare", "search"), ("seed", ), lambda values: bool(values["data"]),
+    IneffectiveOptions(("open", "compare", "methods", "search"), ("seed", ), lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),
-    IneffectiveOptions(("compare", ), ("outputs_path", "exact", *_STAGE_OPTIONS), _measures_no_layers,
-                       "calibration methods or configs are compared at the outputs of the network",
+    IneffectiveOptions(("compare", ), ("saved_outputs", "exact", "runs", "stages", "engine_files", "outputs", "inputs"),
+                       _compares_configs, "configs are compared at the outputs of the network",
                        "Leave it out, or compare one config."),
     IneffectiveOptions(("compare", ), ("layers", ),
-                       lambda values: _measures_no_layers(values) and values["layers"] != "none",
-                       "calibration methods or configs are compared at the outputs of the network",
-                       "Use --layers none, or leave it out."),
-    IneffectiveOptions(("compare", ), ("engines", "no_preview"), lambda values: values["calib_methods"] is not None,
-                       "calibration methods are compared in simulation", "Leave out one of them."),
+                       lambda values: _compares_configs(values) and values["layers"] != "none",
+                       "configs are compared at the outputs of the network", "Use --layers none, or leave it out."),
     IneffectiveOptions(("compare", ), ("exact", ), lambda values: values["layers"] != "shares",
                        "it applies to shares, and none are measured", "Leave it out, or use --layers shares."),
-    IneffectiveOptions(("compare", ), _ENGINE_OPTIONS, _uses_no_engines,
+    IneffectiveOptions(("compare", ), ("weak", "strict", "judge_at", "builds", *_PRODUCTION_OPTIONS,
+                                       "compute_capability"), _uses_no_engines,
                        "it applies to engines, and none is built or loaded", "Add --engines, or leave it out."),
+    IneffectiveOptions(("compare", ), ("marked", ),
+                       lambda values: not values["engines"] or _compares_configs(values),
+                       "it inspects the engines of one config",
+                       "Add --engines and name one --config, or leave it out."),
     IneffectiveOptions(("open", "compare"), ("inputs", ), lambda values: not values["outputs"],
                        "it needs --outputs, the outputs of production for these inputs",
                        "Name them with --outputs, or leave it out."),
@@ -114,51 +119,22 @@ INEFFECTIVE_OPTIONS = (
     IneffectiveOptions(("export", ), _PRODUCTION_OPTIONS,
                        lambda values: not EXPORT_FORMATS[values["kind"]].has_build_commands,
                        "this format has no builder settings", "Leave it out."),
-    IneffectiveOptions(("export", ), ("tensorrt_release", ), lambda values: values["kind"] == "subgraph",
-                       "a subgraph is written for every release", "Leave it out."),
-    IneffectiveOptions(("export", ), ("start", "stop"), lambda values: values["kind"] != "subgraph",
-                       "it applies to a subgraph", "Leave it out, or use --format subgraph."),
     IneffectiveOptions(("export", ), _DATA_OPTIONS, lambda values: not EXPORT_FORMATS[values["kind"]].uses_data,
                        "this format does not depend on data", "Leave it out."),
-    IneffectiveOptions(("inspect", ), ("nodes", ), lambda values: bool(values["engine"]),
-                       "the layers of an engine are shown by group", "Leave out one of them."),
-    IneffectiveOptions(("inspect", ), ("nodes", "engine"), lambda values: values["preview"] or values["scheme"],
-                       "a config is shown by group", "Leave it out, or --preview and --scheme."),
-    IneffectiveOptions(("compare", ), ("marked", ),
-                       lambda values: not values["engines"] or len(values["config_paths"]) > 1,
-                       "it inspects the engines of one config",
-                       "Add --engines and name one --config, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("lint", ),
-                       lambda values: values["preview"] or values["scheme"],
-                       "a config is shown, and not the file", "Run the command again with --lint alone."),
-    IneffectiveOptions(("inspect", ), ("nodes", "tensorrt_release"), lambda values: values["lint"],
-                       "the check names nodes itself, and the releases that it concerns", "Leave out one of them."),
-    IneffectiveOptions(("inspect", ), ("config_path", "precision", "force", "other", "tf32"),
-                       lambda values: not (values["preview"] or values["scheme"] or values["tensorrt_release"]),
-                       "it applies to a config, and none is shown",
-                       "Add --preview, --scheme or --for, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("json_path", ),
-                       lambda values: not (values["preview"] or values["scheme"] or values["lint"]
-                                           or values["tensorrt_release"]),
-                       "it applies to a config or a check, and none is shown",
-                       "Add --preview, --scheme, --lint or --for, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("markdown_path", ), lambda values: not (values["preview"] or values["scheme"]),
-                       "it applies to a config, and none is shown", "Add --preview or --scheme, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("tensorrt_release", ), lambda values: bool(values["engine"]),
-                       "an engine contains its release", "Leave out one of them."),
-    IneffectiveOptions(("inspect", ), ("compute_capability", ),
-                       lambda values: not (values["preview"] or values["tensorrt_release"]),
-                       "it applies to the preview and to --for, and none is requested",
-                       "Add --preview or --for, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("reference", *_DATA_OPTIONS),
-                       lambda values: not values["preview"], "it applies to the preview, and none is requested",
-                       "Add --preview, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("backend", ), lambda values: not values["engine"],
+    IneffectiveOptions(("inspect", ), ("nodes", "tensorrt_release"), lambda values: values["engine"] is not None,
+                       "the layers of an engine are shown by group, and it contains its release",
+                       "Leave out one of them."),
+    IneffectiveOptions(("inspect", ), ("config_path", "precision", "force", "other", "tf32", "json_path"),
+                       lambda values: values["tensorrt_release"] is None,
+                       "it applies to known defects of a release, and none is named",
+                       "Add --for, or use the command scheme or preview."),
+    IneffectiveOptions(("inspect", "scheme"), ("compute_capability", ),
+                       lambda values: values["tensorrt_release"] is None,
+                       "it applies to the release of --for, and none is named", "Add --for, or leave it out."),
+    IneffectiveOptions(("inspect", "lint"), ("backend", "plugins"), lambda values: values["engine"] is None,
                        "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
-    IneffectiveOptions(("inspect", ), ("plugins", ), lambda values: not (values["engine"] or values["preview"]),
-                       "it applies to an engine or a preview, and none is requested",
-                           "Add --preview, or leave it out."),
 )
+
 
 def find_given_options() -> dict[str, str]:
     """Returns the options that the user typed on the command line, as typed, by parameter name."""
@@ -217,18 +193,15 @@ def replace_stdout_alias(path: str | None) -> str | None:
     return "-" if os.path.samestat(path_stat, stdout_stat) and not is_null_device else path
 
 
-def resolve_output_paths(path_by_option: Mapping[str, str | None]) -> list[str | None]:
-    """Returns the output paths of a command, with ``-`` for stdout, which only one output may use.
-
-    Args:
-        path_by_option: The paths by the options that name them.
+def resolve_stdout_aliases(option_values: dict[str, Any]) -> None:
+    """Replaces other names of stdout by ``-`` in the output paths of a command. Only one output may use it.
 
     Raises:
         InputError: Several outputs go to stdout.
     """
-    paths = [replace_stdout_alias(path) for path in path_by_option.values()]
-    stdout_options = [option for option, path in zip(path_by_option, paths, strict=True) if path == "-"]
+    paths = {name: replace_stdout_alias(option_values[name]) for name in OUTPUT_PARAMETERS if name in option_values}
+    option_values |= paths
+    stdout_options = [find_given_options()[name] for name, path in paths.items() if path == "-"]
     if len(stdout_options) > 1:
         raise InputError("two outputs go to stdout", f"{' and '.join(stdout_options)} both name it",
                          "Write one of them to a file.")
-    return paths

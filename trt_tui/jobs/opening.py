@@ -90,7 +90,7 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
         reporter.send(ev.JobProgress(reporter.job, "executing the network with the weights of the reference",
                                      done_count, len(workspace.find_judged_feeds())))
         yield Urgency.OPENING
-    refuse_overwriting_inputs(request.written_paths, workspace.network.external_files)
+    refuse_overwriting_inputs(options.written_paths, workspace.network.external_files)
     if request.structure_hash and workspace.network.structure_sha256 != request.structure_hash:
         if previous is not None:
             previous.close()

@@ -90,7 +90,6 @@ class OpenNetwork(Request):
         structure_hash: The required structure of the network; "" to accept any.
         config: The path of a precision.json to read; None for none.
         force: True to accept a config of another network structure, as far as it matches.
-        written_paths: The files that will be written. The request fails if the network's weights are in one of them.
         network_only: True to open only the network, which `LayersListed` answers. The data and the backends are then
             opened by the first job that needs them.
         needs_builder: True to fail before anything is read if no TensorRT works here.
@@ -103,7 +102,6 @@ class OpenNetwork(Request):
     structure_hash: str = ""
     config: str | None = None
     force: bool = False
-    written_paths: tuple[str, ...] = ()
     network_only: bool = False
     needs_builder: bool = False
 

@@ -6,7 +6,7 @@ process stores the results. A closed terminal therefore loses nothing.
 """
 
 import time
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
@@ -74,16 +74,15 @@ class Session(EditableSession):
 
     # -- start and end --------------------------------------------------------------------------------------------
 
-    def start(self, *, written_paths: Iterable[str] = (), needs_builder: bool = False) -> None:
+    def start(self, *, needs_builder: bool = False) -> None:
         """Starts the background process and opens the network. Comparisons start automatically once it is open.
 
         Args:
-            written_paths: Files that will be written. The network is refused if its weights are in one of them.
             needs_builder: True refuses to open the network if no TensorRT works.
         """
         self.send_request(
-            rq.OpenNetwork(self.options, config=self.config_path, force=self._force, written_paths=tuple(written_paths),
-                           network_only=self.network_only, needs_builder=needs_builder))
+            rq.OpenNetwork(self.options, config=self.config_path, force=self._force, network_only=self.network_only,
+                           needs_builder=needs_builder))
         if self.options.tensor_ranges:
             self.send_request(rq.SetRanges(self.config, self.options.tensor_ranges))
 

@@ -436,7 +436,7 @@ def _missing_samples_text(bundle: BundleContents, tolerances: Mapping[str, float
 There are no samples in this folder. MODEL is {escape_hidden_characters(bundle.network.name)} in FP32. In this folder, make
 the samples of the export again, from its data D, and copy {INPUTS_FILE}, {REFERENCE_FILE}{raw_samples} here:
 
-    trt-tui export MODEL --config precision.json --data D --format bundle --for {bundle.release} -o whole
+    trt-tui bundle MODEL --config precision.json --data D --for {bundle.release} -o whole
 
 Or put other inputs of the same kind here as {INPUTS_FILE}, as polygraphy run --save-inputs writes it, and compute:
 

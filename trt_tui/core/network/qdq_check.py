@@ -654,5 +654,5 @@ def qdq_note_lines(findings: Sequence[QdqFinding]) -> list[str]:
         nodes = [finding.node for finding in findings if finding.rule == rule.name]
         if nodes and rule.is_noted_at_opening:
             lines.append(f"Q/DQ check: {rule.title} ({name_list_text(nodes, max_count=2)}). {rule.consequence} "
-                         "The command inspect --lint names the repair.")
+                         "The command lint names the repair.")
     return lines

@@ -52,7 +52,7 @@ class ExportController(Presenter):
         elif export_format == "subgraph":
             if group is None:
                 raise InputError("a subgraph needs one row", "no row or several rows are selected",
-                    "Move the cursor to a layer. For any part: trt-tui export --format subgraph --from T --to T.")
+                    "Move the cursor to a layer. For any part: trt-tui subgraph --from T --to T.")
             require_empty_folder(path)
             self._send_request_from_dialog(lambda: session.export_group(path, group), export_format)
         else:
