@@ -62,10 +62,12 @@ from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
 from trt_tui.formatting import number_text
 
-_INNER_VALUE_TEXTS = {**dict.fromkeys(INNER_BOUNDS, "the sums inside"), "Softmax": "the normaliser of",
+_INNER_VALUE_TEXTS = {**dict.fromkeys(INNER_BOUNDS, "the sums inside"),
+                      **dict.fromkeys(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"), "partial sums of"),
+                      "Softmax": "the normaliser of",
                       "LogSoftmax": "the Softmax inside", "ReduceLogSum": "the sum inside",
                       "ReduceLogSumExp": "the sum inside", "Attention": "the scores and sums inside"}
-"""The values inside an operator that may exceed FP16, in words; all other operators have partial sums."""
+"""The values inside an operator that may exceed FP16, in words."""
 
 _MAX_NAMED_GROUPS = 3
 """The maximum number of fusion groups that a caveat names."""
@@ -241,8 +243,8 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
                                    f"{layer.op_type} {name}", amax, tensor)
         amax = magnitudes.inner_magnitudes.get(name, 0.0)
         if amax >= FP16_OVERFLOW and _accumulates_in_fp16(group, precision):
-            part = _INNER_VALUE_TEXTS.get(layer.op_type, "partial sums of")
-            yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW, f"{part} {layer.op_type} {name}", amax)
+            yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW,
+                               f"{_INNER_VALUE_TEXTS[layer.op_type]} {layer.op_type} {name}", amax)
 
 
 def _accumulates_in_fp16(group: FusionGroup, precision: Precision) -> bool:

@@ -35,7 +35,8 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW
 from trt_tui.core.runner import Backend, Runner
 
-PRODUCT_OPERATORS = ("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul")
+_CONVOLUTIONS = ("Conv", "ConvTranspose")
+_PRODUCTS_OF_TWO = (*_CONVOLUTIONS, "Gemm", "MatMul")
 """Operators that add products of two operands; the bias of some is their third input."""
 
 LOGARITHM_OPERATORS = ("LogSoftmax", "ReduceLogSum", "ReduceLogSumExp")
@@ -124,12 +125,7 @@ class MagnitudeEvaluation:
     def __init__(self, analysis: MagnitudeSource) -> None:
         self._network = network = analysis.network
         self._analysis = analysis
-        product_bounds = [
-            _ProductBound(network, layer) for layer in _find_layers_of_operators(network, PRODUCT_OPERATORS)
-        ]
-        inner_bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
-        self._bounds: list[_ProductBound | _InnerBound] = [*product_bounds, *inner_bounds]
-        self._softmaxes = _find_layers_of_operators(network, ("Softmax",))
+        self._bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
         operands = (tensor for bound in self._bounds for tensor in bound.operands)
         results = (tensor for group in network.groups for name in group.layers
                    for tensor in find_compute_type_results(network, network.get_layer(name)))
@@ -143,9 +139,7 @@ class MagnitudeEvaluation:
                                         self.tensors) if self.mask_name else {}
         self._logarithms = [layer for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
                             if layer.outputs[0] in self.tensors]
-        counted = {tensor for bound in product_bounds for tensor in bound.counted_operands}
-        counted |= {layer.outputs[0] for layer in self._softmaxes}
-        counted |= {tensor for bound in inner_bounds for tensor in bound.operands}
+        counted = {tensor for bound in self._bounds for tensor in bound.counted_operands}
         self.shape_tensors = sorted(counted - network.blocking_plugins.keys())
         self._finite_graph: _FiniteMagnitudeGraph | None = None
         self._in_use = False
@@ -196,7 +190,6 @@ class MagnitudeEvaluation:
         tensors.update((tensor, max(extremes[tensor][2], -extremes[tensor][3])) for tensor in self.mask_axes
                        if tensors[tensor] <= FP16_MAX)
         inner = {layer.name: _max_log_argument(layer, *extremes[layer.outputs[0]][:2]) for layer in self._logarithms}
-        inner |= {layer.name: float(_softmax_row_length(self._network, layer, sizes)) for layer in self._softmaxes}
         inner |= {bound.layer.name: bound.compute_bound(tensors, sizes) for bound in self._bounds}
         if infinite := {tensor for tensor, amax in tensors.items() if not math.isfinite(amax)}:
             if self._finite_graph is None or not self._finite_graph.tensors >= infinite:
@@ -278,119 +271,30 @@ def _max_log_argument(layer: Layer, max_result: float, min_result: float) -> flo
     return 0.0 if layer.op_type == "LogSoftmax" else math.exp(min(max_result, _MAX_EXPONENT))
 
 
-def _softmax_row_length(network: Network, layer: Layer, shapes: Mapping[str, Sequence[int]]) -> int:
-    """Returns the number of values that a Softmax normalises together."""
-    size = shapes.get(layer.outputs[0], ())
-    axis = network.node(layer.name).attributes.get_int("axis", -1 if network.opset >= 13 else 1) or 0
-    if not size:
-        return 1
-    return size[axis] if network.opset >= 13 else math.prod(size[axis:])
-
-
-class _ProductBound:
-    """An upper bound of the sum of absolute products that a Conv, MatMul or similar layer adds for one result.
-
-    Attributes:
-        operands: The operands that are computed.
-        counted_operands: The operands whose shapes determine the number of products of a result; () if a constant
-            weight does.
-    """
-
-    def __init__(self, network: Network, layer: Layer) -> None:
-        self._network, self.layer = network, layer
-        inputs = layer.inputs if layer.op_type == "Einsum" else layer.inputs[:2]
-        self.operands = [tensor for tensor in inputs if tensor not in network.constant_tensors]
-        self.counted_operands = self.operands if layer.op_type == "Einsum" else [
-            layer.inputs[layer.op_type in ("Conv", "ConvTranspose")]] if len(self.operands) == 2 else []
-
-    @cached_property
-    def _max_weight_l1_norm(self) -> float:
-        """The largest sum of absolute weights that contribute to one result; 1 if both operands are computed."""
-        first, second = self.layer.inputs[:2]
-        if first not in self._network.constant_tensors and second not in self._network.constant_tensors:
-            return 1.0
-        position = 1 if second in self._network.constant_tensors else 0
-        weight = np.abs(self._network.constant_value(self.layer.inputs[position]).astype(np.float64))
-        weight = np.where(np.isfinite(weight), weight, 0)
-        attributes = self._network.node(self.layer.name).attributes
-        if self.layer.op_type == "Conv":
-            return float(weight.reshape(len(weight), -1).sum(1).max(initial=0))
-        if self.layer.op_type == "ConvTranspose":
-            groups = attributes.get_int("group", 1) or 1
-            group_weights = weight.reshape(groups, len(weight) // groups, weight.shape[1], -1)
-            return float(group_weights.sum((1, 3)).max(initial=0))
-        transposed = bool(attributes.get_int("transB" if position else "transA", 0))
-        if weight.ndim < 2:
-            return float(weight.sum())
-        axis = -1 if (position == 1) is transposed else -2
-        return float(weight.sum(axis).max(initial=0)) * _gemm_factor(self._network, self.layer)
-
-    def compute_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str, Sequence[int]]) -> float:
-        """Returns the bound of the sum of absolute products for one feed; 0 if an operand is masked or not finite.
-
-        An unnormalised attention product is at most the sum of the values of a column. The bound of a product of two
-        activations therefore covers it too.
-        """
-        amaxes = [tensor_magnitudes.get(tensor, 0.0) for tensor in self.operands]
-        if not amaxes or not all(map(math.isfinite, amaxes)):
-            return 0.0
-        if self.layer.op_type == "Einsum":
-            return self._count_einsum_terms(shapes) * math.prod(amaxes) * self._constant_amax
-        if not self.counted_operands:
-            return amaxes[0] * self._max_weight_l1_norm
-        shape = shapes.get(self.counted_operands[0]) or (1, 1)
-        if self.layer.op_type in ("Conv", "ConvTranspose"):
-            return math.prod(shape) / shape[self.layer.op_type == "ConvTranspose"] * math.prod(amaxes)
-        transposed = self._network.node(self.layer.name).attributes.get_int("transA", 0)
-        normalised = _find_softmax_before_matmul(self._network, self.layer) is not None
-        return shape[0 if transposed else -1] * (amaxes[1] if normalised else math.prod(amaxes)) * _gemm_factor(
-            self._network, self.layer)
-
-    @cached_property
-    def _constant_amax(self) -> float:
-        """The product of the largest magnitudes of an Einsum's constant operands; 1 if there are none."""
-        amaxes = (float(np.max(self._network.constant_amax(tensor), initial=0)) for tensor in self.layer.inputs
-                  if tensor in self._network.constant_tensors)
-        return math.prod(amaxes)
-
-    def _count_einsum_terms(self, shapes: Mapping[str, Sequence[int]]) -> int:
-        """Returns the number of products that one result of an Einsum adds: the product of the sizes that it sums over.
-        """
-        equation = self._network.node(self.layer.name).attributes.get_string("equation", "") or ""
-        operand_terms, _, result = equation.replace(" ", "").partition("->")
-        sizes: dict[str, int] = {}
-        for tensor, axes in zip(self.layer.inputs, operand_terms.split(","), strict=False):
-            shape = shapes.get(tensor) or [size for size in self._network.shape(tensor) or () if isinstance(size, int)]
-            before, _, behind = axes.partition("...")
-            sizes |= {**dict(zip(before, shape, strict=False)),
-                      **dict(zip(reversed(behind), reversed(shape), strict=False))}
-        kept = result or [axis for axis in sizes if operand_terms.count(axis) == 1]
-        return math.prod(size for axis, size in sizes.items() if axis not in kept)
-
-
-def _gemm_factor(network: Network, layer: Layer) -> float:
-    """Returns the factor of a Gemm's product in its largest form: TensorRT multiplies by an alpha behind the product.
-    """
-    return max(abs(network.node(layer.name).attributes.get_float("alpha", 1.0) or 0.0), 1.0)
-
-
 class _InnerBound:
     """An upper bound of values inside a layer that are in no tensor.
 
     Attributes:
-        operands: The float tensors from whose magnitudes and shapes the bound follows.
+        operands: The float tensors from whose magnitudes the bound follows.
+        counted_operands: The operands from whose shapes it follows.
+        opset: The opset of the network.
     """
 
     def __init__(self, network: Network, layer: Layer) -> None:
-        self._network, self.layer = network, layer
-        self.operands = [tensor for tensor in (*layer.inputs, *layer.outputs)
+        self._network, self.layer, self.opset = network, layer, network.opset
+        tensors = {"Einsum": layer.inputs, "Softmax": layer.outputs}.get(
+            layer.op_type, layer.inputs[:2] if layer.op_type in _PRODUCTS_OF_TWO else (*layer.inputs, *layer.outputs))
+        self.operands = [tensor for tensor in tensors
                          if tensor and tensor not in network.constant_tensors and network.is_float(tensor)]
+        self.counted_operands = self.operands
+        if layer.op_type in _PRODUCTS_OF_TWO:  # the sums of a constant weight need no shape
+            self.counted_operands = [layer.inputs[layer.op_type in _CONVOLUTIONS]] if len(self.operands) == 2 else []
         self.attributes = network.node(layer.name).attributes
 
     def compute_bound(self, tensor_magnitudes: Mapping[str, float], shapes: Mapping[str, Sequence[int]]) -> float:
         """Returns the bound for one feed; 0 if an operand is masked or not finite."""
         self._tensor_magnitudes, self._shapes = tensor_magnitudes, shapes
-        bound = INNER_BOUNDS[self.layer.op_type](self)
+        bound = INNER_BOUNDS[self.layer.op_type](self) if self.operands else 0.0
         return bound if math.isfinite(bound) else 0.0
 
     def amax(self, *indices: int) -> float:
@@ -406,7 +310,9 @@ class _InnerBound:
 
     def shape(self, index: int) -> Sequence[int]:
         """Returns the sizes of an input; () without it."""
-        tensor = self.layer.inputs[index] if index < len(self.layer.inputs) else ""
+        return self.find_shape(self.layer.inputs[index] if index < len(self.layer.inputs) else "")
+
+    def find_shape(self, tensor: str) -> Sequence[int]:
         sizes = self._network.shape(tensor) or () if tensor in self._network.constant_tensors else ()
         return self._shapes.get(tensor) or [size for size in sizes if isinstance(size, int)]
 
@@ -417,6 +323,82 @@ class _InnerBound:
             return self.amax(index) * math.prod(self.shape(index)[axis:])
         weight = np.abs(self._network.constant_value(tensor).astype(np.float64))
         return float(weight.reshape(*weight.shape[:axis], -1).sum(-1).max(initial=0))
+
+
+    @cached_property
+    def max_weight_l1_norm(self) -> float:
+        """The largest sum of absolute weights of a product that contribute to one result."""
+        position = 1 if self.layer.inputs[1] in self._network.constant_tensors else 0
+        weight = np.abs(self._network.constant_value(self.layer.inputs[position]).astype(np.float64))
+        weight = np.where(np.isfinite(weight), weight, 0)
+        if self.layer.op_type == "Conv":
+            return float(weight.reshape(len(weight), -1).sum(1).max(initial=0))
+        if self.layer.op_type == "ConvTranspose":
+            groups = self.attributes.get_int("group", 1) or 1
+            group_weights = weight.reshape(groups, len(weight) // groups, weight.shape[1], -1)
+            return float(group_weights.sum((1, 3)).max(initial=0))
+        transposed = bool(self.attributes.get_int("transB" if position else "transA", 0))
+        if weight.ndim < 2:
+            return float(weight.sum())
+        axis = -1 if (position == 1) is transposed else -2
+        return float(weight.sum(axis).max(initial=0)) * self.gemm_factor
+
+    @property
+    def gemm_factor(self) -> float:
+        """The factor of a Gemm's product in its largest form: TensorRT multiplies by an alpha behind the product."""
+        return max(abs(self.attributes.get_float("alpha", 1.0) or 0.0), 1.0)
+
+    @property
+    def has_normalised_weights(self) -> bool:
+        """True if the first operand of a MatMul is the result of a Softmax along the axis that is summed over."""
+        network, source = self._network, self._network.producer.get(self.layer.inputs[0])
+        if self.layer.op_type != "MatMul" or source is None or network.get_layer(source).op_type != "Softmax":
+            return False
+        rank = len(network.shape(network.get_layer(source).outputs[0]) or ())
+        return network.node(source).attributes.get_int("axis", _default_softmax_axis(self.opset)) in (-1, rank - 1)
+
+
+def _default_softmax_axis(opset: int) -> int:
+    return -1 if opset >= 13 else 1
+
+
+def _bound_product(inputs: _InnerBound) -> float:
+    """Returns the bound of the sum of absolute products that one result of a Conv, MatMul or similar layer adds.
+
+    An unnormalised attention product is at most the sum of the values of a column. The bound of a product of two
+    activations therefore covers it too.
+    """
+    operator, amaxes = inputs.layer.op_type, [inputs.find_amax(tensor) for tensor in inputs.operands]
+    if len(amaxes) == 1:
+        return amaxes[0] * inputs.max_weight_l1_norm
+    shape = inputs.shape(operator in _CONVOLUTIONS) or (1, 1)
+    if operator in _CONVOLUTIONS:
+        return math.prod(shape) / shape[operator == "ConvTranspose"] * math.prod(amaxes)
+    size = shape[0 if inputs.attributes.get_int("transA", 0) else -1]
+    return size * (amaxes[1] if inputs.has_normalised_weights else math.prod(amaxes)) * inputs.gemm_factor
+
+
+def _bound_einsum(inputs: _InnerBound) -> float:
+    """Returns the bound of the sum of absolute products: their number is the product of the sizes that are summed over.
+    """
+    equation = inputs.attributes.get_string("equation", "") or ""
+    operand_terms, _, result = equation.replace(" ", "").partition("->")
+    sizes: dict[str, int] = {}
+    for index, axes in enumerate(operand_terms.split(",")):
+        shape = inputs.shape(index)
+        before, _, behind = axes.partition("...")
+        sizes |= {**dict(zip(before, shape, strict=False)),
+                  **dict(zip(reversed(behind), reversed(shape), strict=False))}
+    kept = result or [axis for axis in sizes if operand_terms.count(axis) == 1]
+    return math.prod(size for axis, size in sizes.items() if axis not in kept) * math.prod(
+        map(inputs.find_amax, inputs.layer.inputs))
+
+
+def _bound_normaliser(inputs: _InnerBound) -> float:
+    """Returns the number of values that a Softmax normalises together."""
+    size = inputs.find_shape(inputs.layer.outputs[0]) or (1,)
+    axis = inputs.attributes.get_int("axis", _default_softmax_axis(inputs.opset)) or 0
+    return float(size[axis] if inputs.opset >= 13 else math.prod(size[axis:]))
 
 
 def _bound_attention(inputs: _InnerBound) -> float:
@@ -454,6 +436,7 @@ def _bound_sum(inputs: _InnerBound) -> float:
 
 
 INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
+    **dict.fromkeys(_PRODUCTS_OF_TWO, _bound_product), "Einsum": _bound_einsum, "Softmax": _bound_normaliser,
     "Attention": _bound_attention,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _bound_recurrent_sum),
     "DeformConv": lambda inputs: inputs.amax(0) * inputs.sum_of_row(1, 1) * max(1.0, inputs.amax(4)),
@@ -463,18 +446,7 @@ INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
     **dict.fromkeys(("GlobalLpPool", "LpNormalization", "LpPool"), _bound_sum_of_powers),
     "RotaryEmbedding": lambda inputs: inputs.amax(0) * (inputs.amax(1) + inputs.amax(2)),
 }
-"""Operators with inner values besides products, each with a function that returns their upper bound."""
-
-
-def _find_softmax_before_matmul(network: Network, layer: Layer) -> Layer | None:
-    """Returns the Softmax whose result is the first operand of a MatMul; None if there is none."""
-    source = network.producer.get(layer.inputs[0])
-    if layer.op_type != "MatMul" or source is None or network.get_layer(source).op_type != "Softmax":
-        return None
-    softmax = network.get_layer(source)
-    rank = len(network.shape(softmax.outputs[0]) or ())
-    axis = network.node(source).attributes.get_int("axis", -1 if network.opset >= 13 else 1)
-    return softmax if axis in (-1, rank - 1) else None
+"""Operators with inner values, each with a function that returns their upper bound."""
 
 
 class _FiniteMagnitudeGraph:
