@@ -11,10 +11,11 @@ import math
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import IO, Any, BinaryIO, Protocol
+from typing import IO, Any, BinaryIO, Literal
 
 import numpy as np
 
@@ -46,22 +47,18 @@ _ZIP_LOCAL_HEADER_BYTES = 30
 _UNSUPPORTED_COMPRESSIONS = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
 
 
-class StoredArray(Protocol):
-    """An array on disk with a known type and shape, whose values are read by `load`."""
+@dataclass(frozen=True)
+class StoredArray:
+    """An array on disk with a known type and shape.
 
-    @property
-    def dtype(self) -> np.dtype:
-        ...
+    Attributes:
+        load: Reads the values, which must not be changed. For a damaged file it raises the exceptions of numpy and
+            zipfile; see `convert_damaged_file_errors`.
+    """
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        ...
-
-    def load(self) -> np.ndarray:
-        """Reads the values, which must not be changed.
-
-        For a damaged file the exceptions of numpy and zipfile are raised; see `convert_damaged_file_errors`.
-        """
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    load: Callable[[], np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -78,63 +75,36 @@ class NpyHeader:
     def nbytes(self) -> int:
         return self.dtype.itemsize * math.prod(self.shape)
 
+    @property
+    def order(self) -> Literal["C", "F"]:
+        return "F" if self.is_fortran_order else "C"
+
+    def store(self, load: Callable[[], np.ndarray]) -> StoredArray:
+        return StoredArray(self.dtype, self.shape, load)
+
     def build_array(self, value_bytes: bytes) -> np.ndarray:
         """Builds a read-only array from the bytes of its values."""
-        return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(
-            self.shape, order="F" if self.is_fortran_order else "C")
+        return np.frombuffer(value_bytes, self.dtype, math.prod(self.shape)).reshape(self.shape, order=self.order)
 
 
-@dataclass(frozen=True)
-class MappedArray:
-    """An array of raw values in a file, memory-mapped by `load`."""
-
-    file: Path | BinaryIO
-    offset: int
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    is_fortran_order: bool = False
-
-    def load(self) -> np.ndarray:
-        if 0 in self.shape:
-            return np.empty(self.shape, self.dtype)
-        mapped: np.ndarray = np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,),
-                                       "F" if self.is_fortran_order else "C")
-        return mapped.reshape(self.shape)
+def _map_array(file: Path | BinaryIO, offset: int, header: NpyHeader) -> np.ndarray:
+    """Returns an array of raw values in a file, memory-mapped."""
+    if 0 in header.shape:
+        return np.empty(header.shape, header.dtype)
+    mapped: np.ndarray = np.memmap(file, header.dtype, "r", offset, header.shape or (1,), header.order)
+    return mapped.reshape(header.shape)
 
 
-@dataclass(frozen=True)
-class ArrayWithHeader:
-    """A base class of stored arrays whose type and shape come from an ``.npy`` header."""
-
-    header: NpyHeader
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.header.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.header.shape
-
-
-@dataclass(frozen=True)
-class CompressedArray(ArrayWithHeader):
-    """A compressed member of an npz file, unpacked by `load`."""
-
-    path: Path
-    name: str
-    fits_in_memory: bool
-
-    def load(self) -> np.ndarray:
-        header = self.header
-        with open_regular_file(self.path) as file, zipfile.ZipFile(file) as archive, archive.open(self.name) as stream:
-            stream.read(header.offset)
-            if not self.fits_in_memory:
-                return ArraySpool().append_stream(stream, header).load()
-            values = stream.read(header.nbytes)
-            if stream.read(1):  # zipfile checks the checksum at the end of a member
-                raise ValueError(f"member {self.name} is longer than its array")
-            return header.build_array(values)
+def _unpack_array(path: Path, name: str, header: NpyHeader, fits_in_memory: bool) -> np.ndarray:
+    """Returns the array of a compressed member of an npz file."""
+    with open_regular_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as stream:
+        stream.read(header.offset)
+        if not fits_in_memory:
+            return ArraySpool().append_stream(stream, header).load()
+        values = stream.read(header.nbytes)
+        if stream.read(1):  # zipfile checks the checksum at the end of a member
+            raise ValueError(f"member {name} is longer than its array")
+        return header.build_array(values)
 
 
 class ArraySpool:
@@ -143,7 +113,7 @@ class ArraySpool:
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile(prefix="trt-tui-")
 
-    def append_array(self, array: np.ndarray) -> MappedArray:
+    def append_array(self, array: np.ndarray) -> StoredArray:
         """Appends an array of any shape and fixed-size type to the temporary file, and returns it as a mapped array.
 
         Raises the errors of `append_stream`.
@@ -151,14 +121,14 @@ class ArraySpool:
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return self.append_stream(io.BytesIO(raw.data), NpyHeader(array.dtype, array.shape, False, 0))
 
-    def append_stream(self, stream: IO[bytes], header: NpyHeader) -> MappedArray:
+    def append_stream(self, stream: IO[bytes], header: NpyHeader) -> StoredArray:
         """Appends the rest of a stream, the values of an array, to the temporary file, and returns a mapped array.
 
         Raises the errors of `append_byte_pieces`.
         """
         return self.append_byte_pieces(iter(lambda: stream.read(1 << 20), b""), header)
 
-    def append_byte_pieces(self, byte_pieces: Iterator[bytes], header: NpyHeader) -> MappedArray:
+    def append_byte_pieces(self, byte_pieces: Iterator[bytes], header: NpyHeader) -> StoredArray:
         """Appends the values of an array in pieces of bytes to the temporary file, and returns a mapped array.
 
         Raises:
@@ -176,7 +146,7 @@ class ArraySpool:
         self._file.flush()
         if self._file.tell() - offset != header.nbytes:
             raise ValueError("an array is not as long as its header says")
-        return MappedArray(self._file, offset, header.dtype, header.shape, header.is_fortran_order)
+        return header.store(partial(_map_array, self._file, offset, header))
 
 
 @dataclass(frozen=True)
@@ -318,7 +288,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
     with archive.open(member_info) as stream:
         header = read_npy_header(stream, member_info.file_size, array_name)
     if member_info.compress_type != zipfile.ZIP_STORED:
-        return CompressedArray(header, path, member_info.filename, fits_in_memory)
+        return header.store(partial(_unpack_array, path, member_info.filename, header, fits_in_memory))
     # A local file header has 30 bytes. Name and extra field follow; their lengths are at offsets 26 and 28.
     position = file.tell()
     file.seek(member_info.header_offset + 26)
@@ -331,7 +301,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
         available_bytes = min(member_info.compress_size, end - start)
         raise _damaged_array_error(array_name,
                                    f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present")
-    return MappedArray(path, start + header.offset, header.dtype, header.shape, header.is_fortran_order)
+    return header.store(partial(_map_array, path, start + header.offset, header))
 
 
 # ------------------------------------------------------------------------------------------------------ feeds in memory

@@ -346,7 +346,7 @@ class StoredFeeds:
     feed_rows: list[FeedRows]
     _open_part: tuple[int, dict[str, np.ndarray]] | None = field(default=None, repr=False)
 
-    @property
+    @cached_property
     def per_sample_array_names(self) -> frozenset[str]:
         names_by_layout = [
             {name

@@ -1,14 +1,29 @@
-"""Seeded random inputs for networks without data."""
+"""Seeded random inputs for networks without data.
+
+Floats are drawn from N(0, 1), and booleans are true. The values of other inputs depend on their name and type:
+
+- ``mask``: ones.
+- ``position``: a count along the last axis.
+- ``type`` or ``segment``: 0 and 1.
+- ``id`` or ``token``: integers from 0 to 99.
+- All others: integers from 0 to 255 for uint8, and from 0 to 7 for other types.
+"""
 
 import math
 import os
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from trt_tui.core.data.batches import SampleName, choose_default_batch_size, is_float
+from trt_tui.core.data.array_files import DataPart, StoredArray
+from trt_tui.core.data.batches import (
+    BatchLayout,
+    StoredFeeds,
+    choose_default_batch_size,
+    is_float,
+    iterate_feed_rows,
+)
 from trt_tui.core.data.shapes import first_dimension, shape_text
 from trt_tui.core.runner import Dimension, TensorInfo
 from trt_tui.errors import InputError
@@ -20,71 +35,6 @@ MAX_RANDOM_SAMPLES = 1 << 16
 """Maximum number of random samples. Random samples say nothing about accuracy, so more of them have no use."""
 
 
-@dataclass(frozen=True)
-class RandomFeeds:
-    """A source of feeds of seeded random inputs. Each feed has other values.
-
-    Floats are drawn from N(0, 1), and booleans are true. The values of other inputs depend on their name and type:
-
-    - ``mask``: ones.
-    - ``position``: a count along the last axis.
-    - ``type`` or ``segment``: 0 and 1.
-    - ``id`` or ``token``: integers from 0 to 99.
-    - All others: integers from 0 to 255 for uint8, and from 0 to 7 for other types.
-
-    Attributes:
-        shapes: The shape of each input in a full feed.
-        sample_inputs: Inputs with one row per sample of the feed.
-        feed_sizes: Number of samples of each feed.
-    """
-
-    inputs: Sequence[TensorInfo]
-    shapes: Mapping[str, tuple[int, ...]]
-    sample_inputs: frozenset[str]
-    feed_sizes: tuple[int, ...]
-    seed: int
-
-    @property
-    def per_sample_array_names(self) -> frozenset[str]:
-        return self.sample_inputs
-
-    def count_samples_of_feed(self, feed_index: int) -> int:
-        return self.feed_sizes[feed_index]
-
-    def first_sample_index(self, feed_index: int) -> int:
-        return sum(self.feed_sizes[:feed_index])
-
-    def sample_name(self, feed_index: int, row: int) -> SampleName:
-        return SampleName(self.first_sample_index(feed_index) + row)
-
-    @property
-    def total_sample_count(self) -> int:
-        return sum(self.feed_sizes)
-
-    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Draws the random inputs of a feed. The same feed always has the same values.
-
-        Raises:
-            InputError: The feed does not fit in memory.
-        """
-        feed = {}
-        for info in self.inputs:
-            shape = self.shapes[info.name]
-            if info.name in self.sample_inputs:
-                shape = (self.feed_sizes[feed_index], *shape[1:])
-            rng = np.random.default_rng([self.seed, feed_index, zlib.crc32(info.name.encode())])
-            try:
-                feed[info.name] = _draw_random_array(rng, info.name.lower(), info.dtype, shape)
-            except (MemoryError, ValueError, OverflowError) as error:
-                raise InputError(f"Random inputs of shape {shape_text(shape)} do not fit in memory",
-                                 f"Input '{info.name}': {error}", "Use a smaller --batch or --shapes.") from None
-        return feed
-
-    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Returns an empty dictionary, because random inputs have no labels."""
-        return {}
-
-
 def make_random_feeds(
     inputs: Sequence[TensorInfo],
     *,
@@ -92,8 +42,9 @@ def make_random_feeds(
     limit: int | None,
     seed: int,
     shapes: Mapping[str, tuple[int, ...]],
-) -> tuple[RandomFeeds, int]:
-    """Builds a source of seeded random inputs and returns it with its batch size.
+) -> tuple[StoredFeeds, int]:
+    """Builds a source of seeded random inputs and returns it with its batch size. Each feed has other values, which are
+    the same each time.
 
     The arguments are those of `trt_tui.core.data.samples.load_samples`.
 
@@ -141,7 +92,12 @@ def make_random_feeds(
     rows = [size] * (math.ceil(total / size) if static else total // size)
     if not static and total % size:
         rows.append(total % size)
-    return RandomFeeds(inputs, concrete_shapes, frozenset(sample_inputs), tuple(rows), seed), size
+    parts = [DataPart("seeded random inputs", {
+        info.name: _store_random_array(info, (count, *concrete_shapes[info.name][1:]) if info.name in sample_inputs else
+                                       concrete_shapes[info.name], seed, feed_index) for info in inputs
+    }) for feed_index, count in enumerate(rows)]
+    layouts = [BatchLayout(count, None, dict.fromkeys(sample_inputs), frozenset()) for count in rows]
+    return StoredFeeds(inputs, parts, layouts, list(iterate_feed_rows(layouts, size, None))), size
 
 
 def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]], row_count: int) -> None:
@@ -168,6 +124,19 @@ def _find_sizes_of_named_dimensions(inputs: Sequence[TensorInfo], shapes: Mappin
             if isinstance(dimension, str):
                 size_by_name.setdefault(dimension, size)
     return size_by_name
+
+
+def _store_random_array(input_info: TensorInfo, shape: tuple[int, ...], seed: int, feed_index: int) -> StoredArray:
+    """Returns an input of a feed, whose values are drawn when it is loaded."""
+    def load() -> np.ndarray:
+        rng = np.random.default_rng([seed, feed_index, zlib.crc32(input_info.name.encode())])
+        try:
+            return _draw_random_array(rng, input_info.name.lower(), input_info.dtype, shape)
+        except (MemoryError, ValueError, OverflowError) as error:
+            raise InputError(f"Random inputs of shape {shape_text(shape)} do not fit in memory",
+                             f"Input '{input_info.name}': {error}", "Use a smaller --batch or --shapes.") from None
+
+    return StoredArray(input_info.dtype, shape, load)
 
 
 def _draw_random_array(rng: np.random.Generator, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:

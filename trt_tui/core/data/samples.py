@@ -302,7 +302,7 @@ def load_samples(
             raise unknown_input_error(name, inputs)
     if spec is None:
         random_source, size = make_random_feeds(inputs, batch=batch, limit=limit, seed=seed, shapes=shapes)
-        samples = Samples(random_source, range(len(random_source.feed_sizes)), source="seeded random inputs",
+        samples = Samples(random_source, range(len(random_source.feed_rows)), source="seeded random inputs",
                           batch=size, is_random=True, warnings=[RANDOM_WARNING])
     else:
         samples = _load_stored_samples(str(spec), inputs, outputs, batch, limit, shapes, reads_labels)

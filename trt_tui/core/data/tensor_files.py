@@ -18,6 +18,7 @@ import re
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -27,8 +28,8 @@ from trt_tui.core.data.array_files import (
     DATA_FORMATS,
     MAX_IN_MEMORY_BYTES,
     ArraySpool,
-    ArrayWithHeader,
     DataPart,
+    NpyHeader,
     StoredArray,
     check_array_file,
     convert_damaged_file_errors,
@@ -54,51 +55,33 @@ _PIECE_BYTES = 3 << 18
 """Number of bytes that are encoded at a time, a multiple of three."""
 
 
-@dataclass(frozen=True)
-class InMemoryArray:
-    """A stored array whose values are already in memory, because its form cannot be read in pieces.
+def _store_in_memory(array: np.ndarray) -> StoredArray:
+    """Returns an array whose values are already in memory, because its form cannot be read in pieces.
 
     Older releases of Polygraphy wrote an ``.npz`` of one array, or bytes as Latin-1. Both forms are read. Nothing is
     unpickled.
     """
-
-    array: np.ndarray
-
-    @property
-    def dtype(self) -> np.dtype:
-        return self.array.dtype
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.array.shape
-
-    def load(self) -> np.ndarray:
-        return self.array
+    return StoredArray(array.dtype, array.shape, lambda: array)
 
 
-@dataclass(frozen=True)
-class Base64Array(ArrayWithHeader):
-    """An ``.npy`` in base64 inside a JSON file, with a header that was checked against its length."""
+def _read_byte_pieces(span: FileSpan, header: NpyHeader) -> Iterator[bytes]:
+    """Yields the bytes of the values of an ``.npy`` in base64, in pieces of less than 1 MiB.
 
-    span: FileSpan
+    Raises:
+        binascii.Error: The text is not valid base64.
+    """
+    skip = header.offset
+    for piece in span.iterate_blocks(_PIECE_CHARACTERS):
+        data = base64.b64decode(piece, validate=True)
+        yield data[skip:]
+        skip = max(0, skip - len(data))
 
-    def read_byte_pieces(self) -> Iterator[bytes]:
-        """Yields the bytes of the array's values in pieces of less than 1 MiB.
 
-        Raises:
-            binascii.Error: The text is not valid base64.
-        """
-        skip = self.header.offset
-        for piece in self.span.iterate_blocks(_PIECE_CHARACTERS):
-            data = base64.b64decode(piece, validate=True)
-            yield data[skip:]
-            skip = max(0, skip - len(data))
-
-    def load(self) -> np.ndarray:
-        """Reads the values of the array. A large array goes through a temporary file."""
-        if self.header.nbytes <= MAX_IN_MEMORY_BYTES:
-            return self.header.build_array(b"".join(self.read_byte_pieces()))
-        return ArraySpool().append_byte_pieces(self.read_byte_pieces(), self.header).load()
+def _load_base64_array(span: FileSpan, header: NpyHeader) -> np.ndarray:
+    """Returns an ``.npy`` in base64 inside a JSON file. A large array goes through a temporary file."""
+    if header.nbytes <= MAX_IN_MEMORY_BYTES:
+        return header.build_array(b"".join(_read_byte_pieces(span, header)))
+    return ArraySpool().append_byte_pieces(_read_byte_pieces(span, header), header).load()
 
 
 def open_polygraphy_array(value: Any, title: str) -> StoredArray:
@@ -135,7 +118,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
         InputError: The array holds pickled objects, is damaged, or is too large for its form.
     """
     if isinstance(base64_text, str):
-        return InMemoryArray(_decode_base64_array(base64_text, title))
+        return _store_in_memory(_decode_base64_array(base64_text, title))
     start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
     if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the first bytes of an npz, in base64
         try:
@@ -145,7 +128,8 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
             size = base64_text.length // 4 * 3 - ending.count(b"=")
             if base64_text.length % 4:
                 raise binascii.Error("its length is not a multiple of 4")
-            return Base64Array(read_npy_header(io.BytesIO(head), size, ""), base64_text)
+            header = read_npy_header(io.BytesIO(head), size, "")
+            return header.store(partial(_load_base64_array, base64_text, header))
         except (binascii.Error, ValueError) as error:
             raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy.") from None
         except InputError as error:
@@ -154,7 +138,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
         raise InputError(
             f"{title} is too large in this form", f"{base64_text.length:,} bytes as an old Polygraphy wrote them; "
             f"up to {MAX_WHOLE_BYTES:,} are read", "Save it with Polygraphy 0.38 or later, or as .npz.")
-    return InMemoryArray(
+    return _store_in_memory(
         _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)),
                              title))
 
@@ -422,7 +406,7 @@ def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: s
                      if name not in arrays else "the name occurs twice")
             raise InputError(f"{title} is damaged", cause, "Let trtexec write the file again.")
         with np.errstate(over="ignore"):
-            arrays[name] = InMemoryArray(values.astype(_find_smallest_type(values)).reshape(shape))
+            arrays[name] = _store_in_memory(values.astype(_find_smallest_type(values)).reshape(shape))
     return arrays
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
-from trt_tui.core.data.array_files import ArraySpool, MappedArray
+from trt_tui.core.data.array_files import ArraySpool, StoredArray
 from trt_tui.core.data.batches import is_castable, is_float
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.tensor_files import Dump, DumpTensor, count_tensor_rows, open_dump
@@ -45,7 +45,7 @@ class TensorCache:
 
     def __init__(self) -> None:
         self._arrays: dict[int, dict[str, np.ndarray]] = {}
-        self._spooled: dict[int, dict[str, MappedArray]] = {}
+        self._spooled: dict[int, dict[str, StoredArray]] = {}
         self._spool: ArraySpool | None = None
         self._memory_bytes = 0
 
