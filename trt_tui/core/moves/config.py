@@ -34,7 +34,7 @@ from trt_tui.core.moves.move import (
     TENSOR_SUBJECTS,
     DefaultPrecisions,
     Move,
-    TensorSubjectKind,
+    SubjectKind,
     sort_names_in_order,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -141,7 +141,7 @@ class RangeMove(Move):
         amax_by_tensor.update(dict.fromkeys(tensors, self.amax))
 
 
-class _LayerOutputSubjectKind(TensorSubjectKind):
+class _LayerOutputSubjectKind(SubjectKind):
     """Layer outputs as the subjects of fusion barriers. The subjects of a fusion group are the tensors that leave the
     group."""
 

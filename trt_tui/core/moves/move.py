@@ -117,8 +117,10 @@ class ConstantEdit:
     weight_edits: str | None = None
 
 
-class SubjectKind(ABC):
-    """The kind of object that a move changes, its subject: fusion groups or tensors, and their names in files.
+class SubjectKind:
+    """The kind of object that a move changes, its subject: here tensors, and their names in files.
+
+    The subjects of a fusion group are the tensors that it reads through Q/DQ in INT8.
 
     Attributes:
         noun: The word for one name of a subject, also the header of a table column.
@@ -127,40 +129,38 @@ class SubjectKind(ABC):
         shared_move_reason: The reason why all names of a subject share its moves.
     """
 
-    noun: ClassVar[str]
-    names_key: ClassVar[str]
-    subject_noun: ClassVar[str]
-    shared_move_reason: ClassVar[str]
+    noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a tensor has one"
 
-    @abstractmethod
     def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
         """Returns True if the network has a layer or tensor with a name from a file."""
+        return network.has_tensor(name)
 
-    @abstractmethod
     def list_subject_names(self, network: NetworkOutline) -> list[str]:
         """Returns the names that a file may contain, in network order."""
+        outputs = [output for layer in network.layers for output in layer.outputs if output]
+        return [*(info.name for info in network.inputs), *outputs]
 
-    @abstractmethod
     def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
         """Returns the subject (fusion group or tensor) that a name of the network belongs to; None if it belongs to no
         subject."""
+        return name
 
     def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
         """Returns the reason why a name of the network belongs to no subject of a move."""
         return f"it is not a {self.subject_noun}"
 
-    @abstractmethod
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
         """Returns every name of a subject, such as all layers of a fusion group, in network order."""
+        return (subject,)
 
-    @abstractmethod
     def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
         """Returns the subjects of moves that are shown in the row of a fusion group."""
+        return [site.tensor for site in group.activation_qdq_sites()]
 
-    @abstractmethod
     def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
         """Returns the subjects of moves in network order. Subjects that the network lacks follow at the end, sorted by
         name."""
+        return sort_names_in_order(network.calibrated_tensors, subjects)
 
 
 class _GroupSubjectKind(SubjectKind):
@@ -194,32 +194,6 @@ class _GroupSubjectKind(SubjectKind):
         return sort_names_in_order([group.name for group in network.groups], subjects)
 
 
-class TensorSubjectKind(SubjectKind):
-    """Tensors as the subjects of moves. The subjects of a fusion group are the tensors that it reads through Q/DQ in
-    INT8."""
-
-    noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a tensor has one"
-
-    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
-        return network.has_tensor(name)
-
-    def list_subject_names(self, network: NetworkOutline) -> list[str]:
-        outputs = [output for layer in network.layers for output in layer.outputs if output]
-        return [*(info.name for info in network.inputs), *outputs]
-
-    def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
-        return name
-
-    def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
-        return (subject,)
-
-    def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
-        return [site.tensor for site in group.activation_qdq_sites()]
-
-    def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
-        return sort_names_in_order(network.calibrated_tensors, subjects)
-
-
 def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> list[str]:
     """Returns names in the order of a reference list. Names that are not in that list follow at the end, sorted by
     name."""
@@ -227,7 +201,7 @@ def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> l
     return sorted(names, key=lambda name: (positions.get(name, len(positions)), name))
 
 
-GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), TensorSubjectKind()
+GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), SubjectKind()
 
 
 @dataclass(frozen=True)
