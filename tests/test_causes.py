@@ -400,7 +400,7 @@ def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_h
     lowered = FP16
     errors = GroupErrors(Precision.FP16, isolated=ErrorMetrics(inf=8), fp16_state="overflows", fp16_largest=1e5,
                          fp16_largest_layer="MatMul /fc", ref_max=1e5,
-                         overflow_text="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite")
+                         fp16_finding="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite")
     session.results.keep(GROUP_DETAILS, group.name, GroupDetails())
 
     def lines(config: PrecisionConfig, state: str) -> list[str]:
@@ -412,8 +412,8 @@ def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_h
     cause = "values exceed FP16's range: MatMul /fc reaches 1e5, beyond FP16's 65504; 8 Inf arise here"
     assert any(line.startswith(cause) for line in lines(lowered, "overflows"))
     assert f"raised because in FP16 {cause}" in lines(raised, "overflows")
-    assert errors.overflow_text not in lines(lowered, "overflows"), "the cause has the same content"
-    assert errors.overflow_text in lines(lowered, "overflows without effect")
+    assert errors.fp16_finding not in lines(lowered, "overflows"), "the cause has the same content"
+    assert errors.fp16_finding in lines(lowered, "overflows without effect")
     assert not any("raised because" in line for line in lines(raised, "overflows without effect"))
 
 

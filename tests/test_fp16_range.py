@@ -290,10 +290,10 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
         assert not [caveat for caveat in accuracy.caveats if "overflow" in caveat.kind]
         assert judge_accuracy([parse_target("sqnr>=40")], accuracy).outcome is Outcome.PASS
         errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
-        [found] = [item for item in errors.values() if item.overflow_text]
+        [found] = [item for item in errors.values() if item.has_overflow]
         assert found.fp16_state == "overflows without effect" and found.warning == ""
-        assert ", beyond FP16's 65504; " in found.overflow_text and " /hide/" in found.overflow_text
-        assert found.overflow_text.endswith(", so no judged output changes on these samples")
+        assert ", beyond FP16's 65504; " in found.fp16_finding and " /hide/" in found.fp16_finding
+        assert found.fp16_finding.endswith(", so no judged output changes on these samples")
         network = analysis.network
         plain = lowered.typed_values(backend, network, PrecisionConfig.from_precision(FP32), {}, {"x": x})["y"]
         typed = lowered.typed_values(backend, network, ALL_FP16, {}, {"x": x})["y"]
@@ -349,7 +349,7 @@ def test_an_overflow_counts_only_at_judged_outputs(opened, backend, tmp_path):
             accuracy = accuracy_of(analysis, ALL_FP16)
             assert judge_accuracy([parse_target("sqnr>=40")], accuracy).outcome is outcome
             errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
-            texts = {item.overflow_text for item in errors.values() if item.overflow_text}
+            texts = {item.fp16_finding for item in errors.values()}
             assert any(text.endswith("; no judged output depends on it") for text in texts) is bool(judged)
 
 

@@ -18,7 +18,8 @@ from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import zero_cost_moves
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.fp16_range import fp16_headroom_text
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
+from trt_tui.core.measure.fp16_range import describe_fp16_values
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
@@ -213,13 +214,13 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
         assert lowered.difference(network, plain, typed, gated) is None
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
     assert "is 0 in FP16 and is raised to 6e-08" in lower_to_typed_network(network, config, ranges).notes[0]
-    said = [fp16_headroom_text(network, config, network.get_group("/norm/mean/ReduceMean"), None, lossy)
-            for lossy in (True, False)]
-    assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "(9)" in said[0] and said[1] == ""
+    said = [describe_fp16_values(network, config, network.get_group("/norm/mean/ReduceMean"), None, None, ErrorSums(),
+                                 ErrorMetrics(sqnr_db=sqnr_db)) for sqnr_db in (10.0, 60.0)]
+    assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "write it as Layer" in said[0] and said[1] == ""
 
 
 @pytest.mark.parametrize(("scale", "rewritten", "said"), [
-    (400.0, False, "may overflow in FP16: Pow /norm/square/Pow reaches .*beyond .*; zero-cost remedy: LayerN"),
+    (400.0, False, "Pow /norm/square/Pow reaches .*beyond .*; write it as LayerN"),
     (400.0, True, ""), (40.0, False, r"FP16 headroom ×\d\.\d: Pow /norm/square/Pow reaches"), (1.0, False, "")])
 def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewritten, said, opened, backend):
     network, data, ranges = prepared(transformer(scale=scale), opened, backend)

@@ -344,7 +344,7 @@ def _worst_group_blocks(session: ReportingSession, run: str) -> list[Block]:
     causes = find_worst_group_causes(session, config)
     worst_names = _find_worst_groups(session, run, measure)
     notes = [f"{titles_by_group.get(name, name)}: {note}" for name, errors in results.group_errors.items()
-             if (name in worst_names or not errors.overflow_text)
+             if (name in worst_names or not errors.has_overflow)
              and (note := fp16_range_note(errors, causes.get(name, ())))]
     notes += [
         f"{titles_by_group.get(name, name)}: its share is unknown: {item.unknown_reason}"

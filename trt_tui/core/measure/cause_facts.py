@@ -14,13 +14,13 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
 from trt_tui.core.lowering.scales import scale_from_amax
 from trt_tui.core.measure.causes import (
-    MIN_LOSSLESS_SQNR_DB,
     ConstantFacts,
     GroupFacts,
     OffsetRounding,
     ValueRange,
     WeightScaleFacts,
 )
+from trt_tui.core.measure.error_metrics import MIN_LOSSLESS_SQNR_DB
 from trt_tui.core.measure.group_errors import max_rounding_error
 from trt_tui.core.network.constants import largest_magnitude
 from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.calibration.calibration import DominantChannels, TensorStats
-from trt_tui.core.measure.error_metrics import ErrorMetrics
+from trt_tui.core.measure.error_metrics import MIN_LOSSLESS_SQNR_DB, ErrorMetrics
 from trt_tui.core.measure.results import Cause, ConfigResults, ErrorShare, GroupErrors, ResultKind
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.zero_cost_support import Normalisation
@@ -35,9 +35,6 @@ MIN_CONCLUSIVE_SHARE_SUM = 0.5
 
 MIN_FP16_HEADROOM = 4.0
 """The headroom in FP16 below which a warning is given: a sample that was not measured may overflow."""
-
-MIN_LOSSLESS_SQNR_DB = 40.0
-"""The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
 
 MAX_WEAK_RANGE_BITS = 5.0
 """The number of bits that a range leaves, up to which the range is a cause. Normally distributed values whose amax is
@@ -286,10 +283,7 @@ class CauseFacts:
         isolated = self.isolated
         if isolated is None or self.boundary_type is not Precision.FP16 or not self.reaches_output:
             return False
-        if isolated.nonfinite_count:
-            return True
-        return (self.precision not in QUANTIZED_TYPES and not isolated.exact
-                and (isolated.sqnr_db is None or isolated.sqnr_db < MIN_LOSSLESS_SQNR_DB))
+        return isolated.is_lossy and (isolated.nonfinite_count > 0 or self.precision not in QUANTIZED_TYPES)
 
     @property
     def raise_text(self) -> str:
@@ -338,8 +332,7 @@ def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, ha
         return True
     if isolated is None or isolated.exact:
         return False
-    is_large = isolated.sqnr_db is None or isolated.sqnr_db < MIN_LOSSLESS_SQNR_DB
-    return fraction is None or not has_conclusive_shares and is_large
+    return fraction is None or not has_conclusive_shares and isolated.is_lossy
 
 
 def are_shares_conclusive(shares: Mapping[str, ErrorShare]) -> bool:
@@ -412,10 +405,10 @@ def fp16_range_note(errors: GroupErrors, causes: Sequence[Cause] = ()) -> str:
     Args:
         causes: The causes of the loss of the group. An overflow that one of them names is left out.
     """
-    if errors.overflow_text:
-        return "" if any(cause.kind in OVERFLOW_CAUSES for cause in causes) else errors.overflow_text
+    if errors.has_overflow:
+        return "" if any(cause.kind in OVERFLOW_CAUSES for cause in causes) else errors.fp16_finding
     largest = errors.fp16_largest or 0.0
-    return errors.warning if FP16_MAX / MIN_FP16_HEADROOM < largest <= FP16_MAX and not errors.fp16_over else ""
+    return errors.fp16_finding if FP16_MAX / MIN_FP16_HEADROOM < largest <= FP16_MAX and not errors.fp16_over else ""
 
 
 # -- ranges of quantized tensors ------------------------------------------------------------------------------------
@@ -810,9 +803,7 @@ def _find_lost_epsilon_cause(facts: CauseFacts) -> Cause | None:
 
 
 def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
-    if norm.no_rewrite_reason:
-        return f"{raise_text}; it cannot be written as {norm.operator}: {norm.no_rewrite_reason}"
-    return f"write it as {norm.operator}, whose mean and variance TensorRT computes in FP32, or {raise_text}"
+    return f"{raise_text}; {norm.rewrite_text}" if norm.no_rewrite_reason else f"{norm.rewrite_text}, or {raise_text}"
 
 
 def _find_underflow_cause(facts: CauseFacts) -> Cause | None:

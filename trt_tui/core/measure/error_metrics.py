@@ -193,6 +193,10 @@ def compute_metric_values(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
                 for name, metric in ERROR_METRICS.items() if arrays.keys() >= set(metric.sums)}
 
 
+MIN_LOSSLESS_SQNR_DB = 40.0
+"""The SQNR of the isolated error in FP16 below which a cause is named. One rounding leaves 60 to 75 dB."""
+
+
 @dataclass(frozen=True)
 class ErrorMetrics:
     """The errors of one tensor (or part of one) against the reference, pooled over samples.
@@ -249,6 +253,12 @@ class ErrorMetrics:
             return self.sqnr_text(mark)
         value = self.recorded_value(metric)
         return NOT_MEASURED if value is None else metric.value_text(value, mark)
+
+    @property
+    def is_lossy(self) -> bool:
+        """True if values are not finite, or more is lost than one rounding to FP16 explains."""
+        return self.nonfinite_count > 0 or not self.exact and (
+            self.sqnr_db is None or self.sqnr_db < MIN_LOSSLESS_SQNR_DB)
 
     @property
     def nonfinite_count(self) -> int:

@@ -43,6 +43,7 @@ from trt_tui.core.lowering.rulebook import (
     operand_qdq_sites,
 )
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
+from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.judged_outputs import JudgedOutput, take_judged_slice
 from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes
 from trt_tui.core.measure.results import Caveat
@@ -55,12 +56,11 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
 from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.network.subgraphs import list_subgraphs
-from trt_tui.core.network.zero_cost_support import Normalisation
-from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW, Precision
+from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError
-from trt_tui.formatting import number_text
+from trt_tui.formatting import number_text, percent_text
 
 _INNER_VALUE_TEXTS = {**dict.fromkeys(INNER_BOUNDS, "the sums inside"),
                       **dict.fromkeys(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"), "partial sums of"),
@@ -68,6 +68,9 @@ _INNER_VALUE_TEXTS = {**dict.fromkeys(INNER_BOUNDS, "the sums inside"),
                       "LogSoftmax": "the Softmax inside", "ReduceLogSum": "the sum inside",
                       "ReduceLogSumExp": "the sum inside", "Attention": "the scores and sums inside"}
 """The values inside an operator that may exceed FP16, in words."""
+
+MAX_UNDERFLOW_SHARE = 0.05
+"""The share of a tensor's values above which a loss by underflow is reported."""
 
 _MAX_NAMED_GROUPS = 3
 """The maximum number of fusion groups that a caveat names."""
@@ -356,42 +359,44 @@ def find_largest_magnitude(network: Network, config: PrecisionConfig, group: Fus
     return LargestMagnitude(layer, amax) if amax > 0 else None
 
 
-def fp16_headroom_text(network: Network, config: PrecisionConfig, group: FusionGroup,
-                       largest_magnitude: LargestMagnitude | None, has_large_isolated_error: bool) -> str:
-    """Returns a sentence on the FP16 headroom of a group, with a zero-cost remedy if there is one; "" if the headroom
-    is ample.
+def describe_fp16_values(network: Network, config: PrecisionConfig, group: FusionGroup, overflow: Fp16Overflow | None,
+                         largest: LargestMagnitude | None, sums: ErrorSums, isolated: ErrorMetrics | None) -> str:
+    """Returns the finding about the values of a group in FP16, or about NaN and Inf that arise in the group.
+
+    A remedy follows if there is one. "" if there is no finding.
 
     Args:
-        has_large_isolated_error: True if the isolated error of the group is large.
+        overflow: The worst value that FP16 rounds to infinity; None if there is none.
+        largest: The largest magnitude that the group rounds.
+        sums: The error sums of the group's result.
+        isolated: The isolated error of the group; None if it was not measured.
     """
+    if overflow is not None and overflow.state is Fp16RangeState.HARMLESS:
+        return overflow.effect_text
+    is_fp16 = find_boundary_type(group, config.precision_of(group), config.other) is Precision.FP16
     norm = network.zero_cost_support.norms.get(group.name)
-    decomposed = norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
-    near = largest_magnitude is not None and largest_magnitude.fp16_headroom < MIN_FP16_HEADROOM
-    if norm is not None and decomposed and not near and has_large_isolated_error and 0 < norm.epsilon <= FP16_MIN / 2:
-        remedy = (f"cannot be written as {norm.operator}: {norm.no_rewrite_reason}"
-                  if norm.no_rewrite_reason else _normalisation_remedy_text(norm))
-        return (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_MIN:.0e}), and so are variances as "
-                f"small; {remedy}")
-    if largest_magnitude is None or not near:
-        return ""
-    operator = network.get_layer(largest_magnitude.layer).op_type
-    scale_text = _attention_scale_text(network, config, group, largest_magnitude)
-    if largest_magnitude.fp16_headroom >= 1:
-        return (
-            f"FP16 headroom "
-            f"×{largest_magnitude.fp16_headroom:.1f}: "
-            f"{operator} {largest_magnitude.layer} reaches {number_text(largest_magnitude.magnitude, 2)}{scale_text}"
-        )
-    text = (
-        f"{operator} "
-        f"{largest_magnitude.layer} reaches {number_text(largest_magnitude.magnitude, 2)}, beyond FP16's {FP16_MAX:.0f}"
-        f"{scale_text}"
-    )
-    if norm is None or largest_magnitude.layer not in norm.layers or not decomposed:
-        return text
-    if norm.no_rewrite_reason:
-        return f"{text}; it cannot be written as {norm.operator}: {norm.no_rewrite_reason}"
-    return f"{text}; {_normalisation_remedy_text(norm)}"
+    if norm is not None and (len(norm.layers) == 1 or group.name in list_normalisation_rewrites(config)):
+        norm = None
+    text, remedy = "", ""
+    if largest is not None and largest.fp16_headroom < MIN_FP16_HEADROOM:
+        remedy = _attention_scale_text(network, config, group, largest) or (
+            norm.rewrite_text if norm is not None and largest.layer in norm.layers else "")
+        text = (f"FP16 headroom ×{largest.fp16_headroom:.1f}: {network.get_layer(largest.layer).op_type} "
+                f"{largest.layer} reaches {number_text(largest.magnitude, 2)}")
+    elif norm is not None and isolated is not None and isolated.is_lossy and 0 < norm.epsilon <= FP16_MIN / 2:
+        text, remedy = (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_MIN:.0e}), and so are variances "
+                        "as small"), norm.rewrite_text
+    elif 0 < sums.ref_max < FP16_MIN_NORMAL:
+        text = (f"max {number_text(sums.ref_max, 2)} is below FP16's smallest normal {number_text(FP16_MIN_NORMAL)}")
+    elif sums.fp16_under > MAX_UNDERFLOW_SHARE * sums.count:
+        text = (f"{percent_text(sums.fp16_under / sums.count)} underflow: below FP16's smallest value "
+                f"{number_text(FP16_MIN)}")
+    text = overflow.effect_text if overflow is not None else text if is_fp16 else ""
+    if text and (remedy or Precision.BF16 in group.allowed_precisions):
+        text += f"; {remedy or 'BF16 has the range of FP32'}"
+    arise = (f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
+             if isolated is not None and isolated.nonfinite_count else "")
+    return ": ".join(filter(None, (arise, text)))
 
 
 def _attention_scale_text(network: Network, config: PrecisionConfig, group: FusionGroup,
@@ -400,19 +405,13 @@ def _attention_scale_text(network: Network, config: PrecisionConfig, group: Fusi
     or another value is the largest."""
     if attention_scale_refusal_reason(network, group.name) or group.name in config.get_moves(AttentionScaleMove):
         return ""
-    scale = network.zero_cost_support.attention_scales[group.name]
-    behind = [scaling for scaling in scale.scalings if scaling.side == "scores"]
     tensors = network.get_layer(largest_magnitude.layer).outputs
-    multiplier = math.prod(scaling.multiplier for scaling in behind
-                           if not set(scaling.tensors).isdisjoint(tensors))
-    if multiplier >= 1:
-        return ""
+    multiplier = math.prod(scaling.multiplier
+                           for scaling in network.zero_cost_support.attention_scales[group.name].scalings
+                           if scaling.side == "scores" and not set(scaling.tensors).isdisjoint(tensors))
     headroom = largest_magnitude.fp16_headroom
-    return f"; zero-cost remedy: its scale in front (9), headroom ×{headroom:.2g} → ×{headroom / multiplier:.2g}"
-
-
-def _normalisation_remedy_text(normalisation: Normalisation) -> str:
-    return f"zero-cost remedy: {normalisation.operator} (9), whose mean and variance TensorRT computes in FP32"
+    return "" if multiplier >= 1 else (
+        f"zero-cost remedy: its scale in front (9), headroom ×{headroom:.2g} → ×{headroom / multiplier:.2g}")
 
 
 MAX_RELATIVE_CHANGE = 2.0**-16

@@ -38,13 +38,12 @@ from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
-from trt_tui.core.measure.causes import MIN_LOSSLESS_SQNR_DB
-from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums, compute_error_metrics_of_all
+from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_metrics_of_all
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Fp16RangeState,
+    describe_fp16_values,
     find_largest_magnitude,
-    fp16_headroom_text,
     scale_magnitudes,
     uses_fp16,
 )
@@ -57,9 +56,8 @@ from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
 from trt_tui.core.network.layers import Layer, Shape
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES
-from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, Precision
+from trt_tui.core.precision import Precision
 from trt_tui.errors import OutOfMemoryError, TrtTuiError
-from trt_tui.formatting import number_text, percent_text
 
 MAX_COORDINATE_SHIFT = 1 / 32
 """The maximum shift of a sampling point in pixels, or of an angle in radians."""
@@ -124,14 +122,9 @@ def find_coordinate_shifts(network: Network, config: PrecisionConfig, magnitudes
 
 def add_coordinate_shifts(errors_by_group: Mapping[str, GroupErrors],
                           shifts_by_group: Mapping[str, CoordinateShift]) -> dict[str, GroupErrors]:
-    """Returns the errors at groups with their coordinate shifts, which are the warning of a group without another
-    one."""
-    return {
-        name: replace(group_errors, coordinate_shift=shifts_by_group[name],
-                      warning=group_errors.warning or shifts_by_group[name].warning_text)
-        if name in shifts_by_group else group_errors
-        for name, group_errors in errors_by_group.items()
-    }
+    """Returns the errors at groups with their coordinate shifts."""
+    return {name: replace(group_errors, coordinate_shift=shifts_by_group.get(name))
+            for name, group_errors in errors_by_group.items()}
 
 
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
@@ -283,9 +276,6 @@ def measure_weight_errors(network: Network, config: PrecisionConfig,
 
 _MAX_COLUMNS = [number_text for number_text, name in enumerate(ERROR_SUM_COLUMNS) if name.endswith("_max")]
 _FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
-
-MAX_UNDERFLOW_SHARE = 0.05
-"""The share of a tensor's values above which a loss by underflow is reported."""
 
 
 def measure_group_errors(
@@ -655,19 +645,15 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
             position]
         isolated = errors_by_kind["isolated"][position] if isolated_sums.count else None
         largest = find_largest_magnitude(network, config, group, magnitudes) if fp16 else None
-        lossy = isolated is not None and (isolated.nonfinite_count or not isolated.exact and
-                                          (isolated.sqnr_db or 0) < MIN_LOSSLESS_SQNR_DB)
-        headroom = fp16_headroom_text(network, config, group, largest, bool(lossy))
         large = large_values.get(name)
         result[name] = GroupErrors(
             precision, errors_by_kind["accumulated"][position], isolated, accumulated.ref_max or None,
-            _fp16_warning_text(find_boundary_type(group, precision, config.other), accumulated, isolated, headroom,
-                               Precision.BF16 in group.allowed_precisions, large),
+            describe_fp16_values(network, config, group, large, largest, accumulated, isolated),
             int(accumulated.fp16_over) if fp16 and counts_fp16 else None,
             int(accumulated.fp16_under) if fp16 and counts_fp16 else None,
             largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
-            weight_errors.get(name, {}), overflow_text=large.effect_text if large is not None else "")
+            weight_errors.get(name, {}))
     return result
 
 
@@ -675,45 +661,3 @@ def _needs_fp16_range_counts(network: Network, config: PrecisionConfig) -> bool:
     """Returns True if values outside the range of FP16 are counted: unless a config uses BF16 in place of FP16."""
     requested_precisions = {*(move.value_type for move in config.precision_by_group(network).values()), config.other}
     return Precision.FP16 in requested_precisions or Precision.BF16 not in requested_precisions
-
-
-def _fp16_warning_text(boundary_type: Precision, error_sums: ErrorSums, isolated_errors: ErrorMetrics | None,
-                       headroom: str, can_use_bf16: bool, overflow: Fp16Overflow | None) -> str:
-    """Returns a warning about a group's values in FP16, or about NaN and Inf that arise in the group; "" if there is
-    none.
-
-    Args:
-        headroom: The text on the FP16 headroom of values before the last tensor of the group.
-        can_use_bf16: True if the group can run in BF16.
-        overflow: The value that FP16 rounds to infinity, if there is one. If it has no effect, there is no warning.
-    """
-    if overflow is not None and overflow.state is Fp16RangeState.HARMLESS:
-        return ""
-    spare = "; BF16 has the range of FP32" if can_use_bf16 else ""
-    finite = math.isfinite(error_sums.ref_max)  # infinities are those of a mask, which FP16 represents
-    if boundary_type is Precision.FP16 and error_sums.ref_max > FP16_MAX and (finite or error_sums.fp16_over):
-        lost = (f": {isolated_errors.inf + isolated_errors.nan} Inf or NaN arise here"
-                if isolated_errors is not None and isolated_errors.nonfinite_count else "")
-        times = f" ({error_sums.fp16_over:,.0f} values)" if error_sums.fp16_over else ""
-        largest = number_text(error_sums.ref_max, 2)
-        headroom = f"max {largest} exceeds" if finite else "besides infinities, values exceed"
-        return f"{headroom} FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
-    if overflow is not None and not headroom:
-        headroom = overflow.overflow_text + spare
-    if headroom and (boundary_type is Precision.FP16 or overflow is not None):
-        arise = (f"{isolated_errors.nan} NaN and {isolated_errors.inf} Inf arise here: "
-                 if isolated_errors and isolated_errors.nonfinite_count else "")
-        state = f"{overflow.state.value} in FP16: " if overflow is not None and not arise else ""
-        return arise + state + headroom
-    if boundary_type is Precision.FP16 and 0 < error_sums.ref_max < FP16_MIN_NORMAL:
-        return (
-            f"max "
-            f"{number_text(error_sums.ref_max, 2)} is below FP16's smallest normal "
-            f"{number_text(FP16_MIN_NORMAL)}{spare}"
-        )
-    if boundary_type is Precision.FP16 and error_sums.fp16_under > MAX_UNDERFLOW_SHARE * error_sums.count:
-        return f"{percent_text(error_sums.fp16_under / error_sums.count)} underflow: below FP16's smallest value " \
-               f"{number_text(FP16_MIN)}{spare}"
-    if isolated_errors is not None and isolated_errors.nonfinite_count:
-        return f"{isolated_errors.nan} NaN and {isolated_errors.inf} Inf arise here"
-    return ""

@@ -299,7 +299,8 @@ class GroupErrors:
         isolated: Error with the group in the precision of the run, and all its inputs from the reference.
         precision: The precision of the group.
         ref_max: Largest absolute value of the reference tensor.
-        warning: A warning about overflow, underflow or coordinates; "" if there is none.
+        fp16_finding: The finding about values that FP16 makes infinite or 0, or that hardly fit, as a sentence; "" if
+            there is none.
         fp16_over: Number of values of the reference tensor above the largest FP16 number; None if FP16 was not
             examined.
         fp16_under: Number of nonzero values below the smallest FP16 magnitude; None if FP16 was not examined.
@@ -309,15 +310,13 @@ class GroupErrors:
         fp16_state: A value of `trt_tui.core.measure.fp16_range.Fp16RangeState`; "" if FP16 was not examined.
         weight_sqnr_db: SQNR of each quantized weight against FP32, by the layer that reads it; None if it is exact.
         coordinate_shift: The shift of coordinates that the group rounds too coarsely; None if there are none.
-        overflow_text: The worst value that FP16 rounds to infinity, with its effect, as a sentence; "" if there is
-            none.
     """
 
     precision: Precision
     accumulated: ErrorMetrics | None = None
     isolated: ErrorMetrics | None = None
     ref_max: float | None = None
-    warning: str = ""
+    fp16_finding: str = ""
     fp16_over: int | None = None
     fp16_under: int | None = None
     fp16_largest: float | None = None
@@ -325,7 +324,17 @@ class GroupErrors:
     fp16_state: str = ""
     weight_sqnr_db: Mapping[str, float | None] = field(default_factory=dict)
     coordinate_shift: CoordinateShift | None = None
-    overflow_text: str = ""
+
+    @property
+    def has_overflow(self) -> bool:
+        """True if FP16 rounds a value of the group to infinity, with or without an effect."""
+        return self.fp16_state not in ("", "safe")
+
+    @property
+    def warning(self) -> str:
+        """The warning about values in FP16 that may harm, or else about coordinates; "" if there is none."""
+        finding = "" if self.fp16_state == "overflows without effect" else self.fp16_finding
+        return finding or (self.coordinate_shift.warning_text if self.coordinate_shift is not None else "")
 
 
 @dataclass(frozen=True)

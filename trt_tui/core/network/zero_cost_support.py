@@ -43,6 +43,13 @@ class Normalisation:
     channels: int
     no_rewrite_reason: str = ""
 
+    @property
+    def rewrite_text(self) -> str:
+        """The advice to write the layers as the operator, or the reason against it."""
+        if self.no_rewrite_reason:
+            return f"it cannot be written as {self.operator}: {self.no_rewrite_reason}"
+        return f"write it as {self.operator}, whose mean and variance TensorRT computes in FP32"
+
 
 @dataclass(frozen=True)
 class CorrectableBias:

@@ -282,7 +282,7 @@ def config_results_record(network: NetworkOutline, config_results: ConfigResults
         if errors.fp16_over is not None:
             entry["fp16_range"] = known_values({
                 "state": errors.fp16_state, "over": errors.fp16_over, "under": errors.fp16_under,
-                "overflow": errors.overflow_text or None})
+                "overflow": errors.fp16_finding if errors.has_overflow else None})
             if errors.fp16_largest:
                 entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_largest_layer}
         if errors.warning:
