@@ -27,7 +27,7 @@ from trt_tui.module_path import python_command
 
 _FORKS = multiprocessing.get_context("forkserver")
 PRELOADED = ("trt_tui.jobs.server", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
-             "trt_tui.core.network.model_file", "distributed.nanny", "trt_tui.cluster.worker", "tests.nursery",
+             "trt_tui.core.network.model_file", "distributed.nanny", "trt_tui.cluster.cluster", "tests.nursery",
              "tests.preloaded")
 _FORKS.set_forkserver_preload(list(PRELOADED))
 _LIVING: dict[int, Forked] = {}
