@@ -31,7 +31,7 @@ from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.what_if import list_toggled_configs
+from trt_tui.jobs.comparison import list_toggled_configs
 from trt_tui.session.comparison_report import _error_share_cells
 from trt_tui.session.loss_causes import collect_cause_facts
 from trt_tui.tui import config_status, spans, themes

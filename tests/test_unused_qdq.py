@@ -42,9 +42,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.report import json_record
 from trt_tui.core.report.document import report_markdown
 from trt_tui.formatting import milliseconds_text
+from trt_tui.jobs import comparison
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs import what_if
 from trt_tui.jobs.check_command import CheckResult
 from trt_tui.jobs.search_job import SearchEvaluator
 from trt_tui.options import Options
@@ -348,8 +348,8 @@ def standin_previews(monkeypatch, recorded):
             def __init__(self, *arguments) -> None:
                 self.preview_config = lambda config: preview_config(self, config)
 
-        monkeypatch.setattr(what_if, "PreviewClient", Client)
-        monkeypatch.setattr(what_if, "is_tensorrt_rtx_installed", lambda: True)
+        monkeypatch.setattr(comparison, "PreviewClient", Client)
+        monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: True)
         monkeypatch.setattr(SearchEvaluator, "preview_config", preview_config)
         monkeypatch.setattr(SearchEvaluator, "preview_engine", preview_config)
         return asked
@@ -382,19 +382,19 @@ def test_the_job_sends_the_config_with_the_accuracy_of_both(worker, standin_prev
 
 def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatch) -> None:
     opened_worker, asked = worker("odd"), standin_previews("odd")
-    monkeypatch.setattr(what_if, "preview_mismatch_reason", lambda workspace: "weakly typed")
+    monkeypatch.setattr(comparison, "preview_mismatch_reason", lambda workspace: "weakly typed")
     assert of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0].cause == "weakly typed" and not asked
-    monkeypatch.setattr(what_if, "preview_mismatch_reason", lambda workspace: "")
+    monkeypatch.setattr(comparison, "preview_mismatch_reason", lambda workspace: "")
 
     def refused(self, config):
         return Preview(refusal=PreviewRefusal("no tactic", "for conv1", "Do this."))
         yield
 
-    monkeypatch.setattr(what_if.PreviewClient, "__init__",
+    monkeypatch.setattr(comparison.PreviewClient, "__init__",
                         lambda self, *more: setattr(self, "preview_config", lambda config: refused(self, config)))
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert (failed.cause, failed.next_step) == ("no tactic: for conv1", "Do this.")
-    monkeypatch.setattr(what_if, "is_tensorrt_rtx_installed", lambda: False)
+    monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: False)
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert failed.title == "TensorRT-RTX is not installed" and "pip install" in failed.next_step
 
@@ -541,8 +541,8 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
             return preview_of(config)
             yield
 
-    monkeypatch.setattr(what_if, "PreviewClient", Client)
-    monkeypatch.setattr(what_if, "is_tensorrt_rtx_installed", lambda: True)
+    monkeypatch.setattr(comparison, "PreviewClient", Client)
+    monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: True)
     async with opened(tmp_path, LARGE) as (app, main, pilot):
         session = app.session
         refusal = main._qdq_removal_refusal

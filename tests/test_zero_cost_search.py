@@ -18,9 +18,9 @@ from trt_tui.core.moves.constant_moves import BiasCorrectionMove, EqualizationMo
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, ZeroCostEffort
 from trt_tui.core.search.search import try_changes_without_cost
+from trt_tui.jobs import comparison
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs import what_if
 from trt_tui.jobs.steps import Urgency
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
@@ -227,19 +227,19 @@ def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
     weak, strong, equalized = (proposed("0.5", "ab", 0.2, "SmoothQuant"), proposed("0.75", "abc", 0.1, "SmoothQuant"),
                                proposed("equalization", "bd", 0.101, kind=EqualizationMove))
     other = proposed("bias", (), 0.1)
-    assert what_if.list_distinct_proposals(INT8, [weak, strong, equalized, other]) == [strong, other]
+    assert comparison.list_distinct_proposals(INT8, [weak, strong, equalized, other]) == [strong, other]
     better = proposed("equalization", "bd", 0.09, kind=EqualizationMove)
-    assert what_if.list_distinct_proposals(INT8, [weak, strong, better]) == [strong, better]
+    assert comparison.list_distinct_proposals(INT8, [weak, strong, better]) == [strong, better]
     apart = proposed("equalization", "d", 0.1, kind=EqualizationMove)
-    assert what_if.list_distinct_proposals(INT8, [strong, apart]) == [strong, apart]
+    assert comparison.list_distinct_proposals(INT8, [strong, apart]) == [strong, apart]
     unmeasured = proposed("0.5", "ab", None, "SmoothQuant")
-    assert what_if.list_distinct_proposals(INT8, [unmeasured, equalized]) == [unmeasured, equalized]
-    assert what_if.list_distinct_proposals(INT8, [unmeasured, strong]) == [strong]
+    assert comparison.list_distinct_proposals(INT8, [unmeasured, equalized]) == [unmeasured, equalized]
+    assert comparison.list_distinct_proposals(INT8, [unmeasured, strong]) == [strong]
     higher = proposed("0.5", "ab", 0.2, "SmoothQuant", f1=0.75)
     lower = proposed("1", "ab", 0.1, "SmoothQuant", f1=0.6)
-    assert what_if.list_distinct_proposals(INT8, [lower, higher]) == [higher], "the metric decides"
+    assert comparison.list_distinct_proposals(INT8, [lower, higher]) == [higher], "the metric decides"
     equal = proposed("equalization", "bd", 0.1, kind=EqualizationMove, f1=0.7)
-    assert what_if.list_distinct_proposals(INT8, [lower, equal]) == [lower, equal]
+    assert comparison.list_distinct_proposals(INT8, [lower, equal]) == [lower, equal]
 
 
 def test_short_labels_fit_into_the_detail_pane(worker):
@@ -259,8 +259,8 @@ def test_added_kernels_are_those_of_previews(worker, monkeypatch):
             yield Urgency.REMEDIES
             return Preview(kernels=(Kernel("gemm", (), (), ()),) * (3 + len(config.moves)))
 
-    monkeypatch.setattr(what_if, "PreviewClient", Client)
-    monkeypatch.setattr(what_if, "is_tensorrt_rtx_installed", lambda: True)
+    monkeypatch.setattr(comparison, "PreviewClient", Client)
+    monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: True)
     event = values(worker.answer(rq.MeasureZeroCostChanges("", INT8, use_preview=True)), ev.ZERO_COST_CHANGES)[-1]
     assert [change.added_kernels for change in event.changes] == [len(change.config.moves) for change in event.changes]
 

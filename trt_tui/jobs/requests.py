@@ -191,7 +191,7 @@ class MeasureWhatIf(Request):
         with_shares: True to measure the config's error shares and errors at the groups afterwards, in the background.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_what_if_job", "what-if {config}", Urgency.WHAT_IF,
+    job_kind = JobKind("trt_tui.jobs.comparison.run_what_if_job", "what-if {config}", Urgency.WHAT_IF,
                        measures_current_config=True)
     config: PrecisionConfig
     with_shares: bool = False
@@ -207,7 +207,7 @@ class MeasureSampleErrors(Request):
     The answer is a `ValueMeasured` of the kind `SAMPLE_ERRORS`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_sample_error_job", "error over samples of {config}",
+    job_kind = JobKind("trt_tui.jobs.comparison.run_sample_error_job", "error over samples of {config}",
                        Urgency.ACCURACY, phase="errors sample by sample")
     config: PrecisionConfig
 
@@ -224,7 +224,7 @@ class MeasureSingleSample(Request):
         sample: The name of the sample.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_single_sample_job", "sample {sample}",
+    job_kind = JobKind("trt_tui.jobs.comparison.run_single_sample_job", "sample {sample}",
                        Urgency.FIRST_SHARES, phase="measuring sample {sample}")
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
@@ -236,7 +236,7 @@ class LoadStoredResults(Request):
     """A request for the stored results of configs from an earlier program. The answer is the event
     `StoredResultsLoaded` for each config with results."""
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_stored_results_job", "values of other configs",
+    job_kind = JobKind("trt_tui.jobs.comparison.run_stored_results_job", "values of other configs",
                        Urgency.TENSOR_STATS, is_automatic=True)
     configs: tuple[PrecisionConfig, ...]
 
@@ -248,7 +248,7 @@ class MeasureRemedies(Request):
     The answer is a `ValueMeasured` of the kind `REMEDIES`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
+    job_kind = JobKind("trt_tui.jobs.comparison.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
                        is_automatic=True)
     group: str
     config: PrecisionConfig
@@ -264,7 +264,7 @@ class MeasureZeroCostChanges(Request):
         use_preview: True to preview the kernels of each change.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_zero_cost_job", "zero-cost changes of {config}",
+    job_kind = JobKind("trt_tui.jobs.comparison.run_zero_cost_job", "zero-cost changes of {config}",
                        Urgency.REMEDIES)
     group: str
     config: PrecisionConfig
@@ -280,7 +280,7 @@ class MeasureToggles(Request):
         MAX_SCOPE_GROUPS: The maximum number of groups in a toggled scope.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
+    job_kind = JobKind("trt_tui.jobs.comparison.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
                        phase="toggling each row", is_automatic=True, is_waited_for=False)
     MAX_SCOPE_GROUPS: ClassVar[int] = 256
     config: PrecisionConfig
@@ -373,7 +373,7 @@ class ExportConfig(Request):
             and never on random inputs. None to use the ranges of the workspace.
     """
 
-    job_kind = JobKind("trt_tui.jobs.export.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
+    job_kind = JobKind("trt_tui.jobs.production.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
                        needs_hashes=False)
     kind: str
     path: str
@@ -395,7 +395,7 @@ class WriteBundle(Request):
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.export.run_write_bundle_job", "writing {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.production.run_write_bundle_job", "writing {file}", Urgency.BUILD,
                        is_replaceable=False, needs_hashes=False)
     path: str
     release: str
@@ -418,7 +418,7 @@ class WriteSubgraph(Request):
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.export.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
+    job_kind = JobKind("trt_tui.jobs.production.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
                        is_replaceable=False, needs_hashes=False)
     path: str
     config: PrecisionConfig
@@ -531,7 +531,7 @@ class RemoveUnusedQdq(Request):
         fixed_reasons: The reasons why some groups keep their Q/DQ, by group name.
     """
 
-    job_kind = JobKind("trt_tui.jobs.what_if.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
+    job_kind = JobKind("trt_tui.jobs.comparison.run_qdq_removal_job", "unused Q/DQ of {config}", Urgency.WHAT_IF)
     config: PrecisionConfig
     fixed_reasons: Mapping[str, str] = field(default_factory=dict)
 
@@ -540,7 +540,7 @@ class RemoveUnusedQdq(Request):
 class WriteTextFile(Request):
     """A request to write a text file. The answer is the event `ConfigExported`."""
 
-    job_kind = JobKind("trt_tui.jobs.export.run_write_text_job", "writing {file}", is_replaceable=False,
+    job_kind = JobKind("trt_tui.jobs.production.run_write_text_job", "writing {file}", is_replaceable=False,
                        needs_network=False)
     path: str
     text: str

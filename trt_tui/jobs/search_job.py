@@ -86,6 +86,7 @@ from trt_tui.jobs.comparison import (
     load_group_errors,
     measure_accuracies_in_parallel,
     measure_final_accuracy,
+    propose_zero_cost_moves,
     run_group_sweep,
     send_group_errors,
     send_reference_metric,
@@ -96,7 +97,6 @@ from trt_tui.jobs.exported_run import execute_exported_file
 from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
-from trt_tui.jobs.what_if import propose_zero_cost_moves
 from trt_tui.workspace import Workspace, can_run_engines
 
 MIN_PARALLEL_S = 0.1
