@@ -14,8 +14,7 @@ from tests.refusals import refused
 from tests.screen import opened, press, settle, status
 from trt_tui.core.engines.inspector import read_engine_report, read_layer_listing
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.importers.command_lines import split_shell_words
-from trt_tui.core.importers.commands import _matches_wildcard
+from trt_tui.core.importers.commands import _matches_wildcard, split_shell_words
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.keep_rules import find_groups_of_rule

@@ -36,7 +36,7 @@ from trt_tui.core.exporters.trtexec import (
     build_trtexec_command_lines,
     trtexec_script,
 )
-from trt_tui.core.importers.trtexec import read_builder_options
+from trt_tui.core.importers.commands import read_builder_options
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -260,7 +260,7 @@ PREVIEW_OPTIONS = (_tensorrt_option("--no-preview", is_flag=True, help="Turn pre
 """The option of previews, which a builder makes without a GPU."""
 
 def _read_trtexec_arguments(ctx: click.Context, parameter: click.Parameter, texts: Sequence[str]) -> BuilderOptions:
-    from trt_tui.core.importers.trtexec import read_builder_options
+    from trt_tui.core.importers.commands import read_builder_options
 
     return BuilderOptions() if ctx.resilient_parsing else read_builder_options(" ".join(texts))
 

@@ -2,7 +2,7 @@
 
 `trt-tui build`, measured engines, bundles and the exported command lines for other tools all read `BuilderOptions`. A
 `BuilderOptionSpec` beside each field holds the names of the option in other tools, and
-`trt_tui.core.importers.trtexec.read_builder_options` reads the fields from the words of trtexec.
+`trt_tui.core.importers.commands.read_builder_options` reads the fields from the words of trtexec.
 """
 
 from __future__ import annotations

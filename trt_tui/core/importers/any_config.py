@@ -7,8 +7,17 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
-from trt_tui.core.importers.command_lines import CommandLine, config_beside_text, has_command_line, parse_commands
-from trt_tui.core.importers.commands import COMMAND_FORMS, SCRIPT_OPTIONS, read_command
+from trt_tui.core.importers.commands import (
+    COMMAND_FORMS,
+    SCRIPT_OPTIONS,
+    CommandLine,
+    config_beside_text,
+    has_command_line,
+    is_tensorrt_script,
+    parse_commands,
+    read_command,
+    read_tensorrt_script,
+)
 from trt_tui.core.importers.imported_settings import ImportedSettings, build_config
 from trt_tui.core.importers.modelopt import (
     find_modelopt_calls,
@@ -17,7 +26,6 @@ from trt_tui.core.importers.modelopt import (
     read_modelopt,
     read_modelopt_calls,
 )
-from trt_tui.core.importers.polygraphy import is_tensorrt_script, read_tensorrt_script
 from trt_tui.core.moves.config_file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError

@@ -1,4 +1,4 @@
-"""The importer of command lines of trtexec and Polygraphy, which are read as text.
+"""The importers of command lines and Python scripts of trtexec and Polygraphy, which are read as text and never run.
 
 The options of trtexec are those of NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` of 8.6 and 10:
 
@@ -16,29 +16,635 @@ The options and defaults of Polygraphy are those of its release 0.53 (``tools/ar
 - With ``--int8`` and no cache, TensorRT calibrates on random inputs unless the command names a data loader.
 - ``--layer-precisions`` takes ``name:type`` entries separated by spaces, without wildcards.
 - With TensorRT-RTX, Polygraphy passes on no precision flag.
+
+A Python script with the TensorRT API, such as a postprocess script of Polygraphy, contains a table if it is from
+trt-tui. Any other script gives one precision to layers that it lists::
+
+    for layer in network:
+        if layer.name in ["/head/Conv", "/fc/Gemm"]:
+            layer.precision = trt.float32
+
+The names are literals, or a variable with a literal. Flags of the builder set the default precisions. A script with any
+other statement that sets precisions, types of results, ranges or such flags is refused with the line.
 """
 
+import ast
+import json
+import math
+import re
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from trt_tui.core.importers.command_lines import (
-    CONSTRAINT_OPTIONS,
-    POLYGRAPHY,
-    PRECISION_BY_NAME,
-    TRTEXEC,
-    CommandLine,
-    constraint_notes,
-    has_quantized_model,
-    parse_name_and_types,
-    refuse_strongly_typed_build,
-)
-from trt_tui.core.importers.imported_settings import ImportedSettings, apply_precision_flags
-from trt_tui.core.importers.polygraphy import read_tensorrt_script
+from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, BuilderOptionSpec, builder_option_specs
+from trt_tui.core.importers.imported_settings import PRECISION_BY_NAME, ImportedSettings, apply_precision_flags
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import MAX_AMAX
 from trt_tui.errors import InputError
-from trt_tui.files.reading import MAX_SCRIPT_BYTES, read_text
-from trt_tui.formatting import name_list_text
+from trt_tui.files.reading import MAX_SCRIPT_BYTES, MAX_TEXT_BYTES, open_regular_file, read_text
+from trt_tui.formatting import find_similar_names, name_list_text, suggestion_question
+
+UNREADABLE_SCRIPT_ERRORS = (SyntaxError, ValueError, RecursionError, MemoryError)
+"""The errors of `parse_script` for a text that is not readable Python."""
+
+_COLLECTION_TYPES = ("list", "tuple", "set", "frozenset")
+
+
+def parse_script(text: str) -> ast.Module:
+    """Parses a Python script.
+
+    Raises:
+        SyntaxError, ValueError, RecursionError, MemoryError: The text is not valid Python, or is nested too deep.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # for numbers and escapes that newer releases of Python refuse
+        return ast.parse(text)
+
+
+def find_constants(tree: ast.Module) -> dict[str, Any]:
+    """Finds the variables that a script assigns a literal once and does not change, with their values."""
+    changes: Counter[str] = Counter()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.arg):
+            changes[node.arg] += 2
+        elif isinstance(node, ast.Name):
+            changes[node.id] += not isinstance(node.ctx, ast.Load)
+        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name) and (
+                isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load)):
+            changes[node.value.id] += 2  # such as NAMES.append("/fc")
+    constants: dict[str, Any] = {}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            target = node.targets[0] if isinstance(node, ast.Assign) else node.target
+            if isinstance(target, ast.Name) and changes[target.id] == 1:
+                try:
+                    constants[target.id] = read_literal(node.value, {})
+                except ValueError:  # a computed value is not a constant
+                    continue
+    return constants
+
+
+def read_literal(expression: ast.expr, constants: Mapping[str, Any]) -> Any:
+    """Returns the value of a literal, of a name in ``constants``, or of a collection or ``json.loads`` of a literal.
+
+    Raises:
+        ValueError: The expression is none of them.
+    """
+    try:
+        if isinstance(expression, ast.Name):
+            return constants[expression.id]
+        if isinstance(expression, ast.Call) and len(expression.args) == 1 and not expression.keywords:
+            function, value = source_text(expression.func), ast.literal_eval(expression.args[0])
+            if function not in (*_COLLECTION_TYPES, "json.loads"):
+                raise ValueError(function)
+            return json.loads(value) if function == "json.loads" else list(value)
+        return ast.literal_eval(expression)
+    except (KeyError, TypeError, SyntaxError, RecursionError, MemoryError) as error:
+        raise ValueError(str(error)) from None
+
+
+def source_text(node: ast.AST) -> str:
+    """Returns the beginning of the source text of a syntax node, on one line."""
+    try:
+        return next(iter(ast.unparse(node).splitlines()), "")[:80]
+    except RecursionError:
+        return "a long expression"
+
+
+_WORD_PART = re.compile(r"""(?P<blank>\s+)|'(?P<single>[^']*)'|"(?P<double>[^"\\]*(?:\\.[^"\\]*)*)"|\\(?P<escaped>.)|"""
+                        r"""(?P<plain>[^\s'"\\]+)""", re.S)
+
+_ESCAPED_CHARACTER = re.compile(r'\\(["\\$`])')
+
+TRTEXEC, POLYGRAPHY = "trtexec", "Polygraphy"
+
+_CONSTRAINTS_OF_OPTIONS = {"strictTypeConstraints": "obey", "strictTypes": "obey", "strict-types": "obey",
+                           "obey-precision-constraints": "obey", "prefer-precision-constraints": "prefer"}
+"""Older options of trtexec and Polygraphy, with their meaning as values of ``--precisionConstraints``."""
+
+CONSTRAINT_OPTIONS = ("precisionConstraints", "precision-constraints", *_CONSTRAINTS_OF_OPTIONS)
+
+_POLYGRAPHY_PATTERN = re.compile(
+    r"(?:\bpolygraphy|\$\{?POLYGRAPHY\b[^\s\"]*)\"?\s+(?:-\S+\s+)*(?:convert|run|debug\s+\w+)\b")
+_TRTEXEC_PATTERN = re.compile(r"\btrtexec\b|\$\{?TRTEXEC\b")
+_POLYGRAPHY_OPTIONS = frozenset((
+    "tf32", "layer-precisions", "precision-constraints", "calibration-cache", "calib-base-cls",
+    "calibration-base-class", "trt-network-postprocess-script", "trt-npps", "strongly-typed"))
+_RTX_PATTERN = re.compile(r"\bPOLYGRAPHY_USE_TENSORRT_RTX=[\"']?(?!0\b)\w")
+_ASSIGNMENT_PATTERN = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
+_VARIABLE_PATTERN = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
+_SHELL_OPERATORS = ("&&", "||", "|", ";", "&")
+_MAX_SCANNED_BYTES = 64 << 20
+"""Number of bytes searched for Q/DQ. The nodes of an ONNX file precede its weights."""
+
+
+def split_shell_words(line: str, location: str) -> list[str]:
+    """Splits a line of a POSIX shell script into words. Comments are dropped, and variables stay unexpanded.
+
+    Args:
+        location: The position of the line in messages.
+
+    Raises:
+        InputError: A quote has no end.
+    """
+    words: list[str] = []
+    parts: list[str] = []
+    position = 0
+    while position < len(line):
+        match = _WORD_PART.match(line, position)
+        if match is None:
+            raise InputError(f"{location}: no command line", "a quote or an escape does not end", "Correct the quotes.")
+        group_name, text = match.lastgroup, match[match.lastgroup or 0]
+        if group_name == "blank":
+            words += ["".join(parts)] if parts else []
+            parts = []
+        elif group_name == "plain" and not parts and text.startswith("#"):
+            break
+        else:
+            parts.append(_ESCAPED_CHARACTER.sub(r"\1", text) if group_name == "double" else text)
+        position = match.end()
+    return [*words, "".join(parts)] if parts else words
+
+
+def expand_variables(pattern: re.Pattern[str], find_value: Callable[[re.Match[str]], str], line: str,
+                     location: str) -> str:
+    """Returns a command line with its variables replaced by their values.
+
+    Raises:
+        InputError: The line would have more than `MAX_TEXT_BYTES` characters.
+    """
+    total_length = len(line)
+
+    def replace_variable(match: re.Match[str]) -> str:
+        nonlocal total_length
+        text = find_value(match)
+        total_length += len(text)
+        if total_length > MAX_TEXT_BYTES:
+            raise InputError(f"{location}: a line is too long",
+                             f"with its variables it has over {MAX_TEXT_BYTES:,} characters", "Write the command out.")
+        return text
+
+    return pattern.sub(replace_variable, line)
+
+
+@dataclass(frozen=True)
+class CommandLine:
+    """One command line of trtexec or Polygraphy.
+
+    Attributes:
+        line_number: The number of its first line in the file, from 1.
+        tool: `TRTEXEC` or `POLYGRAPHY`.
+        options: The values of each option, by its name without dashes; empty for a flag.
+        model_path: The ONNX file in the command; "" if there is none.
+        uses_rtx: True if Polygraphy builds with TensorRT-RTX.
+    """
+
+    line_number: int
+    tool: str
+    options: dict[str, list[str]]
+    model_path: str = ""
+    uses_rtx: bool = False
+
+    def find_value_of_options(self, *names: str) -> str:
+        """Returns the last value of the first of these options that has a value; "" if none has one."""
+        return next((self.options[name][-1] for name in names if self.options.get(name)), "")
+
+    def has_any_of_options(self, *names: str) -> bool:
+        return not self.options.keys().isdisjoint(names)
+
+    @property
+    def constraint(self) -> str:
+        """The effect of the precisions of layers: obey, prefer, or another text if they have none."""
+        older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
+        return older_values[0] if older_values else self.find_value_of_options(*CONSTRAINT_OPTIONS)
+
+
+def has_command_line(text: str) -> bool:
+    """Returns True if a text contains a command line of trtexec or Polygraphy, or consists of options only."""
+    return bool(_TRTEXEC_PATTERN.search(text) or _POLYGRAPHY_PATTERN.search(text)) or text.lstrip().startswith("--")
+
+
+def iterate_shell_lines(text: str) -> Iterator[tuple[int, str, dict[str, str]]]:
+    """Yields the lines of a shell script that are no comments: the number, the line with those that continue it, and
+    the variables that were assigned before."""
+    values: dict[str, str] = {}
+    line_index, lines = 0, text.splitlines()
+    while line_index < len(lines):
+        line_number, parts = line_index + 1, [lines[line_index]]
+        while parts[-1].endswith("\\") and line_index + 1 < len(lines):
+            line_index += 1
+            parts[-1:] = [parts[-1][:-1], lines[line_index].strip()]
+        line_index += 1
+        line = " ".join(parts)
+        if (assignment := _ASSIGNMENT_PATTERN.match(line)) is not None:
+            values[assignment[1]] = next(value for value in assignment.groups()[1:] if value is not None)
+        if not line.lstrip().startswith("#"):
+            yield line_number, line, values
+
+
+def split_command(line: str, values: Mapping[str, str], location: str) -> list[str]:
+    """Splits a line into words after its variables are replaced by their values.
+
+    Raises:
+        InputError: The line has quotes that do not match, or is too long.
+    """
+    return split_shell_words(expand_variables(
+        _VARIABLE_PATTERN, lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line,
+        location), location)
+
+
+def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
+    """Yields the trtexec and Polygraphy command lines of a script.
+
+    Args:
+        file_name: The name of the file in messages.
+
+    Raises:
+        InputError: A command line has quotes that do not match.
+    """
+    rtx = False
+    for line_number, line, values in iterate_shell_lines(text):
+        rtx = rtx or bool(_RTX_PATTERN.search(line))
+        if not has_command_line(line):
+            continue
+        arguments = split_command(line, values, f"{file_name}, line {line_number}")
+        options = parse_options(arguments)
+        is_polygraphy = bool(_POLYGRAPHY_PATTERN.search(line)) or not _TRTEXEC_PATTERN.search(line) and not (
+            _POLYGRAPHY_OPTIONS.isdisjoint(options))
+        onnx_paths = [argument for argument in arguments if argument.endswith(".onnx") and not argument.startswith("-")]
+        model = options["onnx"][-1] if options.get("onnx") else onnx_paths[0] if is_polygraphy and onnx_paths else ""
+        yield CommandLine(line_number, POLYGRAPHY if is_polygraphy else TRTEXEC, options, model, is_polygraphy and rtx)
+
+
+def parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
+    """Returns the values of each option in a list of arguments, by its name without dashes."""
+    options: dict[str, list[str]] = {}
+    index = 0
+    while index < len(arguments):
+        argument = arguments[index]
+        index += 1
+        if not argument.startswith("--"):
+            continue
+        option, separator, value = argument[2:].partition("=")
+        values = options.setdefault(option, [])
+        values += [value] if separator else []
+        while not separator and index < len(arguments) and not arguments[index].startswith("-"):
+            if arguments[index] in _SHELL_OPERATORS:
+                break
+            values.append(arguments[index])
+            index += 1
+    return options
+
+
+def constraint_notes(constraint: str, setting: str, condition: str) -> list[str]:
+    """Returns a note on precisions of layers that TensorRT need not obey; empty if it obeys them.
+
+    Args:
+        constraint: obey, prefer, or another text if the precisions have no effect.
+        setting: The tool and the option that sets the precisions, with a verb.
+        condition: The options with which they have an effect.
+    """
+    if constraint == "prefer":
+        return ["prefer allows TensorRT another precision where the requested one has no kernel; here the precisions "
+                "are applied, as with obey"]
+    return [] if constraint == "obey" else [
+        f"{setting} only with {condition}, which is not set; here the precisions are applied"]
+
+
+def refuse_strongly_typed_build(
+        file: Path, reason: str = "its precisions are in the ONNX file that it names, not in the command") -> None:
+    """Raises an error for a command that builds a strongly typed network, because such a command contains no
+    precisions.
+
+    Args:
+        file: The file with the command.
+        reason: The cause in the error message.
+
+    Raises:
+        InputError: Always.
+    """
+    raise InputError(f"{file.name} builds a strongly typed network", reason,
+                     config_beside_text(file, "Open that file: --precision file uses its own precisions."))
+
+
+def config_beside_text(file: Path, next_step: str) -> str:
+    """Returns the next step that names the precision.json beside a file; ``next_step`` if there is none."""
+    config_path = file.parent / "precision.json"
+    return f"Name {config_path}, which is in the same folder." if config_path.is_file() else next_step
+
+
+def has_quantized_model(command: CommandLine, network: Network, file: Path) -> bool:
+    """Returns True if the ONNX file of a command contains Q/DQ. The file is the one in the command, or the opened
+    network."""
+    if network.source_model is not None:
+        return True
+    try:
+        with open_regular_file(file.parent / command.model_path) as stream:
+            return b"QuantizeLinear" in stream.read(_MAX_SCANNED_BYTES)
+    except (InputError, OSError):  # only the command is imported, and its network may be on another machine
+        return False
+
+
+def parse_name_and_types(entry_text: str) -> tuple[str, Precision | None, bool]:
+    """Parses an entry ``name:type``. The types of several outputs are joined by ``+``.
+
+    Returns:
+        The name; the precision, or None if there is none; True if all types are integers, which have no precision.
+    """
+    name, colon, types_text = entry_text.rpartition(":")
+    precisions = {PRECISION_BY_NAME.get(type_name.lower()) for type_name in types_text.split("+")}
+    precision = precisions.pop() if len(precisions) == 1 and colon else None
+    are_integers = all(type_name.lower() in ("int32", "int64", "bool", "uint8") for type_name in types_text.split("+"))
+    return name, precision, are_integers
+
+
+_PRECISION_BY_NAME = {**PRECISION_BY_NAME, "FLOAT": Precision.FP32, "HALF": Precision.FP16, "BF16": Precision.BF16,
+                      "INT8": Precision.INT8, "FP8": Precision.FP8, "INT4": Precision.INT4}
+
+_FLOAT_FLAGS, _QUANTIZED_FLAGS = ("FP16", "BF16"), ("INT8", "FP8", "INT4")
+_CONSTRAINT_FLAGS = {"OBEY_PRECISION_CONSTRAINTS": "obey", "STRICT_TYPES": "obey",
+                     "PREFER_PRECISION_CONSTRAINTS": "prefer"}
+_FLAGS = (*_FLOAT_FLAGS, *_QUANTIZED_FLAGS, "TF32", *_CONSTRAINT_FLAGS)
+"""The members of ``trt.BuilderFlag`` that are read."""
+
+_SETTERS = ("precision", "dynamic_range", "set_output_type", "set_dynamic_range")
+"""The attributes and methods of TensorRT's layers and tensors that set a precision, a type or a range."""
+
+_LOOP_EXITS = (ast.Break, ast.Continue, ast.Return)
+
+
+def is_tensorrt_script(text: str) -> bool:
+    """Returns True if a text is Python with a function, such as a postprocess script, or Python that sets precisions.
+
+    The file name does not matter.
+    """
+    first_line = next(iter(text.splitlines()), "")
+    if not any(word in text for word in ("def ", *_SETTERS, "BuilderFlag.")) or first_line.startswith("#!") and (
+            "python" not in first_line):
+        return False
+    try:
+        tree = parse_script(text)
+    except UNREADABLE_SCRIPT_ERRORS:
+        return "def postprocess(" in text
+    return any(isinstance(statement, ast.FunctionDef) for statement in tree.body) or bool(find_setter_lines(tree))
+
+
+def read_tensorrt_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
+                           must_set: bool = True) -> ImportedSettings:
+    """Reads the precisions that a script sets for the nodes of a network.
+
+    Args:
+        function_name: The function that Polygraphy calls. If the script lacks it, or it sets nothing, the whole script
+            is read.
+        must_set: True if a script that sets nothing is refused.
+
+    Raises:
+        InputError: The text is not valid Python, sets nothing, has a statement that cannot be read, or builds a
+            strongly typed network.
+    """
+    try:
+        tree = parse_script(text)
+    except UNREADABLE_SCRIPT_ERRORS as error:
+        cause = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else (
+            str(error) or "it is nested too deep")
+        raise InputError(f"{file.name} is not readable Python code", cause,
+                         "Name a postprocess script, a trtexec line, or a precision.json.") from None
+    constants = find_constants(tree)
+    settings = _read_exported_script(tree, constants, network, file)
+    if settings is not None:
+        return settings
+    functions = _find_called_functions(tree, function_name)
+    is_postprocess = any(map(find_setter_lines, functions))
+    reader = _ScriptReader(tree, constants)
+    for root in functions if is_postprocess else [tree]:
+        reader.read_statements(root)
+    settings = ImportedSettings("a Polygraphy script" if is_postprocess else "a TensorRT script")
+    if reader.precision is not None:
+        settings.layer_precisions = dict.fromkeys(reader.layer_names, reader.precision)
+        settings.output_precisions = dict.fromkeys(reader.output_layer_names, reader.precision)
+        settings.optional_names = set(reader.layer_names)
+    is_empty = must_set and not settings.layer_precisions and not reader.has_precision_flags
+    if (reader.unread_lines or is_empty) and any(
+            isinstance(node, ast.Attribute) and node.attr == "STRONGLY_TYPED" for node in ast.walk(tree)):
+        refuse_strongly_typed_build(file, "its precisions are in the ONNX file that it reads, not in the script")
+    if reader.unread_lines:
+        lines = [f"line {number}: {line}" for number, line in sorted(reader.unread_lines.items())]
+        raise InputError(f"{file.name} sets precisions in a way that is not read", name_list_text(lines, 3),
+                         "List the layers (if layer.name in [...]: layer.precision = trt.float32), or name a "
+                         "trtexec line or a precision.json.")
+    if is_empty:
+        raise InputError(f"{file.name} sets no precisions that could be read on {network.name}",
+                         "it sets layer.precision of no layer",
+                         "Name a postprocess script, a trtexec line, or a precision.json.")
+    reader.set_default_precisions(settings)
+    return settings
+
+
+def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], network: Network,
+                          file: Path) -> ImportedSettings | None:
+    """Reads the settings of a script that trt-tui exported; None for any other script.
+
+    The script contains a table of layers. The command in its heading contains the other settings.
+    """
+    layer_table, flags = constants.get("TOLD"), constants.get("FLAGS")
+    settings, heading = ImportedSettings("a Polygraphy script of trt-tui"), ast.get_docstring(tree) or ""
+    try:
+        command = next((item for item in parse_commands(heading, "") if item.tool == POLYGRAPHY), None)
+    except InputError:  # the user edited the script
+        command = None
+    options = command.options if command is not None else {}
+    settings.tf32 = "tf32" in options
+    if cache := options.get("calibration-cache"):
+        settings.cache_path = file.parent / cache[-1]
+    if not isinstance(layer_table, Mapping) or not isinstance(flags, list) or "precisions" not in layer_table:
+        return None
+    try:
+        settings.layer_precisions = {
+            str(name): Precision(precision_name)
+            for name, precision_name in layer_table["precisions"].items()
+        }
+        settings.output_precisions = {
+            str(name): Precision(precision_name)
+            for name, precision_name in layer_table.get("output_types", {}).items()
+        }
+        settings.ranges = {str(name): abs(float(amax)) for name, amax in layer_table.get("ranges", {}).items()
+                           if abs(float(amax)) <= MAX_AMAX}
+    except (ValueError, TypeError, AttributeError):  # the user edited the script: it is read like any other
+        return None
+    float_types = [item for item in (Precision.FP16, Precision.BF16) if item.value in flags]
+    settings.other = float_types[0] if float_types else Precision.FP32
+    settings.quantized = Precision.INT8 if Precision.INT8.value in flags else settings.other
+    settings.restore_omitted_settings(constants.get(OMISSION_MARKER))
+    return settings
+
+
+def _find_called_functions(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
+    """Finds a function of a script, and the functions that it names; empty if the script lacks it."""
+    functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+    called: dict[str, ast.FunctionDef] = {}
+    pending = [name]
+    while pending:
+        function = functions.get(pending.pop())
+        if function is not None and function.name not in called:
+            called[function.name] = function
+            pending += [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
+    return list(called.values())
+
+
+class _ScriptReader:
+    """A reader of a script's statements.
+
+    Attributes:
+        layer_names: The names of the layers whose precision the script sets.
+        output_layer_names: The names of the layers whose types of results the script sets.
+        precision: The precision of these layers; None if there are none.
+        flags: The members of ``trt.BuilderFlag`` that the script sets (True) or clears (False).
+        unread_lines: The statements that the reader cannot read, by line.
+    """
+
+    def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
+        self._constants = constants
+        self._layer_texts = {source_text(node.value) for node in ast.walk(tree)
+                             if isinstance(node, ast.Attribute) and node.attr in (*_SETTERS, "name")}
+        self.layer_names: list[str] = []
+        self.output_layer_names: list[str] = []
+        self.precision: Precision | None = None
+        self.flags: dict[str, bool] = {}
+        self.unread_lines: dict[int, str] = {}
+
+    def read_statements(self, root: ast.AST) -> None:
+        """Reads all statements of a script or function.
+
+        A statement below a condition that is not a list of names, or beside the exit of a loop, cannot be read.
+        """
+        pending: list[tuple[ast.AST, tuple[str, list[str]] | None, bool]] = [(root, None, True)]
+        while pending:
+            node, condition, is_readable = pending.pop()
+            children = [child for child in ast.iter_child_nodes(node)
+                        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case)]
+            if isinstance(node, ast.If):
+                names = self._read_name_condition(node.test)
+                is_gpu_check = "platform_has_fast_" in source_text(node.test)
+                is_branch_readable = is_readable and (is_gpu_check or names is not None and condition is None)
+                pending += [(child, None, False) for child in reversed(node.orelse)]
+                pending += [(child, names or condition, is_branch_readable) for child in reversed(node.body)]
+                continue
+            if isinstance(node, ast.For | ast.While) and find_setter_lines(node):
+                self.unread_lines |= {child.lineno: f"{source_text(child)} in a loop over layers"
+                                      for child in ast.walk(node) if isinstance(child, _LOOP_EXITS)}
+            is_readable = is_readable and not isinstance(node, ast.ExceptHandler | ast.match_case)
+            pending += [(child, condition, is_readable) for child in reversed(children)]
+            if not children and isinstance(node, ast.stmt) and self._sets_anything(node) and not (
+                    is_readable and self._read_setter(node, condition)):
+                self.unread_lines[node.lineno] = source_text(node)
+
+    def _sets_anything(self, statement: ast.stmt) -> bool:
+        """Returns True if a statement may set a precision: itself, or in a function that it calls with a layer."""
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        return bool(find_setter_lines(statement)) or isinstance(call, ast.Call) and isinstance(
+            call.func, ast.Name) and call.func.id != "print" and any(
+                source_text(argument) in self._layer_texts for argument in call.args)
+
+    def _read_name_condition(self, test: ast.expr) -> tuple[str, list[str]] | None:
+        """Returns the source text of a layer and the names in a condition on the layer's name.
+
+        None if the condition is of any other form than ``layer.name in [...]`` and ``layer.name == "..."``.
+        """
+        if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
+            parts = [self._read_name_condition(value) for value in test.values]
+            names = [name for part in parts if part is not None for name in part[1]]
+            return (parts[0][0], names) if parts[0] is not None and all(
+                part is not None and part[0] == parts[0][0] for part in parts) else None
+        if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Attribute)
+                and test.left.attr == "name"):
+            return None
+        try:
+            value = read_literal(test.comparators[0], self._constants)
+        except ValueError:
+            return None
+        if isinstance(test.ops[0], ast.Eq) and isinstance(value, str):
+            value = [value]
+        elif not isinstance(test.ops[0], ast.In) or not isinstance(value, list | tuple | set | dict):
+            return None
+        return (source_text(test.left.value), list(value)) if all(isinstance(name, str) for name in value) else None
+
+    def _read_setter(self, statement: ast.stmt, condition: tuple[str, list[str]] | None) -> bool:
+        """Reads a statement that sets a precision, a type of a result, or a flag; returns False if it cannot be read.
+
+        Args:
+            condition: The layer and the names of the condition above the statement; None if there is none.
+        """
+        call = statement.value if isinstance(statement, ast.Expr) else None
+        if flags := [node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute) and _is_flag(node)]:
+            is_or = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.BitOr) and not any(
+                isinstance(node, ast.IfExp) for node in ast.walk(statement))
+            method = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and [
+                type(argument) for argument in call.args] == [ast.Attribute] else ""
+            self.flags |= dict.fromkeys(flags, method != "clear_flag")
+            return condition is None and (is_or or method in ("set_flag", "clear_flag"))
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
+            target, value = statement.targets[0], statement.value
+        elif isinstance(call, ast.Call) and len(call.args) == 2:
+            target, value = call.func, call.args[1]
+        else:
+            return False
+        precision = _PRECISION_BY_NAME.get(source_text(value).rpartition(".")[2])
+        if (precision is None or self.precision not in (None, precision) or condition is None
+                or not isinstance(target, ast.Attribute) or target.attr not in ("precision", "set_output_type")
+                or source_text(target.value) != condition[0]):
+            return False
+        self.precision = precision
+        (self.layer_names if target.attr == "precision" else self.output_layer_names).extend(condition[1])
+        return True
+
+    @property
+    def has_precision_flags(self) -> bool:
+        """True if the script sets or clears a flag of the builder that allows a precision."""
+        return not self.flags.keys().isdisjoint((*_FLOAT_FLAGS, *_QUANTIZED_FLAGS))
+
+    def set_default_precisions(self, settings: ImportedSettings) -> None:
+        """Sets the default precisions from the flags of the builder, or from the precision of the layers."""
+        flags = [name for name, is_set in self.flags.items() if is_set]
+        if self.has_precision_flags:
+            apply_precision_flags(settings, *([name.lower() for name in names if name in flags]
+                                              for names in (_FLOAT_FLAGS, _QUANTIZED_FLAGS)))
+            settings.tf32 = self.flags.get("TF32", True)
+            if settings.tf32:
+                settings.notes.append("FP32 layers may use TF32, which TensorRT allows unless the script clears "
+                                      "BuilderFlag.TF32")
+        else:
+            settings.quantized = self.precision if self.precision not in (None, Precision.FP32) else Precision.FP16
+            settings.other = Precision.BF16 if self.precision is Precision.BF16 else Precision.FP16
+            other_text = f" in {settings.other.label}" if settings.quantized is not settings.other else ""
+            settings.notes.append(
+                f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
+                "the flags of a build command set them (--int8 --fp16)")
+        constraints = {value for flag, value in _CONSTRAINT_FLAGS.items() if flag in flags}
+        if settings.layer_precisions and (self.has_precision_flags or constraints):
+            settings.notes += constraint_notes(
+                max(constraints, default=""), "TensorRT applies layer.precision",
+                "BuilderFlag.OBEY_PRECISION_CONSTRAINTS or PREFER_PRECISION_CONSTRAINTS")
+
+
+def find_setter_lines(tree: ast.AST) -> list[int]:
+    """Finds the lines of a script that set a precision, a type of a result, a range, or a flag of the builder."""
+    return sorted({node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr) and _is_setter(node)})
+
+
+def _is_flag(node: ast.Attribute) -> bool:
+    return node.attr in _FLAGS and source_text(node.value).endswith("BuilderFlag")
+
+
+def _is_setter(node: ast.expr) -> bool:
+    if isinstance(node, ast.Call) and source_text(node.func) == "setattr":
+        return any(isinstance(argument, ast.Constant) and argument.value in _SETTERS for argument in node.args)
+    return isinstance(node, ast.Attribute) and (_is_flag(node) or node.attr in _SETTERS and (
+        isinstance(node.ctx, ast.Store) or node.attr.startswith("set_")))
+
 
 SCRIPT_OPTIONS = ("trt-network-postprocess-script", "trt-npps")
 _DATA_LOADER_OPTIONS = ("data-loader-script", "load-inputs", "load-input-data", "data-loader-backend-module")
@@ -202,3 +808,89 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
     settings.ranges.update(script_settings.ranges)
     settings.unread_lines += [f"{path.name}: {line}" for line in script_settings.unread_lines]
     settings.excluded_ranges |= script_settings.excluded_ranges
+
+
+def read_builder_options(text: str) -> BuilderOptions:
+    """Reads the options of the builder from arguments of trtexec, such as ``--refit --memPoolSize=workspace:512``.
+
+    Raises:
+        InputError: An argument is not an option of `BuilderOptions`, or its value is not valid.
+    """
+    specs = {spec.option: (name, spec) for name, spec in builder_option_specs().items() if spec.trtexec}
+    values: dict[str, Any] = {}
+    shapes_by_profile: dict[str, dict[str, str]] = {}
+    profile = "0"
+    for argument in split_shell_words(text, "--trtexec"):
+        option, _, value_text = argument.partition("=")
+        option = "--versionCompatible" if option == "--vc" else option
+        if option == "--profile" and value_text.isdecimal():
+            profile = value_text
+            shapes_by_profile.setdefault(profile, {})
+        elif option in _SHAPE_BOUNDS:
+            shapes_by_profile.setdefault(profile, {})[option] = value_text.replace("'", "")
+        elif option not in specs:
+            known = (*specs, "--profile", *_SHAPE_BOUNDS)
+            raise InputError(
+                f"--trtexec: {option} is not an option of the builder that trt-tui passes on",
+                suggestion_question(find_similar_names(option, known)),
+                _OTHER_WAYS.get(option.removeprefix("--"), f"Use {', '.join(specs)}, or --profile=N with "
+                                                           f"{', '.join(_SHAPE_BOUNDS)}."))
+        else:
+            name, spec = specs[option]
+            if (value := _parse_builder_value(spec, value_text)) is None:
+                choices = f", with {' or '.join(spec.choices)}" if spec.choices else ""
+                raise InputError(f"--trtexec: {argument} is not valid",
+                                 f"the form is {spec.trtexec.format('VALUE')}{choices}",
+                                 "Write it as trtexec takes it.")
+            values[name] = (*values.get(name, ()), value) if spec.value_kind == "files" else value
+    if "0" in shapes_by_profile:
+        raise InputError("--trtexec: the shapes of the first profile are those of --shapes", "",
+                         "Use --shapes, or write --profile=1 before the shapes of a further profile.")
+    if empty := [number for number, shapes in shapes_by_profile.items() if not shapes]:
+        raise InputError(f"--trtexec: --profile={empty[0]} has no shapes", "",
+                         f"Write {', '.join(_SHAPE_BOUNDS)} behind it, or leave it out.")
+    return BuilderOptions(**values, profiles=tuple(map(_profile_text, shapes_by_profile.values())))
+
+
+_SHAPE_BOUNDS = ("--minShapes", "--optShapes", "--maxShapes")
+_OTHER_WAYS = {
+    **dict.fromkeys((*COMMAND_FORMS[TRTEXEC].precision_options, *CONSTRAINT_OPTIONS, "noTF32"),
+                    "The config sets precisions: give --precision, or write the command of trtexec to a file and give "
+                    "--config FILE."),
+    "onnx": "Leave it out: MODEL is the network.", "shapes": "Use --shapes of trt-tui.",
+    "saveEngine": "Use trt-tui build with -o model.engine.", "loadEngine": "Use trt-tui compare with --engine FILE.",
+    "workspace": "Use --memPoolSize=workspace:MIB.", "plugins": "Use --staticPlugins=LIB.so."}
+"""The next step for an option of trtexec that is not one of `BuilderOptions`."""
+_MIB_BY_SUFFIX = {"B": 2.0 ** -20, "K": 2.0 ** -10, "M": 1, "": 1, "G": 1 << 10}
+"""The MiB of a size with one of the suffixes of trtexec."""
+
+
+def _profile_text(shape_texts: Mapping[str, str]) -> str:
+    """Returns an optimization profile in the form of ``--shapes``. A bound without shapes is equal to another one."""
+    default = next((text for bound in ("--optShapes", "--maxShapes", *_SHAPE_BOUNDS)
+                    if (text := shape_texts.get(bound))), "")
+    bounds = [dict(entry.rpartition(":")[::2] for entry in re.split(r"(?<=\d),", shape_texts.get(bound) or default))
+              for bound in _SHAPE_BOUNDS]
+    return ",".join(":".join((name, *(shapes.get(name, "") for shapes in bounds)))
+                    for name in {**bounds[1], **bounds[0], **bounds[2]})
+
+
+def _parse_builder_value(spec: BuilderOptionSpec, text: str) -> Any:
+    """Returns the value of a builder option in the form of its field in `BuilderOptions`; None if it is not valid."""
+    prefix = spec.trtexec.partition("=")[2].partition("{")[0]  # such as "workspace:", or the word of a flag
+    value = text.removeprefix(prefix)
+    if not spec.value_kind:
+        return {prefix: True, "disable": False}.get(text) if prefix else True if not text else None
+    if not text.startswith(prefix) or not value:
+        return None
+    if spec.value_kind == "number":
+        match = re.fullmatch(r"(\d{1,12}(?:\.\d+)?)([BKMG]?)(?:i?B)?" if prefix else r"(\d{1,12})()", value)
+        number = float(match[1]) * _MIB_BY_SUFFIX[match[2]] if match is not None else math.nan
+        low, high = spec.number_range
+        return int(number) if low <= number <= high else None
+    if spec.value_kind == "names":
+        sources = tuple(value.split(","))
+        return sources if all(re.fullmatch(r"[+-]\w+", source) for source in sources) else None
+    if spec.choices:
+        return {"none": "", **{word: word for word in spec.choices}}.get(value)
+    return value

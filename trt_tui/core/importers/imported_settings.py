@@ -10,7 +10,6 @@ from typing import Any
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, select_network_ranges
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.engines.inspector import LayerFinder
-from trt_tui.core.importers.command_lines import PRECISION_BY_NAME
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import FusionGroup
@@ -18,6 +17,13 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
+
+PRECISION_BY_NAME = {
+    "fp32": Precision.FP32, "float32": Precision.FP32, "float": Precision.FP32, "fp16": Precision.FP16,
+    "float16": Precision.FP16, "half": Precision.FP16, "bf16": Precision.BF16, "bfloat16": Precision.BF16,
+    "int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4
+}
+"""Precisions by the names that the tools use."""
 
 MAX_LISTED = 20
 """Maximum number of unread parts that are listed one by one."""

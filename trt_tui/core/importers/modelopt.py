@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
-from trt_tui.core.importers.command_lines import iterate_shell_lines, parse_options, split_command
-from trt_tui.core.importers.imported_settings import ImportedSettings
-from trt_tui.core.importers.python_scripts import (
+from trt_tui.core.importers.commands import (
     UNREADABLE_SCRIPT_ERRORS,
     find_constants,
+    iterate_shell_lines,
+    parse_options,
     parse_script,
     read_literal,
     source_text,
+    split_command,
 )
+from trt_tui.core.importers.imported_settings import ImportedSettings
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
