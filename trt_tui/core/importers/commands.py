@@ -34,7 +34,7 @@ import math
 import re
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -170,27 +170,6 @@ def split_shell_words(line: str, location: str) -> list[str]:
     return [*words, "".join(parts)] if parts else words
 
 
-def expand_variables(pattern: re.Pattern[str], find_value: Callable[[re.Match[str]], str], line: str,
-                     location: str) -> str:
-    """Returns a command line with its variables replaced by their values.
-
-    Raises:
-        InputError: The line would have more than `MAX_TEXT_BYTES` characters.
-    """
-    total_length = len(line)
-
-    def replace_variable(match: re.Match[str]) -> str:
-        nonlocal total_length
-        text = find_value(match)
-        total_length += len(text)
-        if total_length > MAX_TEXT_BYTES:
-            raise InputError(f"{location}: a line is too long",
-                             f"with its variables it has over {MAX_TEXT_BYTES:,} characters", "Write the command out.")
-        return text
-
-    return pattern.sub(replace_variable, line)
-
-
 @dataclass(frozen=True)
 class CommandLine:
     """One command line of trtexec or Polygraphy.
@@ -212,9 +191,6 @@ class CommandLine:
     def find_value_of_options(self, *names: str) -> str:
         """Returns the last value of the first of these options that has a value; "" if none has one."""
         return next((self.options[name][-1] for name in names if self.options.get(name)), "")
-
-    def has_any_of_options(self, *names: str) -> bool:
-        return not self.options.keys().isdisjoint(names)
 
     @property
     def constraint(self) -> str:
@@ -250,11 +226,20 @@ def split_command(line: str, values: Mapping[str, str], location: str) -> list[s
     """Splits a line into words after its variables are replaced by their values.
 
     Raises:
-        InputError: The line has quotes that do not match, or is too long.
+        InputError: The line has quotes that do not match, or would have more than `MAX_TEXT_BYTES` characters.
     """
-    return split_shell_words(expand_variables(
-        _VARIABLE_PATTERN, lambda match: values.get(match[1] or match[3] or "", match[2] or match[0]), line,
-        location), location)
+    total_length = len(line)
+
+    def replace_variable(match: re.Match[str]) -> str:
+        nonlocal total_length
+        text = values.get(match[1] or match[3] or "", match[2] or match[0])
+        total_length += len(text)
+        if total_length > MAX_TEXT_BYTES:
+            raise InputError(f"{location}: a line is too long",
+                             f"with its variables it has over {MAX_TEXT_BYTES:,} characters", "Write the command out.")
+        return text
+
+    return split_shell_words(_VARIABLE_PATTERN.sub(replace_variable, line), location)
 
 
 def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
@@ -698,7 +683,7 @@ def read_command(command: CommandLine, network: Network, file: Path) -> Imported
         InputError: The command builds a strongly typed network, or a script cannot be read.
     """
     form, settings = COMMAND_FORMS[command.tool], ImportedSettings(f"a command of {command.tool}")
-    if command.has_any_of_options(form.strongly_typed):
+    if form.strongly_typed in command.options:
         refuse_strongly_typed_build(file)
     if command.uses_rtx:
         refuse_strongly_typed_build(file, "TensorRT-RTX supports no other, and Polygraphy passes no precision to it")
@@ -719,7 +704,7 @@ def read_command(command: CommandLine, network: Network, file: Path) -> Imported
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:
         _add_range_notes(settings, command, network, file)
-    if command.has_any_of_options(*_CONFIG_SCRIPT_OPTIONS) and command.tool == POLYGRAPHY:
+    if command.tool == POLYGRAPHY and not command.options.keys().isdisjoint(_CONFIG_SCRIPT_OPTIONS):
         settings.unread_lines.append("a script that changes builder settings: its effect is unknown")
     read_options = (*form.precision_options, *form.others[1], *CONSTRAINT_OPTIONS)
     if other_options := [f"--{option}" for option in command.options if option not in read_options]:
@@ -735,12 +720,13 @@ def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: 
                 f"{Path(command.model_path).name} has its own Q/DQ nodes, which set the INT8 layers and their ranges; "
                 "open it instead of this network")
     elif settings.cache_path is None and command.tool == TRTEXEC:
-        option = "--best" if command.has_any_of_options("best") else "--int8"
+        option = "--best" if "best" in command.options else "--int8"
         settings.notes.append(f"trtexec invents the INT8 ranges for {option} without --calib: its engine is valid "
                               "for timing only. Here ranges are measured on the data")
     elif settings.cache_path is None and not settings.ranges:
-        data_text = "on the samples of its data loader" if command.has_any_of_options(*_DATA_LOADER_OPTIONS) else \
-            "on random inputs, for it names no --calibration-cache and no data loader"
+        data_text = ("on random inputs, for it names no --calibration-cache and no data loader"
+                     if command.options.keys().isdisjoint(_DATA_LOADER_OPTIONS) else
+                     "on the samples of its data loader")
         settings.notes.append(f"Polygraphy calibrates INT8 {data_text}. Here ranges are measured on the data")
 
 

@@ -9,7 +9,7 @@ text and never run: arguments of a call are literals, or names of literals.
 
 import ast
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from trt_tui.core.importers.commands import (
     split_command,
 )
 from trt_tui.core.importers.imported_settings import ImportedSettings
-from trt_tui.core.network.layers import FusionGroup, Layer
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -131,11 +131,6 @@ class ModelOptCall:
     line_number: int
     arguments: Mapping[str, Any]
 
-    @property
-    def entry_count(self) -> int:
-        """Number of entries in the lists of names and operators."""
-        return sum(len(value) for key in LIST_KEYS if isinstance(value := self.arguments.get(key), list))
-
 
 def is_modelopt_record(record: Any) -> bool:
     """Returns True if a parsed JSON or YAML record contains arguments of ModelOpt."""
@@ -150,10 +145,7 @@ def find_modelopt_commands(text: str, file: Path) -> list[ModelOptCall]:
     Raises:
         InputError: A command line cannot be parsed.
     """
-    return list(_iterate_modelopt_commands(text, file)) if _COMMAND_PATTERN.search(text) else []
-
-
-def _iterate_modelopt_commands(text: str, file: Path) -> Iterator[ModelOptCall]:
+    calls: list[ModelOptCall] = []
     for line_number, line, values in iterate_shell_lines(text):
         if not _COMMAND_PATTERN.search(line):
             continue
@@ -164,7 +156,8 @@ def _iterate_modelopt_commands(text: str, file: Path) -> Iterator[ModelOptCall]:
             full_names = [option for option in _OPTIONS[tool] if option.startswith(name)]  # argparse abbreviates too
             key = full_names[0] if len(full_names) == 1 else name
             arguments[key] = entries if key in LIST_KEYS else entries[0] if entries else True
-        yield ModelOptCall(tool, line_number, arguments)
+        calls.append(ModelOptCall(tool, line_number, arguments))
+    return calls
 
 
 def find_modelopt_calls(text: str, file: Path) -> list[ModelOptCall]:
@@ -211,10 +204,11 @@ def read_modelopt_calls(calls: Sequence[ModelOptCall], network: Network, file: P
     Raises:
         InputError: An argument has the wrong type or an unknown value.
     """
-    used_calls = {
-        tool: max((call for call in calls if call.tool == tool), key=lambda call: call.entry_count)
-        for tool in dict.fromkeys(call.tool for call in calls)
-    }
+    def count_entries(call: ModelOptCall) -> int:
+        return sum(len(value) for key, value in call.arguments.items() if key in LIST_KEYS and isinstance(value, list))
+
+    used_calls = {tool: max((call for call in calls if call.tool == tool), key=count_entries)
+                  for tool in dict.fromkeys(call.tool for call in calls)}
     settings = read_modelopt({tool: call.arguments for tool, call in used_calls.items()}, network, file)
     for call in used_calls.values():
         if other_lines := [str(other.line_number) for other in calls if other.tool == call.tool and other is not call]:
@@ -305,10 +299,6 @@ def _read_calibration(settings: ImportedSettings, options: Mapping[str, Any], fi
 
 def _find_attention_products(network: Network) -> set[str]:
     """Finds the MatMuls before and behind the Softmax of each attention, as ModelOpt does."""
-    readers: dict[str, list[Layer]] = {}
-    for layer in network.layers:
-        for tensor in layer.inputs:
-            readers.setdefault(tensor, []).append(layer)
     products: set[str] = set()
     for first in network.layers:
         pending, visited = [(first, 0)], set[tuple[str, int]]()
@@ -321,10 +311,10 @@ def _find_attention_products(network: Network) -> set[str]:
             if matched_count == len(_ATTENTION):
                 products |= {first.name, layer.name}
                 break
-            following = [(reader, matched_count) for tensor in layer.outputs for reader in readers.get(tensor, ())
-                         if (reader.name, matched_count) not in visited]
-            visited |= {(reader.name, count) for reader, count in following}
-            pending += reversed(following)
+            following = [(reader, matched_count) for tensor in layer.outputs
+                         for reader in network.consumers.get(tensor, ()) if (reader, matched_count) not in visited]
+            visited.update(following)
+            pending += [(network.get_layer(reader), count) for reader, count in reversed(following)]
     return products
 
 
@@ -381,7 +371,7 @@ class _ModelOptNameLists:
                                  "Correct the file.")
             self.lists[key] = value
         self._types = {key: frozenset(entries) for key, entries in self.lists.items()}
-        self.patterns = {key: _compile_patterns(self.lists[key], key, file) for key in _PATTERN_KEYS}
+        self.patterns = {key: [_compile_pattern(text, key, file) for text in self.lists[key]] for key in _PATTERN_KEYS}
         names = [layer.name for layer in network.layers]
         for key, entries in self.patterns.items():
             unread_lines += [
@@ -420,12 +410,9 @@ class _ModelOptNameLists:
                 or bool(types["nodes_to_quantize"]) and not matches_any_pattern("nodes_to_quantize"))
 
 
-def _compile_patterns(pattern_texts: list[str], key: str, file: Path) -> list[re.Pattern[str]]:
-    compiled_patterns = []
-    for text in pattern_texts:
-        try:
-            compiled_patterns.append(re.compile(text))
-        except re.error as error:
-            raise InputError(f"{file.name}: {key} {text[:40]!r} is not a pattern", str(error),
-                             "Correct the pattern; ModelOpt passes it to re.match.") from None
-    return compiled_patterns
+def _compile_pattern(text: str, key: str, file: Path) -> re.Pattern[str]:
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise InputError(f"{file.name}: {key} {text[:40]!r} is not a pattern", str(error),
+                         "Correct the pattern; ModelOpt passes it to re.match.") from None
