@@ -42,6 +42,7 @@ from typing import Any
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, BuilderOptionSpec, builder_option_specs
 from trt_tui.core.importers.imported_settings import PRECISION_BY_NAME, ImportedSettings, apply_precision_flags
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX
 from trt_tui.errors import InputError
@@ -268,20 +269,17 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
 def parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
     """Returns the values of each option in a list of arguments, by its name without dashes."""
     options: dict[str, list[str]] = {}
-    index = 0
-    while index < len(arguments):
-        argument = arguments[index]
-        index += 1
-        if not argument.startswith("--"):
-            continue
-        option, separator, value = argument[2:].partition("=")
-        values = options.setdefault(option, [])
-        values += [value] if separator else []
-        while not separator and index < len(arguments) and not arguments[index].startswith("-"):
-            if arguments[index] in _SHELL_OPERATORS:
-                break
-            values.append(arguments[index])
-            index += 1
+    open_values: list[str] | None = None  # those of the last option, as long as its values follow
+    for argument in arguments:
+        if argument.startswith("--"):
+            option, separator, value = argument[2:].partition("=")
+            values = options.setdefault(option, [])
+            values += [value] if separator else []
+            open_values = None if separator else values
+        elif argument.startswith("-") or argument in _SHELL_OPERATORS:
+            open_values = None
+        elif open_values is not None:
+            open_values.append(argument)
     return options
 
 
@@ -470,14 +468,9 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
 def _find_called_functions(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
     """Finds a function of a script, and the functions that it names; empty if the script lacks it."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    called: dict[str, ast.FunctionDef] = {}
-    pending = [name]
-    while pending:
-        function = functions.get(pending.pop())
-        if function is not None and function.name not in called:
-            called[function.name] = function
-            pending += [node.id for node in ast.walk(function) if isinstance(node, ast.Name)]
-    return list(called.values())
+    return [functions[called] for called in iterate_reachable([name], lambda caller: [
+        node.id for node in ast.walk(functions[caller]) if isinstance(node, ast.Name) and node.id in functions])
+            ] if name in functions else []
 
 
 class _ScriptReader:
