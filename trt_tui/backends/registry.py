@@ -149,8 +149,13 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
 def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     """Returns the diagnosis of a TensorRT backend. The builder is started for it, but builds nothing."""
     from trt_tui.backends.cuda import find_first_device
-    from trt_tui.backends.tensorrt.failures import shorten_cuda_error
-    from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, import_tensorrt, startup_failure_reason
+    from trt_tui.backends.tensorrt.package import (
+        EXTRAS,
+        MODULES,
+        import_tensorrt,
+        shorten_cuda_error,
+        startup_failure_reason,
+    )
 
     remedy = f"pip install 'trt-tui[{EXTRAS[backend_name]}]'"
     module = MODULES[backend_name]

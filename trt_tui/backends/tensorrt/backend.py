@@ -6,24 +6,22 @@ from pathlib import Path
 from trt_tui.backends.cuda import CudaDevice, find_first_device
 from trt_tui.backends.tensorrt.build import build_engine
 from trt_tui.backends.tensorrt.engine_runner import TensorRTRunner
-from trt_tui.backends.tensorrt.failures import (
-    make_startup_error,
-    translate_engine_load_error,
-    translate_startup_error,
-)
-from trt_tui.backends.tensorrt.log import MessageCallback
 from trt_tui.backends.tensorrt.package import (
     CUBIC_GRID_RELEASE,
+    MessageCallback,
     TensorRTPackage,
     capabilities_text,
     capability_text,
     import_tensorrt,
     list_compute_capabilities,
+    load_plugins,
     load_polygraphy,
+    make_startup_error,
     parse_release_numbers,
     startup_failure_reason,
+    translate_engine_load_error,
+    translate_startup_error,
 )
-from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.lowering.lowering_checks import WEAK_PRECISIONS
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import BackendCapabilities, BuildSettings, BuildStep, LayerConstraints

@@ -12,16 +12,20 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.backends.tensorrt.failures import translate_build_error, translate_parser_errors, translate_startup_error
-from trt_tui.backends.tensorrt.log import MessageCallback, PrintedMessages, TensorRTLog
 from trt_tui.backends.tensorrt.package import (
+    MessageCallback,
+    PrintedMessages,
+    TensorRTLog,
     TensorRTPackage,
     capabilities_text,
     capability_text,
     import_tensorrt,
     list_compute_capabilities,
+    load_plugins,
+    translate_build_error,
+    translate_parser_errors,
+    translate_startup_error,
 )
-from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.builder_options import WORKSPACE_POOL, BuilderOptions
 from trt_tui.core.engines.inspector import LISTING_HEADING
 from trt_tui.core.lowering.implicit_quantization import apply_constraints

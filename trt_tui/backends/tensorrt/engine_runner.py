@@ -17,8 +17,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from trt_tui.backends.tensorrt.failures import translate_execution_error
-from trt_tui.backends.tensorrt.log import TensorRTLog
+from trt_tui.backends.tensorrt.package import TensorRTLog, translate_execution_error
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import DebugTensor, FixedShape, Profile, TensorInfo
 from trt_tui.errors import InputError, TrtTuiError
