@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.lowered import gated_values, inner_values, sqnr
 from tests.networks import Builder, floats
 from trt_tui import demo
-from trt_tui.backends.onnxruntime_exported import ExportedFileRunner
+from trt_tui.backends.onnxruntime import ExportedFileRunner
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
 from trt_tui.core.lowering.folded_constants import FoldedConstants

@@ -15,7 +15,7 @@ from tests import schemas
 from tests.driven import DrivenWorker, of, save_mlp, save_resnet
 from tests.test_free import CHANNELS, transformer
 from tests.test_plugins import middle
-from trt_tui.backends import onnxruntime_exported
+from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, ExportedRun, OutputErrors, RunKind
@@ -71,20 +71,20 @@ def by_hand(worker, config, path: Path) -> float:
 def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path, monkeypatch, is_truncating):
     opened = worker(save_resnet(tmp_path))
     if is_truncating:
-        monkeypatch.setattr(onnxruntime_exported, "truncates_fp16_quantization", lambda: True)
+        monkeypatch.setattr(backend, "truncates_fp16_quantization", lambda: True)
         monkeypatch.setattr(exported_run, "truncates_fp16_quantization", lambda: True)
     path = tmp_path / "exported.onnx"
     opened.answer(rq.ExportConfig("onnx", str(path), INT8))
     name = opened.network.outputs[0].name
     feed = opened.workspace.data_sets.judged_samples.read_feed(0)
-    found = onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name].astype(np.float64)
+    found = backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name].astype(np.float64)
     *_, partial = opened.workspace.analysis.measure_accuracy(INT8, opened.workspace.ranges, feed_indices=[0])
     with opened.workspace.backend.load(opened.network.model) as runner:
         wanted = runner.run(feed, [name])[name].astype(np.float64)
     sqnr_db = 10 * np.log10((wanted ** 2).sum() / ((found - wanted) ** 2).sum())
     assert sqnr_db == pytest.approx(partial.value.outputs[name].errors.sqnr_db, abs=3)
     caveat = next(item for item in executed(opened, INT8).accuracy.caveats if item.kind == "no engine")
-    assert ("truncates" in caveat.text) == onnxruntime_exported.truncates_fp16_quantization()
+    assert ("truncates" in caveat.text) == backend.truncates_fp16_quantization()
 
 
 def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker, tmp_path, monkeypatch):
@@ -100,9 +100,9 @@ def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker
         return make_session(*arguments, disabled_optimizers=list(disabled_optimizers), **options)
 
     feed, name = opened.workspace.data_sets.judged_samples.read_feed(0), opened.network.outputs[0].name
-    plain = onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name]
+    plain = backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name]
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse_fused)
-    np.testing.assert_array_equal(onnxruntime_exported.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name],
+    np.testing.assert_array_equal(backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name],
                                   plain)
     assert left_out
 

@@ -162,7 +162,7 @@ def _session(model: bytes) -> object:
     """ONNX Runtime's session of a model as it is written."""
     import onnxruntime
 
-    from trt_tui.backends.onnxruntime_releases import quantize_in_fp32, truncates_fp16_quantization
+    from trt_tui.backends.onnxruntime import quantize_in_fp32, truncates_fp16_quantization
 
     if truncates_fp16_quantization():
         model = ir.to_proto(quantize_in_fp32(ir.from_proto(onnx.ModelProto.FromString(model)))).SerializeToString()

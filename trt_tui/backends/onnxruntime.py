@@ -1,4 +1,14 @@
-"""The ONNX Runtime backend, which executes the reference and the simulation."""
+"""The ONNX Runtime backend, which executes the reference and the simulation, and loads exported files.
+
+Random operators are replaced by nodes with the same output in every execution. A seed would not suffice: the generators
+of ONNX Runtime continue from one execution to the next. The numbers of a batch would therefore depend on earlier
+executions. The replacing nodes read numbers in order from a fixed table, from an offset that depends on the attributes
+of the original node. Nodes with the same attributes, seed included, get the same numbers.
+
+An exported file is loaded as in a user's own program. Two settings differ from the defaults, so that the results are
+those of the ONNX standard. On processors without VNNI, the default INT8 kernels saturate their sums at 16 bits, which
+no TensorRT engine does. Some releases (1.24.1) truncate FP16 values in a QuantizeLinear, which must round them.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +19,7 @@ import io
 import math
 import os
 import re
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +27,7 @@ from typing import Any
 import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
 
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.onnxruntime_device import (
@@ -26,8 +38,7 @@ from trt_tui.backends.onnxruntime_device import (
     IoBindingRunner,
     find_stream,
 )
-from trt_tui.backends.onnxruntime_randomness import make_random_nodes_deterministic
-from trt_tui.backends.onnxruntime_releases import MAX_IR_VERSION, quantize_in_fp32, truncates_fp16_quantization
+from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.randomness import is_random
 from trt_tui.core.runner import BackendCapabilities, DeviceTensor, ExecutionMode, Runner, TensorInfo
@@ -42,6 +53,60 @@ from trt_tui.errors import (
 )
 from trt_tui.files.reading import check_regular_file
 
+PROVIDERS = {"cpu": "CPUExecutionProvider", "cuda": "CUDAExecutionProvider"}
+"""The execution providers of ONNX Runtime, by the names that backends use."""
+
+MAX_IR_VERSION = 10
+"""The newest version of the ONNX file format that all supported releases read. Later versions do not change the
+computation."""
+
+
+def quantize_in_fp32(model: ir.Model) -> ir.Model:
+    """Returns a model whose QuantizeLinear nodes read FP32 in place of FP16; ``model`` itself if there are no such
+    nodes."""
+    if not any(map(_quantizes_fp16, model.graph.all_nodes())):
+        return model
+    model = model.clone()
+    for node in list(model.graph.all_nodes()):
+        if _quantizes_fp16(node):
+            _cast_to_fp32(node)
+    return model
+
+
+def _quantizes_fp16(node: ir.Node) -> bool:
+    """Returns True if a node is a QuantizeLinear that reads FP16 or an undeclared type."""
+    return (node.op_type == "QuantizeLinear" and not node.domain and node.inputs[1] is not None
+            and node.inputs[1].dtype is not ir.DataType.FLOAT)
+
+
+def _cast_to_fp32(node: ir.Node) -> None:
+    """Inserts Casts to FP32 before the value and the scale of a QuantizeLinear."""
+    assert node.graph is not None
+    for index in range(2):
+        cast = ir.node("Cast", [node.inputs[index]], {"to": ir.DataType.FLOAT})
+        cast.outputs[0].name = f"{node.outputs[0].name}__fp32_input_{index}"
+        node.graph.insert_before(node, cast)
+        node.replace_input_with(index, cast.outputs[0])
+
+
+_ONE_IN_FP16 = 0x3C00
+"""The bits of the number 1 in FP16, by which the text of a network gives it."""
+
+
+@functools.cache
+def truncates_fp16_quantization() -> bool:
+    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (observed: 1.23.2, 1.24.1).
+    """
+    import onnxruntime
+
+    model = onnx.parser.parse_model(f"""<ir_version: {MAX_IR_VERSION}, opset_import: ["" : 19]>
+        probe (float16[1] x) => (int8[1] y)
+        <float16 scale = {{{_ONE_IN_FP16}}}, int8 zero_point = {{0}}> {{ y = QuantizeLinear(x, scale, zero_point) }}""")
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=[PROVIDERS["cpu"]])
+    (quantized,) = session.run(None, {"x": np.array([0.75], np.float16)})
+    return int(quantized[0]) == 0
+
+
 _MIN_SHARED_WEIGHT_BYTES = 1024
 """The size in bytes from which an initializer is shared with the inference session in memory instead of being
 serialized."""
@@ -49,8 +114,6 @@ serialized."""
 _MIN_FED_WEIGHT_BYTES = 1 << 16
 """The size in bytes from which an initializer becomes an input of each execution in a low-memory inference session. The
 session then makes no copy of the initializer."""
-
-_CUDA_PROVIDER = "CUDAExecutionProvider"
 
 _CUDA_GRAPH_ARGUMENTS = {"enable_fallback": 0, "disabled_optimizers": ["MatMulAddFusion"]}
 """The arguments of inference sessions that capture CUDA graphs.
@@ -227,15 +290,15 @@ class OnnxRuntimeBackend:
             capture_graphs: True for a session that captures CUDA graphs. Such a session refuses control flow and nodes
                 on the CPU.
         """
-        providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
+        providers: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
         if self.provider == "cuda":
             cuda_options = dict(self.cuda_options)
             if capture_graphs:
                 cuda_options |= {"enable_cuda_graph": "1", "user_compute_stream": str(find_stream())}
-            providers.insert(0, (_CUDA_PROVIDER, cuda_options))
+            providers.insert(0, (PROVIDERS["cuda"], cuda_options))
         with DEVICE_LOCK:
             session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
-        if self.provider == "cuda" and _CUDA_PROVIDER not in session.get_providers(
+        if self.provider == "cuda" and PROVIDERS["cuda"] not in session.get_providers(
         ):  # some releases ignore ``enable_fallback``
             raise RuntimeError("the CUDA provider did not start")
         session.disable_fallback()
@@ -270,7 +333,7 @@ class OnnxRuntimeRunner:
         self._session = session
         self._bf16_inputs = tuple(bf16_inputs)
         self._session_arrays = session_arrays
-        self._uses_device = io_binding_runner is not None or session.get_providers()[0] == _CUDA_PROVIDER
+        self._uses_device = io_binding_runner is not None or session.get_providers()[0] == PROVIDERS["cuda"]
         self._weights = dict(weights)
         self.io_binding_runner = io_binding_runner
         infos = {value.name: _read_tensor_info(value) for value in session.get_inputs()}
@@ -330,7 +393,7 @@ def _cuda_failure_reason() -> str:
     import onnxruntime
 
     available = onnxruntime.get_available_providers()
-    if _CUDA_PROVIDER not in available:
+    if PROVIDERS["cuda"] not in available:
         return f"it offers {', '.join(available)}"
     try:
         find_first_device()
@@ -349,11 +412,11 @@ def _cuda_failure_reason() -> str:
     options.log_severity_level = 4
     try:
         session = onnxruntime.InferenceSession(onnx.parser.parse_model(_RELU_NETWORK).SerializeToString(), options,
-                                               providers=[_CUDA_PROVIDER], enable_fallback=0)
+                                               providers=[PROVIDERS["cuda"]], enable_fallback=0)
         session.run(None, {"x": np.zeros(1, np.float32)})
     except Exception as error:
         return _first_error_line(error)
-    return "" if _CUDA_PROVIDER in session.get_providers() else "it does not start"
+    return "" if PROVIDERS["cuda"] in session.get_providers() else "it does not start"
 
 
 def _read_tensor_info(node_arg: Any) -> TensorInfo:
@@ -463,3 +526,235 @@ def _set_static_input_shapes(model_bytes: bytes, shapes: Mapping[str, tuple[int,
                 value.type.tensor_type.shape.dim.add().dim_value = size
     shaped_proto: bytes = model.SerializeToString()
     return shaped_proto
+
+
+class ExportedFileRunner:
+    """An exported file that is loaded in ONNX Runtime, with the fusions, quantized kernels and other optimizations that
+    ONNX Runtime chooses.
+
+    Args:
+        path: The path of the ONNX file.
+        provider: A key of `PROVIDERS`.
+        tf32: True if the CUDA provider may compute FP32 in TF32, according to the config.
+        threads: The number of threads of one operator; None for ONNX Runtime's default.
+        operators: The paths of custom operator libraries.
+
+    Attributes:
+        options: The options other than the defaults that ONNX Runtime needed to load the file, as a text that follows
+            its name; "" if it needed none.
+
+    Raises:
+        InputError: ONNX Runtime refuses the file.
+        OutOfMemoryError: An allocation failed.
+        BackendUnavailableError: The provider does not work here.
+    """
+
+    def __init__(self, path: str, provider: str, *, tf32: bool = False, threads: int | None = None,
+                 operators: Sequence[str] = ()) -> None:
+        import onnxruntime
+
+        if truncates_fp16_quantization():
+            copy_path = Path(path).with_name(f"fp32_quantization_{Path(path).name}")
+            ir.save(quantize_in_fp32(ir.load(path)), copy_path)
+            path = str(copy_path)
+        providers: list[str | tuple[str, dict[str, str]]] = [PROVIDERS["cpu"]]
+        if provider == "cuda":
+            OnnxRuntimeBackend("cuda")  # loads the provider's libraries; raises an error if it does not work
+            providers.insert(0, (PROVIDERS["cuda"], {"use_tf32": str(int(tf32))}))
+        # With the first entry INT8 sums do not saturate, but some operators lack a kernel. The second entry keeps every
+        # Q/DQ pair. ONNX Runtime 1.32 fuses a LayerNormalization in FP16 whose input comes from an FP32 layer into a
+        # node of two types, and then refuses that node.
+        failure = None
+        for entry, disabled, self.options in (
+                ("session.x64quantprecision", (), ""),
+                ("session.disable_quant_qdq", (), "with session.disable_quant_qdq set to 1"),
+                ("session.x64quantprecision", NORMALISATION_FUSIONS,
+                 f"without its optimizers {' and '.join(NORMALISATION_FUSIONS)}")):
+            options = onnxruntime.SessionOptions()
+            options.log_severity_level = 3
+            options.add_session_config_entry(entry, "1")
+            for library in operators:
+                options.register_custom_ops_library(library)
+            if threads:
+                options.intra_op_num_threads = threads
+            try:
+                self._session = onnxruntime.InferenceSession(path, options, providers=providers,
+                                                             disabled_optimizers=list(disabled))
+                break
+            except Exception as error:
+                failure = failure or _translate_onnxruntime_error("ONNX Runtime refuses the exported file", error)
+        else:
+            assert failure is not None
+            raise failure
+        self._session.disable_fallback()
+        if PROVIDERS[provider] not in self._session.get_providers():
+            raise InputError("ONNX Runtime refuses the exported file", f"its provider {provider} did not start")
+
+    def run(self, feed: Mapping[str, np.ndarray], output_names: Sequence[str]) -> dict[str, np.ndarray]:
+        """Executes the exported network once. Returns the named outputs.
+
+        Raises:
+            InputError: ONNX Runtime cannot execute the file.
+            OutOfMemoryError: An allocation failed.
+        """
+        input_names = {info.name for info in self._session.get_inputs()}
+        try:
+            results = self._session.run(list(output_names),
+                                        {name: array
+                                         for name, array in feed.items()
+                                         if name in input_names})
+        except Exception as error:
+            raise _translate_onnxruntime_error("ONNX Runtime could not execute the exported file", error) from None
+        return dict(zip(output_names, results, strict=True))
+
+
+def _translate_onnxruntime_error(title: str, error: Exception) -> InputError:
+    if FAILED_ALLOCATION.search(str(error)):
+        raise convert_memory_error(_first_error_line(error)) from None
+    return InputError(title, _first_error_line(error))
+
+
+_TABLE_SIZE = 65521
+"""The number of values in a table of random numbers: a prime, so that a tensor axis is unlikely to repeat the table."""
+
+
+_CAST_LIKE_OPSET, _RANGE_OPSET = 15, 11
+"""The opsets that introduced CastLike and Range."""
+
+
+def make_random_nodes_deterministic(graph: onnx.GraphProto, random_outputs: Mapping[str, int], opset: int) -> None:
+    """Replaces random nodes by nodes that yield the same numbers for the same shapes in every execution, also in
+    subgraphs.
+
+    Args:
+        random_outputs: The first outputs of the nodes to replace, with their element types; FP32 if the type is
+            unknown. A Multinomial is not replaced, since networks use it only to choose at random.
+        opset: The opset of the model. Below 11 no node is replaced, since Range does not exist.
+    """
+    if opset < _RANGE_OPSET:
+        return
+    nodes = list(graph.node)
+    del graph.node[:]
+    for node in nodes:
+        for attribute in node.attribute:
+            for subgraph in ([attribute.g] if attribute.HasField("g") else attribute.graphs):
+                make_random_nodes_deterministic(subgraph, random_outputs, opset)
+        replacement = None
+        if node.output and node.output[0] in random_outputs and node.op_type in _REPLACERS:
+            replacement = _RandomNodeReplacement(node,
+                                                 None if opset >= _CAST_LIKE_OPSET else random_outputs[node.output[0]])
+        if replacement is not None:
+            _REPLACERS[node.op_type](replacement)
+        graph.node.extend([node] if replacement is None else replacement.nodes)
+
+
+class _RandomNodeReplacement:
+    """The nodes that replace one random node.
+
+    Args:
+        element_type: The element type of the output; None if a CastLike can take the type from the input.
+    """
+
+    def __init__(self, node: onnx.NodeProto, element_type: int | None) -> None:
+        self.node = node
+        self._element_type = element_type
+        self.attributes = {attribute.name: helper.get_attribute_value(attribute) for attribute in node.attribute}
+        self.nodes: list[onnx.NodeProto] = []
+        key_parts = [node.op_type, *(f"{name}={value}" for name, value in sorted(self.attributes.items()))]
+        self._table_offset = zlib.crc32(" ".join(key_parts).encode()) % _TABLE_SIZE
+
+    def add_node(self, operator: str, inputs: Sequence[str], result: str = "", **attributes: Any) -> str:
+        """Adds a node and returns the name of its output.
+
+        Args:
+            result: The name of the output; "" for a name derived from the replaced node.
+        """
+        result = result or f"{self.node.output[0]}__chance_{len(self.nodes)}"
+        self.nodes.append(helper.make_node(operator, inputs, [result], name=result, **attributes))
+        return result
+
+    def add_constant(self, array: np.ndarray | np.generic) -> str:
+        return self.add_node("Constant", [], value=numpy_helper.from_array(np.asarray(array)))
+
+    def add_output_shape(self) -> str:
+        """Adds the nodes that yield the shape of the random tensor: that of the first input, or of the ``shape``
+        attribute."""
+        shape_attribute = self.attributes.get("shape")
+        return self.add_node("Shape", self.node.input[:1]) if shape_attribute is None else self.add_constant(
+            np.array(shape_attribute, np.int64))
+
+    def add_random_tensor(self, number_table: np.ndarray) -> str:
+        """Adds the nodes that read FP32 numbers from a table in the shape of the random tensor. Returns the name of the
+        output."""
+        shape = self.add_output_shape()
+        count = self.add_node("ReduceProd", [shape], keepdims=0)
+        start = self.add_constant(np.int64(self._table_offset))
+        indices = self.add_node("Range", [start, self.add_node("Add", [start, count]), self.add_constant(np.int64(1))])
+        indices = self.add_node("Mod", [indices, self.add_constant(np.int64(_TABLE_SIZE))])
+        return self.add_node("Reshape", [self.add_node("Gather", [self.add_constant(number_table), indices]), shape])
+
+    def add_cast_to_input_type(self, value: str, result: str = "") -> str:
+        """Adds a Cast to the type of the first input and returns the name of its output."""
+        if self._element_type is None:
+            return self.add_node("CastLike", [value, self.node.input[0]], result)
+        return self.add_node("Cast", [value], result, to=self._element_type)
+
+    def add_cast_to_result_type(self, value: str) -> None:
+        """Adds a Cast to the output of the replaced node, with the type of its ``dtype`` attribute or its first input.
+        """
+        dtype = self.attributes.get("dtype")
+        if dtype is None and self.node.input:
+            self.add_cast_to_input_type(value, self.node.output[0])
+        else:
+            self.add_node("Cast", [value], self.node.output[0], to=dtype or TensorProto.FLOAT)
+
+
+def _replace_random_normal_node(replacement: _RandomNodeReplacement) -> None:
+    _build_scaled_random_tensor(replacement,
+                                _make_random_number_tables()[0], replacement.attributes.get("scale", 1.0),
+                                replacement.attributes.get("mean", 0.0))
+
+
+def _replace_random_uniform_node(replacement: _RandomNodeReplacement) -> None:
+    low, high = replacement.attributes.get("low", 0.0), replacement.attributes.get("high", 1.0)
+    _build_scaled_random_tensor(replacement, _make_random_number_tables()[1], high - low, low)
+
+
+def _build_scaled_random_tensor(replacement: _RandomNodeReplacement, number_table: np.ndarray, scale: float,
+                                offset: float) -> None:
+    replacement.add_cast_to_result_type(
+        replacement.add_random_tensor((number_table * scale + offset).astype(np.float32)))
+
+
+def _replace_bernoulli_node(replacement: _RandomNodeReplacement) -> None:
+    probability = replacement.add_node("Cast", replacement.node.input[:1], to=TensorProto.FLOAT)
+    replacement.add_cast_to_result_type(
+        replacement.add_node("Less", [replacement.add_random_tensor(_make_random_number_tables()[1]), probability]))
+
+
+def _replace_dropout_node(replacement: _RandomNodeReplacement) -> None:
+    data, ratio, training = (*replacement.node.input, "")[:3]
+    probability = replacement.add_node("Cast", [ratio], to=TensorProto.FLOAT) if ratio else replacement.add_constant(
+        np.float32(0.5))
+    probability = replacement.add_node("Where", [training, probability, replacement.add_constant(np.float32(0))])
+    mask = replacement.add_node("GreaterOrEqual",
+                                [replacement.add_random_tensor(_make_random_number_tables()[1]), probability],
+                                (*replacement.node.output, "")[1])
+    factor = replacement.add_node("Reciprocal",
+                                  [replacement.add_node("Sub", [replacement.add_constant(np.float32(1)), probability])])
+    factor = replacement.add_node("Where", [mask, factor, replacement.add_constant(np.float32(0))])
+    replacement.add_node("Mul", [data, replacement.add_cast_to_input_type(factor)], replacement.node.output[0])
+
+
+_REPLACERS = {
+    "RandomNormal": _replace_random_normal_node, "RandomNormalLike": _replace_random_normal_node,
+    "RandomUniform": _replace_random_uniform_node, "RandomUniformLike": _replace_random_uniform_node,
+    "Bernoulli": _replace_bernoulli_node, "Dropout": _replace_dropout_node
+}
+
+
+@functools.cache
+def _make_random_number_tables() -> tuple[np.ndarray, np.ndarray]:
+    """Returns the tables of normal and of uniform FP32 numbers."""
+    random = np.random.default_rng(0)
+    return random.standard_normal(_TABLE_SIZE, np.float32), random.random(_TABLE_SIZE, np.float32)

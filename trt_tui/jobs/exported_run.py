@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.backends.onnxruntime_exported import ExportedFileRunner
-from trt_tui.backends.onnxruntime_releases import truncates_fp16_quantization
+from trt_tui.backends.onnxruntime import ExportedFileRunner, truncates_fp16_quantization
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
@@ -48,7 +47,7 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
     """Executes the exported file of a config on the judged samples, or takes the result from the store. Returns the
     result.
 
-    The executed bytes are those that ``export --format onnx`` writes. `trt_tui.backends.onnxruntime_exported` lists the
+    The executed bytes are those that ``export --format onnx`` writes. `trt_tui.backends.onnxruntime` names the
     exceptions. Nothing is built: an `ExportedRun` has neither a latency nor a size, and it confirms no engine.
 
     If the file cannot be written or executed, no error is raised, and the result contains the reason.
