@@ -14,8 +14,7 @@ import pytest
 from tests import networks
 from tests.test_bundle import called, judged  # noqa: F401  # a fixture
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.exporters.polygraphy import polygraphy_command
-from trt_tui.core.exporters.trtexec import command_file_names
+from trt_tui.core.exporters.build_commands import command_file_names, polygraphy_command
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -22,6 +22,13 @@ from trt_tui import demo
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import read_calibration_cache
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.exporters.build_commands import (
+    TrtexecFiles,
+    build_trtexec_command_lines,
+    polygraphy_command,
+    polygraphy_script,
+    trtexec_script,
+)
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.modelopt import (
     build_name_patterns,
@@ -29,13 +36,7 @@ from trt_tui.core.exporters.modelopt import (
     modelopt_record,
     write_modelopt,
 )
-from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.exporters.trtexec import (
-    TrtexecFiles,
-    build_trtexec_command_lines,
-    trtexec_script,
-)
 from trt_tui.core.importers.commands import read_builder_options
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.moves.config import PrecisionConfig

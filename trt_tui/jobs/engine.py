@@ -42,8 +42,8 @@ from trt_tui.core.engines.group_implementations import find_group_implementation
 from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.engines.kernel_results import find_kernel_results
 from trt_tui.core.execution import translate_steps
+from trt_tui.core.exporters.build_commands import command_file_names, trtexec_command_lines
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.exporters.trtexec import command_file_names, trtexec_command_lines
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.lowering_checks import (

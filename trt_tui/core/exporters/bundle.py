@@ -22,10 +22,17 @@ from trt_tui.core.calibration.cache import calibration_algorithm, write_calibrat
 from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
 from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.engines.inspector import GRAPH_SUFFIX
+from trt_tui.core.exporters.build_commands import (
+    LAYERS_COMMENT,
+    TrtexecFiles,
+    build_trtexec_command_lines,
+    polygraphy_command,
+    polygraphy_script,
+    quote_command,
+    tolerance_lines,
+)
 from trt_tui.core.exporters.omissions import implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, onnxruntime_loading_note
-from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, tolerance_lines
-from trt_tui.core.exporters.trtexec import LAYERS_COMMENT, TrtexecFiles, build_trtexec_command_lines, quote_command
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision

@@ -15,9 +15,9 @@ import onnx_ir as ir
 from onnx_ir.convenience import extract
 
 from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
+from trt_tui.core.exporters.build_commands import tolerance_lines
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
 from trt_tui.core.exporters.onnx import export_typed_network
-from trt_tui.core.exporters.polygraphy import tolerance_lines
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
