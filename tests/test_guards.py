@@ -1,4 +1,4 @@
-"""trt_tui.core.guards, trt_tui.jobs.preflight, `preflight` and what other commands say."""
+"""trt_tui.core.guards, trt_tui.jobs.opening, `preflight` and what other commands say."""
 
 import json
 import math

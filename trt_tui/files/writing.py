@@ -1,11 +1,14 @@
-"""Atomic writing of files and folders, completely or not at all, and temporary folders.
+"""Atomic writing of files and folders, completely or not at all, temporary folders, locks, and checksums.
 
-Temporary files and folders are removed after use, or by a later process if their own process was killed.
+Temporary files and folders are removed after use, or by a later process if their own process was killed. Checksums
+detect damaged files, which are renamed, so that the program does not read them again. The files of locks are in the
+user's cache folder.
 """
 
 import contextlib
 import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -19,7 +22,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
 
+import platformdirs
+from filelock import FileLock, Timeout
+
 from trt_tui.errors import InputError
+from trt_tui.files.reading import file_sha256, read_text
 
 _LOCK_FILE = ".in-use"
 """The file in each scratch folder that the process of the folder locks.
@@ -416,3 +423,66 @@ def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+@contextlib.contextmanager
+def file_lock(path: Path | str, max_wait_s: float) -> Iterator[None]:
+    """Holds the lock of a file during the ``with`` block. If the cache folder is not writable, there is no lock.
+
+    Raises:
+        Timeout: Another process holds the lock for longer than ``max_wait_s``.
+    """
+    name = hashlib.sha256(os.path.realpath(path).encode(errors="surrogateescape")).hexdigest()[:32]
+    folder = Path(platformdirs.user_cache_dir("trt-tui")) / "locks"
+    lock = FileLock(folder / f"{name}.lock", timeout=max_wait_s)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+_MAX_DAMAGED_FILES = 100
+
+
+def write_checksum_file(path: Path) -> None:
+    """Writes the checksum of a file to a second file beside it. Nothing is written if the folder is not writable."""
+    with contextlib.suppress(OSError, InputError):
+        write_file_atomically(_checksum_file_path(path), file_sha256(path))
+
+
+def update_checksum_file(path: Path) -> None:
+    """Writes the checksum file of a file again, if the file has one."""
+    if _checksum_file_path(path).is_file():
+        write_checksum_file(path)
+
+
+def has_wrong_checksum(path: Path) -> bool:
+    """Returns True if the content of a file differs from its stored checksum; False if no checksum is stored."""
+    try:
+        return path.is_file() and _checksum_file_path(path).is_file() and read_text(
+            _checksum_file_path(path)) != file_sha256(path)
+    except (OSError, InputError):
+        return True
+
+
+def _checksum_file_path(path: Path) -> Path:
+    return path.with_name(f"{path.name}.sha256")
+
+
+def rename_damaged_file(path: Path) -> Path | None:
+    """Renames a damaged file to an unused name. Returns the new path, or None if the file cannot be renamed."""
+    suffixes = ("", *(f"-{number}" for number in range(2, _MAX_DAMAGED_FILES)))
+    candidates = (path.with_name(f"{path.name}.damaged{mark}") for mark in suffixes)
+    free_path = next((candidate for candidate in candidates if not candidate.exists()), None)
+    with contextlib.suppress(OSError):
+        if free_path is not None:
+            return path.rename(free_path)
+    return None

@@ -151,7 +151,7 @@ class RunPreflight(Request):
         config: The config whose ranges are checked.
     """
 
-    job_kind = JobKind("trt_tui.jobs.preflight.run_preflight_job", "preflight", Urgency.ACCURACY)
+    job_kind = JobKind("trt_tui.jobs.opening.run_preflight_job", "preflight", Urgency.ACCURACY)
     config: PrecisionConfig
 
 

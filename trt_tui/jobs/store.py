@@ -21,10 +21,15 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import InputError
-from trt_tui.files.damaged_files import has_wrong_checksum, write_checksum_file
-from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import MAX_BINARY_BYTES, open_regular_file, sampled_file_sha256
-from trt_tui.files.writing import open_atomic_writer, remove_stale_path, write_file_atomically
+from trt_tui.files.writing import (
+    file_lock,
+    has_wrong_checksum,
+    open_atomic_writer,
+    remove_stale_path,
+    write_checksum_file,
+    write_file_atomically,
+)
 from trt_tui.workspace import Workspace
 
 T = TypeVar("T")

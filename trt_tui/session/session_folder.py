@@ -15,8 +15,7 @@ from filelock import FileLock, Timeout
 from trt_tui.core.data.input_files import FileStamp, read_file_stamp
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
-from trt_tui.files.damaged_files import rename_damaged_file
-from trt_tui.files.writing import make_private_folder, write_file_atomically
+from trt_tui.files.writing import make_private_folder, rename_damaged_file, write_file_atomically
 from trt_tui.session.saved_sessions import SavedSession, encode_session, read_session_file
 
 MAX_SESSIONS = 100
