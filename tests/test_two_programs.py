@@ -8,7 +8,7 @@ import time
 
 from trt_tui.backends.tensorrt.build import _write_timing_cache
 from trt_tui.backends.tensorrt.package import TensorRTLog
-from trt_tui.files.writing import file_lock
+from trt_tui.files.locks import file_lock
 from trt_tui.jobs import client
 from trt_tui.jobs.client import MAX_KEPT_LOGS, child_log_path
 from trt_tui.jobs.store import ResultCache

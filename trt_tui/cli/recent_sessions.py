@@ -16,8 +16,9 @@ import platformdirs
 from filelock import Timeout
 
 from trt_tui.errors import InputError
+from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import MAX_TEXT_BYTES, read_bytes
-from trt_tui.files.writing import file_lock, make_private_folder, rename_damaged_file, write_file_atomically
+from trt_tui.files.writing import make_private_folder, rename_damaged_file, write_file_atomically
 from trt_tui.formatting import counted_noun_text, duration_text, pad_right, table_lines
 from trt_tui.module_path import python_command
 

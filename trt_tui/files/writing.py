@@ -1,14 +1,12 @@
-"""Atomic writing of files and folders, completely or not at all, temporary folders, locks, and checksums.
+"""Atomic writing of files and folders, completely or not at all, temporary folders, and checksums of files.
 
 Temporary files and folders are removed after use, or by a later process if their own process was killed. Checksums
-detect damaged files, which are renamed, so that the program does not read them again. The files of locks are in the
-user's cache folder.
+detect damaged files, which are renamed, so that the program does not read them again.
 """
 
 import contextlib
 import errno
 import fcntl
-import hashlib
 import os
 import re
 import secrets
@@ -21,9 +19,6 @@ from contextvars import ContextVar
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
-
-import platformdirs
-from filelock import FileLock, Timeout
 
 from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256, read_text
@@ -423,30 +418,6 @@ def _read_umask() -> int:
     mask = os.umask(0)
     os.umask(mask)
     return mask
-
-
-@contextlib.contextmanager
-def file_lock(path: Path | str, max_wait_s: float) -> Iterator[None]:
-    """Holds the lock of a file during the ``with`` block. If the cache folder is not writable, there is no lock.
-
-    Raises:
-        Timeout: Another process holds the lock for longer than ``max_wait_s``.
-    """
-    name = hashlib.sha256(os.path.realpath(path).encode(errors="surrogateescape")).hexdigest()[:32]
-    folder = Path(platformdirs.user_cache_dir("trt-tui")) / "locks"
-    lock = FileLock(folder / f"{name}.lock", timeout=max_wait_s)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise
-    except OSError:
-        yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 _MAX_DAMAGED_FILES = 100

@@ -21,9 +21,9 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.source_hash import source_sha256
 from trt_tui.errors import InputError
+from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import MAX_BINARY_BYTES, open_regular_file, sampled_file_sha256
 from trt_tui.files.writing import (
-    file_lock,
     has_wrong_checksum,
     open_atomic_writer,
     remove_stale_path,

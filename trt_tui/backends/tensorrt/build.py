@@ -32,8 +32,9 @@ from trt_tui.core.lowering.implicit_quantization import apply_constraints
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TIMING_CACHE_REFUSED, BuildSettings, BuildStep, LayerConstraints, Profile
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+from trt_tui.files.locks import file_lock
 from trt_tui.files.reading import read_bytes
-from trt_tui.files.writing import file_lock, update_checksum_file, write_file_atomically
+from trt_tui.files.writing import update_checksum_file, write_file_atomically
 
 _LOCK_TIMEOUT_S = 10.0
 """The maximum time in seconds to wait for a timing cache that another process is writing."""

@@ -1,0 +1,34 @@
+"""Locks for files that several processes of one user may write. The lock files are in the user's cache folder."""
+
+import contextlib
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import platformdirs
+from filelock import FileLock, Timeout
+
+
+@contextlib.contextmanager
+def file_lock(path: Path | str, max_wait_s: float) -> Iterator[None]:
+    """Holds the lock of a file during the ``with`` block. If the cache folder is not writable, there is no lock.
+
+    Raises:
+        Timeout: Another process holds the lock for longer than ``max_wait_s``.
+    """
+    name = hashlib.sha256(os.path.realpath(path).encode(errors="surrogateescape")).hexdigest()[:32]
+    folder = Path(platformdirs.user_cache_dir("trt-tui")) / "locks"
+    lock = FileLock(folder / f"{name}.lock", timeout=max_wait_s)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except Timeout:
+        raise
+    except OSError:
+        yield
+        return
+    try:
+        yield
+    finally:
+        lock.release()
