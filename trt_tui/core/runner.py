@@ -106,11 +106,11 @@ class Runner(Protocol):
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
-        ...
+        """The inputs of the network, in their order."""
 
     @property
     def outputs(self) -> tuple[TensorInfo, ...]:
-        ...
+        """The outputs of the network, in their order."""
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Executes the network once and returns outputs by name.
@@ -126,9 +126,11 @@ class Runner(Protocol):
     def close(self) -> None:
         """Frees the memory of the loaded network, which cannot be executed afterwards."""
 
-    def __enter__(self) -> Runner: ...
+    def __enter__(self) -> Runner:
+        """Returns this runner."""
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, *exc: object) -> None:
+        """Closes this runner."""
 
 
 class DeviceTensor(Protocol):
@@ -137,7 +139,7 @@ class DeviceTensor(Protocol):
     nbytes: int
 
     def to_host(self) -> np.ndarray:
-        ...
+        """Returns the result as a host array."""
 
 
 class PieceRunner(Runner, Protocol):
@@ -325,7 +327,8 @@ class EngineRunner(Runner, Protocol):
             TrtTuiError: The engine cannot be executed, or its debug tensors cannot be read.
         """
 
-    def __enter__(self) -> EngineRunner: ...
+    def __enter__(self) -> EngineRunner:
+        """Returns this runner."""
 
 
 @runtime_checkable

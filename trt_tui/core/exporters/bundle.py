@@ -239,7 +239,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
         for item in bundle.sample_runs
     ]
     if bundle.includes_samples and tolerances:
-        _write_samples(folder, judged_runs, writes_raw_files=release == "11")
+        write_samples(folder, judged_runs, writes_raw_files=release == "11")
     if tolerances:
         write_file_atomically(folder / "verify.sh", _verify_script_text(bundle, judged_runs, tolerances))
     notes = [
@@ -483,7 +483,7 @@ def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun]
 # -- samples --------------------------------------------------------------------------------------------------------
 
 
-def _write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_files: bool) -> None:
+def write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_files: bool = False) -> None:
     """Writes inputs and FP32 outputs in the form that Polygraphy reads.
 
     Args:

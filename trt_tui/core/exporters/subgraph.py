@@ -14,17 +14,16 @@ import numpy as np
 import onnx_ir as ir
 from onnx_ir.convenience import extract
 
-from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.exporters.build_commands import tolerance_lines
-from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
+from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances, write_samples
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
-from trt_tui.files.writing import open_atomic_writer, write_file_atomically
+from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import escape_hidden_characters, name_list_text
 
-FP32_FILE, TYPED_FILE, INPUTS_FILE, REFERENCE_FILE = "fp32.onnx", "typed.onnx", "inputs.json", "reference.json"
+FP32_FILE, TYPED_FILE = "fp32.onnx", "typed.onnx"
 
 _SCRIPT_TEMPLATE = """\
 #!/bin/sh
@@ -154,12 +153,7 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
             value.name or "" for value in subgraph.graph.inputs
             if value.shape is None or not all(isinstance(size, int) for size in value.shape))
         export_typed_network(subgraph, network, folder / name)
-    with open_atomic_writer(folder / INPUTS_FILE) as stream:
-        write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
-    with open_atomic_writer(folder / REFERENCE_FILE) as stream, RunResultsWriter(stream) as writer:
-        writer.begin_runner("fp32")
-        for sample_run in sample_runs:
-            writer.add_iteration(sample_run.reference)
+    write_samples(folder, sample_runs)
     tolerances, _ = compute_tolerances(sample_runs)
     largest = max(tolerances.values(), default=1e-3)
     write_file_atomically(
