@@ -66,7 +66,7 @@ class Builder:
 
     name, version, device = "tensorrt", "8.6.1", "it"
     cache_identity = ("stand-in", "0", "it")
-    capabilities = BackendCapabilities(can_execute=True, can_build=True, computes_in_fp16=True)
+    capabilities = BackendCapabilities(can_execute=True, computes_in_fp16=True)
 
     def __init__(self, backend, network, fails: str) -> None:
         self.backend, self.network, self.fails = backend, network, fails

@@ -33,7 +33,7 @@ class Backend:
 
     name, version, device = "fake", "1", "it"
     cache_identity = ("stand-in", "0", "it")
-    capabilities = BackendCapabilities(can_execute=False, can_build=True, computes_in_fp16=True)
+    capabilities = BackendCapabilities(can_execute=False, computes_in_fp16=True)
 
     def __init__(self, fails: Exception | None = None) -> None:
         self.fails, self.built = fails, 0
@@ -134,7 +134,7 @@ class Refusing(Backend):
     """Is told precisions, and refuses them in the words of ``says`` while they are of a kind."""
 
     cache_identity = ("stand-in", "0", "it")
-    capabilities = BackendCapabilities(can_execute=False, can_build=True, computes_in_fp16=True, strongly_typed=False)
+    capabilities = BackendCapabilities(can_execute=False, computes_in_fp16=True, strongly_typed=False)
 
     def __init__(self, says: str, obeys: tuple[str, ...] = ()) -> None:
         super().__init__()

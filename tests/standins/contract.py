@@ -592,7 +592,7 @@ def test_capabilities_are_those_of_the_release(backend) -> None:
     assert (has.strongly_typed, has.weakly_typed, has.supports_bf16, has.reports_progress) == {
         "8.6.1": (False, True, False, False), "10.16.1": (True, True, True, True),
         "11.4.0": (True, False, True, True), "rtx-1.7.1": (True, False, True, True)}[RELEASE]
-    assert has.can_execute and has.can_build
+    assert has.can_execute
     assert bool(has.target_compute_capabilities) == RELEASE.startswith("rtx")
     assert (backend.device == "Stand-in GPU" and backend.device in backend.cache_identity
             and backend.version in backend.cache_identity)

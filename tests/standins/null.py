@@ -208,7 +208,7 @@ class NullBackend:
     """Loads networks for `NullRunner`."""
 
     name, version, provider = "null", "1.0", "cpu"
-    capabilities = BackendCapabilities(can_execute=True, can_build=False, computes_in_fp16=False)
+    capabilities = BackendCapabilities(can_execute=True, computes_in_fp16=False)
 
     def get_host_backend(self) -> None:
         return None
@@ -257,7 +257,7 @@ class NullBuilder:
 
     @property
     def capabilities(self) -> BackendCapabilities:
-        return BackendCapabilities(can_execute=self.runs, can_build=True, computes_in_fp16=True, reports_progress=True)
+        return BackendCapabilities(can_execute=self.runs, computes_in_fp16=True, reports_progress=True)
 
     @property
     def cache_identity(self) -> tuple[object, ...]:

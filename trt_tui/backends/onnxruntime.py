@@ -192,7 +192,7 @@ class OnnxRuntimeBackend:
             except Exception as error:
                 raise InputError(f"--ort-ops {path} does not load", _first_error_line(error), "It has to export "
                                  f"RegisterCustomOps, built for ONNX Runtime {self.version}.") from None
-        self.capabilities = BackendCapabilities(can_execute=True, can_build=False, computes_in_fp16=provider == "cuda",
+        self.capabilities = BackendCapabilities(can_execute=True, computes_in_fp16=provider == "cuda",
                                                 has_device=provider == "cuda")
 
     def get_host_backend(self) -> OnnxRuntimeBackend | None:

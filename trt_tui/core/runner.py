@@ -42,8 +42,6 @@ class BackendCapabilities:
 
     can_execute: bool
     """True if the backend can execute loaded networks on this machine."""
-    can_build: bool
-    """True if the backend builds engine files."""
     computes_in_fp16: bool
     """True if FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
     has_device: bool = False

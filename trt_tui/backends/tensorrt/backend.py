@@ -67,7 +67,7 @@ class TensorRTBackend:
             if strongly_typed and hasattr(trt.DataType, quantized_type.tensorrt_type)
         }  # release 8.6 lists FP8 but does not support it
         self.capabilities = BackendCapabilities(
-            can_execute=runs, can_build=True, computes_in_fp16=True, supports_bf16=hasattr(trt.DataType, "BF16"),
+            can_execute=runs, computes_in_fp16=True, supports_bf16=hasattr(trt.DataType, "BF16"),
             quantized_types=WEAK_PRECISIONS | quantized_types,
             gpu_compute_capability=self._device.compute_capability if self._device is not None else None,
             strongly_typed=strongly_typed, weakly_typed=hasattr(trt.BuilderFlag,
