@@ -1,4 +1,4 @@
-"""The exported file as ONNX Runtime executes it: trt_tui.jobs.exported_run, its titles, and that it is no engine."""
+"""The exported file as ONNX Runtime executes it: trt_tui.jobs.engine, its titles, and that it is no engine."""
 
 import json
 import os
@@ -24,8 +24,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import exported_run_record, target_outcome_record
+from trt_tui.jobs import engine
 from trt_tui.jobs import events as ev
-from trt_tui.jobs import exported_run
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import comparison_markdown, comparison_text
@@ -72,7 +72,7 @@ def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path
     opened = worker(save_resnet(tmp_path))
     if is_truncating:
         monkeypatch.setattr(backend, "truncates_fp16_quantization", lambda: True)
-        monkeypatch.setattr(exported_run, "truncates_fp16_quantization", lambda: True)
+        monkeypatch.setattr(engine, "truncates_fp16_quantization", lambda: True)
     path = tmp_path / "exported.onnx"
     opened.answer(rq.ExportConfig("onnx", str(path), INT8))
     name = opened.network.outputs[0].name
@@ -150,13 +150,13 @@ def test_it_is_the_exported_file_with_default_options(worker, tmp_path, config):
 
 def test_what_is_executed_are_the_bytes_of_an_export(worker, tmp_path, monkeypatch):
     opened, seen = worker(save_resnet(tmp_path)), []
-    real = exported_run._ExportedRunProcess
+    real = engine._ExportedRunProcess
 
     def process(load_file, names, wake):
         seen.append(Path(load_file.args[0]).read_bytes())
         return real(load_file, names, wake)
 
-    monkeypatch.setattr(exported_run, "_ExportedRunProcess", process)
+    monkeypatch.setattr(engine, "_ExportedRunProcess", process)
     executed(opened, INT8)
     written = write_export("onnx", tmp_path / "other.onnx", opened.network, INT8, opened.workspace.ranges).paths
     assert seen == [written[0].read_bytes()]
@@ -236,17 +236,17 @@ def test_random_numbers_are_the_reason(worker, tmp_path):
 
 def test_a_crash_ends_that_process_alone_and_is_the_reason(worker, tmp_path, monkeypatch):
     opened = worker(save_mlp(tmp_path))
-    real = exported_run._ExportedRunProcess
+    real = engine._ExportedRunProcess
 
     def crashing(*asked):
         process = real(*asked)
         os.kill(process.process.pid, signal.SIGSEGV)
         return process
 
-    monkeypatch.setattr(exported_run, "_ExportedRunProcess", crashing)
+    monkeypatch.setattr(engine, "_ExportedRunProcess", crashing)
     found = executed(opened, INT8)
     assert found.accuracy is None and "crashed" in found.missing_reason and "SIGSEGV" in found.missing_reason
-    monkeypatch.setattr(exported_run, "_ExportedRunProcess", real)
+    monkeypatch.setattr(engine, "_ExportedRunProcess", real)
     assert executed(opened, INT8).accuracy is not None, "a crash is not stored"
 
 
@@ -254,7 +254,7 @@ def test_a_file_that_cannot_be_written_is_the_reason(worker, tmp_path, monkeypat
     opened = worker(save_mlp(tmp_path))
 
     def full(*args, **kwargs):
-        raise exported_run.TrtTuiError("the disk is full", "no space left")
+        raise engine.TrtTuiError("the disk is full", "no space left")
 
-    monkeypatch.setattr(exported_run, "write_export", full)
+    monkeypatch.setattr(engine, "write_export", full)
     assert executed(opened, INT8).missing_reason == "the disk is full: no space left"

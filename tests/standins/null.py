@@ -383,7 +383,7 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
 
 def execute(workspace: Workspace, store: ResultStore, report: JobReporter, config: PrecisionConfig, urgency: Urgency,
             feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
-    """In place of `trt_tui.jobs.exported_run.execute_exported_file`: the null backend executes what is exported, in
+    """In place of `trt_tui.jobs.engine.execute_exported_file`: the null backend executes what is exported, in
     this process."""
     analysis = workspace.analysis
     typed = lower_from_source_model(workspace.network, config, workspace.ranges).model

@@ -4,6 +4,8 @@ A build runs in a thread of the background process, with an engine cache and tim
 takes the fastest, so two builds of one config may differ. Each further build here times all kernels again: with the
 timing cache of another build it would yield the same engine. The worst engine counts, and is stored in the cache with
 its timings.
+
+Where no engine is built, the exported file of a config is executed in ONNX Runtime, in a process of its own.
 """
 
 import hashlib
@@ -13,16 +15,19 @@ import queue
 import re
 import shlex
 import statistics
+import tempfile
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import wait
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.backends.onnxruntime import ExportedFileRunner, truncates_fp16_quantization
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import JudgedFeeds
@@ -43,6 +48,7 @@ from trt_tui.core.engines.inspector import EngineReport, read_engine_report
 from trt_tui.core.engines.kernel_results import find_kernel_results
 from trt_tui.core.execution import translate_steps
 from trt_tui.core.exporters.build_commands import command_file_names, trtexec_command_lines
+from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
@@ -50,8 +56,10 @@ from trt_tui.core.lowering.lowering_checks import (
     reduces_precision,
     refuse_cubic_grid_samples,
     refuse_unsupported_precisions,
+    tensorrt_operators_text,
 )
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, Fp32Run
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
@@ -59,17 +67,19 @@ from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
     MARKED,
+    NO_ENGINE_DOUBT,
     UNFUSED,
     Accuracy,
     Caveat,
     EngineErrors,
     EngineResult,
+    ExportedRun,
     ProfileLatency,
     Run,
     RunKind,
     failed_build_result,
 )
-from trt_tui.core.measure.run_sources import IndexedRunSource, no_common_tensors_error
+from trt_tui.core.measure.run_sources import IndexedRunSource, RunSource, no_common_tensors_error
 from trt_tui.core.measure.stages import (
     ReadGroupResults,
     make_engine_output_reader,
@@ -81,6 +91,7 @@ from trt_tui.core.network.known_defects import known_defect_warnings
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_outputs import add_outputs, extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.randomness import is_random
 from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
@@ -100,16 +111,190 @@ from trt_tui.formatting import add_decibel_unit, builder_title, decibels_text, d
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
-from trt_tui.jobs.exported_run import cast_to_declared_types, execute_exported_file
-from trt_tui.jobs.scheduler import JobReporter, Reporter, choose_next_job_step, get_executor, take_last_value
+from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
+from trt_tui.jobs.scheduler import (
+    MIN_REPORT_INTERVAL_S,
+    JobReporter,
+    Reporter,
+    choose_next_job_step,
+    get_executor,
+    take_last_value,
+)
 from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait, start_thread
 from trt_tui.jobs.store import EngineCache, ResultStore
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
 
 T = TypeVar("T")
 
-MIN_REPORT_INTERVAL_S = 0.1
-"""The minimum time in seconds between two progress reports of a build."""
+LOG_BYTES = 4096
+"""The number of bytes at the end of the process's output that are searched for the reason of a crash."""
+
+_STORE_KIND = "exported network"
+"""The name under which executions of exported files are stored."""
+
+
+class _NotExecutedError(TrtTuiError):
+    """An exported file was not executed; the title is the reason."""
+
+
+def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+                          urgency: Urgency, feed_indices: Sequence[int] | None = None) -> Steps[ExportedRun]:
+    """Executes the exported file of a config on the judged samples, or takes the result from the store. Returns the
+    result.
+
+    The executed bytes are those that ``export --format onnx`` writes. `trt_tui.backends.onnxruntime` names the
+    exceptions. Nothing is built: an `ExportedRun` has neither a latency nor a size, and it confirms no engine.
+
+    If the file cannot be written or executed, no error is raised, and the result contains the reason.
+
+    Args:
+        feed_indices: The feeds to execute, whose result is not stored; None for all feeds that values are measured on.
+
+    Raises:
+        CancelledError: The job was stopped.
+    """
+    cached = store.load_result(workspace, _STORE_KIND, config, ExportedRun) if feed_indices is None else None
+    if cached is not None:
+        return cached
+    backend = workspace.backend
+    exported_run = ExportedRun(None, f"ONNX Runtime {backend.version} {backend.provider.upper()}", backend.provider)
+    reporter.send_progress("exporting the network", 0, 0, time.monotonic())
+    yield urgency
+    try:
+        with create_scratch_folder() as folder:
+            path = folder / "exported.onnx"
+            _export_onnx(workspace, config, path)
+            yield urgency
+            accuracy, options = yield from _measure_exported_file_accuracy(
+                workspace, reporter, config, path, urgency, feed_indices or workspace.find_judged_feeds(config))
+            exported_run = replace(exported_run, options=options,
+                                   executor_name=" ".join(filter(None, (exported_run.executor_name, options))))
+    except CancelledError:
+        raise
+    except TrtTuiError as error:
+        return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
+    rounding_text = (" with FP16 values quantized in FP32, because this release truncates them"
+                     if truncates_fp16_quantization() else "")
+    caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and {NO_ENGINE_DOUBT}")
+    exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
+    if feed_indices is None:
+        store.save_result(workspace, _STORE_KIND, config, exported_run)
+    return exported_run
+
+
+def find_stored_exported_run(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> ExportedRun | None:
+    return store.load_result(workspace, _STORE_KIND, config, ExportedRun)
+
+
+def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> None:
+    network = workspace.network
+    random_nodes = [node.name or node.op_type for node in network.model.graph.all_nodes() if is_random(node)]
+    if random_nodes:
+        raise _NotExecutedError(
+            f"it draws random numbers in {name_list_text(random_nodes, max_count=2)}, so two runs differ by chance")
+    if network.blocking_plugins:
+        raise _NotExecutedError("it holds plugins, which ONNX Runtime does not have")
+    if texts := tensorrt_operators_text(network, config):
+        raise _NotExecutedError(
+            f"its layers in {texts} contain operators of TensorRT, which ONNX Runtime does not have")
+    write_export("onnx", path, network, config, workspace.ranges)
+
+
+def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, path: Path,
+                                    urgency: Urgency, feed_indices: Sequence[int]) -> Steps[tuple[Accuracy, str]]:
+    """Executes an exported file in a separate process. Returns its accuracy at the network's outputs, and the options
+    that the file needed to load."""
+    analysis, options = workspace.analysis, workspace.options
+    names = tuple(name for name in list_tensor_outputs(workspace.network) if name in
+                  {info.name for info in workspace.network.outputs})
+    if not any(output.tensor in names for output in analysis.judged_outputs):
+        raise _NotExecutedError("no judged tensor is an output of the exported network")
+    process = _ExportedRunProcess(
+        partial(ExportedFileRunner, str(path), workspace.backend.provider, tf32=config.tf32, threads=options.threads,
+                operators=tuple(map(os.path.abspath, options.ort_ops))), names, reporter.wake)
+    source = _ExportedFileRun(analysis, process, names, urgency)
+    try:
+        partials = analysis.compare(source, feed_indices, with_caveats=False)
+        accuracy = yield from reporter.follow(take_last_value(partials, "executing the exported network"), urgency)
+    finally:
+        process.close()
+    return accuracy, source.options
+
+
+class _ExportedFileRun(RunSource):
+    """The run of an exported file that another process executes."""
+
+    def __init__(self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str],
+                 urgency: Urgency) -> None:
+        super().__init__(Run("exported network", RunKind.EXPORTED_FILE), output_names)
+        self._analysis, self._process, self.options = analysis, process, ""
+        self._blocked_urgencies = frozenset(item for item in Urgency if item > urgency)
+
+    def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
+        self.options = yield from self._process.take_answer(self._blocked_urgencies)
+        for index in feed_indices:
+            samples = self._analysis.samples
+            self._process.ask(dict(samples.read_full_feed(index)))
+            outputs = samples.remove_padding((yield from self._process.take_answer(self._blocked_urgencies)), index)
+            reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
+            yield None
+
+
+class _ExportedRunProcess(ChildProcess):
+    """The client of a process that executes an exported file (`trt_tui.jobs.exported_process`).
+
+    Args:
+        load_file: The function that loads the file in the process.
+        names: The names of the requested outputs.
+        wake: A function that a thread calls when there is an answer, or the process has ended.
+    """
+
+    def __init__(self, load_file: Callable[[], ExportedFileRunner], names: Sequence[str],
+                 wake: Callable[[], None]) -> None:
+        self._log = tempfile.TemporaryFile()
+        super().__init__("trt_tui.jobs.exported_process", stdout=self._log, stderr=self._log)
+        self._wake = wake
+        self.ask((load_file, names))
+
+    def ask(self, message: object) -> None:
+        self.send(message)
+        self._answer: Future[Any] = start_thread(self.pipe.recv, self._wake)
+
+    def take_answer(self, blocked_urgencies: frozenset[Urgency]) -> Generator[Wait, None, Any]:
+        """Returns the answer to the last message: to the first one the options of the file, to a feed its outputs.
+
+        Raises:
+            TrtTuiError: ONNX Runtime refused the file, or the process has ended.
+        """
+        yield Wait(self._answer.done, blocked_urgencies)
+        try:
+            answer = self._answer.result()
+        except (EOFError, OSError):
+            self._log.seek(max(0, self._log.seek(0, os.SEEK_END) - LOG_BYTES))
+            text = self._log.read().decode(errors="replace")
+            exit_diagnosis = diagnose_exit(self.process.wait(), text, None, None)
+            raise _NotExecutedError(
+                f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}") from None
+        if isinstance(answer, TrtTuiError):
+            raise answer
+        return answer
+
+    def close(self) -> None:
+        self.process.kill()
+        wait([self._answer])
+        self.process.wait()
+        super().close()
+        self._log.close()
+
+
+def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Returns outputs in the types that the network declares. An engine may return INT32 for INT64."""
+    network = analysis.network
+    types = {info.name: info.dtype for info in network.outputs}
+    types |= dict.fromkeys(analysis.extra_outputs, np.dtype(np.float32))
+    return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
+            for name, array in ((name, convert_to_comparable_array(value)) for name, value in outputs.items())}
+
 
 
 @dataclass(frozen=True)

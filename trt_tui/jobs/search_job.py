@@ -91,9 +91,14 @@ from trt_tui.jobs.comparison import (
     send_group_errors,
     send_reference_metric,
 )
-from trt_tui.jobs.engine import build_and_send_engine, build_engines_in_parallel, get_engine, send_engine_errors
+from trt_tui.jobs.engine import (
+    build_and_send_engine,
+    build_engines_in_parallel,
+    execute_exported_file,
+    get_engine,
+    send_engine_errors,
+)
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.exported_run import execute_exported_file
 from trt_tui.jobs.scheduler import JobReporter, take_last_value
 from trt_tui.jobs.steps import Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
