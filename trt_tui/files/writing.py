@@ -400,11 +400,13 @@ def fill_folder_atomically(destination: Path) -> Iterator[Path]:
         remove_stale_files_beside(absolute_path)
         temporary_folder = temporary_path(absolute_path, secrets.token_hex(4))
         temporary_folder.mkdir(0o700)
+        umask = os.umask(0)  # the mask can be read only if it is set
+        os.umask(umask)
         try:
             with mark_folder_in_use(temporary_folder):
                 yield temporary_folder
             temporary_folder.chmod(
-                stat.S_IMODE(destination.stat().st_mode) if destination.exists() else 0o777 & ~_read_umask())
+                stat.S_IMODE(destination.stat().st_mode) if destination.exists() else 0o777 & ~umask)
             require_empty_folder(destination)
             os.replace(temporary_folder, destination)  # an empty folder is replaced
         except BaseException as error:
@@ -412,12 +414,6 @@ def fill_folder_atomically(destination: Path) -> Iterator[Path]:
             if isinstance(error, InputError):  # the message names the folder that the user named
                 error.title = error.title.replace(str(temporary_folder), str(destination))
             raise
-
-
-def _read_umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
 
 
 _MAX_DAMAGED_FILES = 100

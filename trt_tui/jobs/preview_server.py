@@ -14,9 +14,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
+from typing import Any
 
 from trt_tui.backends.registry import get_simulation_backend
-from trt_tui.backends.tensorrt.build import RtxEngineLayerLister
+from trt_tui.backends.tensorrt.build import import_preview_builder, list_engine_layers
+from trt_tui.backends.tensorrt.package import list_compute_capabilities, load_plugins
 from trt_tui.core.engines.builder_warnings import list_known_warnings
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, find_groups_in_message, join_lines
 from trt_tui.core.engines.group_implementations import (
@@ -49,24 +51,24 @@ class PreviewServer:
 
     def __init__(self, open_network: tuple[PreviewNetwork, Network] | None = None) -> None:
         self.is_wanted = False
-        self._lister: RtxEngineLayerLister | None = None
+        self._trt: Any = None
         self._open_network = open_network
         self._plugin_errors: dict[str, TrtTuiError | None] = {}
 
     def make_preview(self, request: PreviewRequest) -> Preview:
         """Returns the preview for a request, or a preview with the reason why there is none."""
         try:
-            lister = self._lister = self._lister or RtxEngineLayerLister.load_package()
+            trt = self._trt = self._trt or import_preview_builder()
         except BackendUnavailableError as error:
             return Preview(refusal=PreviewRefusal(error.title, error.cause, error.next_step, is_rtx_missing=True))
-        compute_capability = choose_compute_capability(lister.compute_capabilities, request.gpu_capability,
+        compute_capability = choose_compute_capability(list_compute_capabilities(trt), request.gpu_capability,
                                                        request.requested_capability,
                                                        find_min_compute_capability(request.config))
-        base_preview = Preview(lister.release, compute_capability, compute_capability == request.gpu_capability)
+        base_preview = Preview(str(trt.__version__), compute_capability, compute_capability == request.gpu_capability)
         network: Network | None = None
         try:
             network = self._open_preview_network(request.network)
-            return self._build_preview(lister, network, request, base_preview)
+            return self._build_preview(trt, network, request, base_preview)
         except TrtTuiError as error:
             return _make_refusal_preview(base_preview, error, network)
         except Exception as error:  # a failed preview must not end the process
@@ -84,20 +86,19 @@ class PreviewServer:
             self._open_network = (preview_network, network)
         return self._open_network[1]
 
-    def _build_preview(self, lister: RtxEngineLayerLister, network: Network, request: PreviewRequest,
+    def _build_preview(self, trt: Any, network: Network, request: PreviewRequest,
                        base_preview: Preview) -> Preview:
         start_time = time.perf_counter()
-        refuse_unsupported_precisions(network, request.config, ASSIGNABLE, f"TensorRT-RTX {lister.release}",
+        refuse_unsupported_precisions(network, request.config, ASSIGNABLE, f"TensorRT-RTX {trt.__version__}",
                                       base_preview.compute_capability)
         typed_model = lower_from_source_model(network, request.config, request.ranges)
         model, weights = split_off_weights(typed_model.model)
         if not self.is_wanted:
             raise CancelledError("stopped")
-        plugin_error = self._load_new_plugins(lister, request.network)
+        plugin_error = self._load_new_plugins(trt, request.network)
         try:
-            text, printed = lister.list_engine_layers(model, weights, network.path, request.profile,
-                                                            request.config.tf32, base_preview.compute_capability,
-                                                            lambda: self.is_wanted)
+            text, printed = list_engine_layers(trt, model, weights, network.path, request.profile, request.config.tf32,
+                                               base_preview.compute_capability, lambda: self.is_wanted)
         except NetworkParseError as error:
             if plugin_error is None:
                 raise
@@ -109,7 +110,7 @@ class PreviewServer:
         return replace(preview, builder_warnings=list_known_warnings(printed),
                        raw_messages=tuple(printed))
 
-    def _load_new_plugins(self, lister: RtxEngineLayerLister, preview_network: PreviewNetwork) -> TrtTuiError | None:
+    def _load_new_plugins(self, trt: Any, preview_network: PreviewNetwork) -> TrtTuiError | None:
         """Loads the plugin libraries that this process has not loaded yet. Returns the first error; None if all
         libraries load.
 
@@ -120,7 +121,7 @@ class PreviewServer:
             if path not in self._plugin_errors:
                 self._plugin_errors[path] = None
                 try:
-                    lister.load_plugins([path])
+                    load_plugins(trt, f"tensorrt-rtx {trt.__version__}", [path])
                 except TrtTuiError as error:
                     self._plugin_errors[path] = error
             first_error = first_error or self._plugin_errors[path]

@@ -47,7 +47,7 @@ from trt_tui.core.measure.dump_comparison import (
     summarize_tensor,
 )
 from trt_tui.core.measure.failed_runs import attribute_failures_to_rounding
-from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
+from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import (
     DumpIterations,
@@ -269,7 +269,8 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             source.close()
         if run.kind is RunKind.SIMULATED_CONFIG:
             yield from _send_simulated_accuracy(workspace, store, reporter, run.config_name, run.config)
-        if recorded_runs and _list_common_outputs(workspace, recorded, recorded_runs[-1]):
+        if recorded_runs and any(output.tensor in recorded.available_tensors & recorded_runs[-1].available_tensors
+                                 for output in workspace.analysis.judged_outputs):
             stage = replace(stage, accuracy_to_previous=(yield from _compare_runs(workspace, recorded,
                                                                                   recorded_runs[-1])))
         recorded_runs.append(recorded)
@@ -335,11 +336,6 @@ def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: Record
     feeds = _find_common_feeds(workspace, recorded, *([reference] if reference is not None else []))
     return override_urgency(Urgency.ACCURACY, take_last_value(workspace.analysis.compare(
         recorded, feeds, reference=reference, with_metric=is_judged, with_caveats=is_judged)))
-
-
-def _list_common_outputs(workspace: Workspace, *runs: RecordedRun) -> list[JudgedOutput]:
-    return [output for output in workspace.analysis.judged_outputs
-            if all(output.tensor in run.available_tensors for run in runs)]
 
 
 def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,

@@ -213,7 +213,9 @@ def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionG
     If the message names no layer, a tensor in the name of a Q, DQ or Cast counts that a lowering added.
     """
     layer_finder = LayerFinder(network)
-    text = "\n".join(_failed_object_text(FUSED_REGION_PATTERN.sub("", line)) for line in message.splitlines())
+    # The words before "for" can be names of layers too.
+    text = "\n".join(line.rpartition(" for node " if " for node " in line else " for ")[2]
+                     for line in FUSED_REGION_PATTERN.sub("", message).splitlines())
     named_layers = _find_layers_in_message(ADDED_NODE_PATTERN.sub("", text), network) or [
         layer_finder.layer_names[index]
         for token in ADDED_NODE_PATTERN.findall(text)
@@ -239,14 +241,6 @@ def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionG
 ADDED_NODE_PATTERN = re.compile(r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED_NODE_SUFFIX.pattern.removesuffix("$")
                                 + r"(?=[\s.,)\]}]|$)")
 """The name of a node that a lowering added, within a text."""
-
-
-def _failed_object_text(line: str) -> str:
-    """Returns the part of a message line that names the failed object, if it is marked by "for".
-
-    Words before it can be names of layers too.
-    """
-    return line.rpartition(" for node ")[2] if " for node " in line else line.rpartition(" for ")[2]
 
 
 def _find_layers_in_message(message_text: str, network: Network) -> list[str]:

@@ -128,7 +128,8 @@ class _ImplementationFinder:
         writes = {tensor for layer in deciding_layers for tensor in layer.output_tensors}
         reformats = [
             layer for layer in self.reformat_layers
-            if (any(_is_reformat_of_layer(layer.name, name) for name in names) if self.has_named_reformats else
+            if (any(layer.name.endswith((f" to {name}", f" from {name}")) for name in names)
+                if self.has_named_reformats else
                 not reads.isdisjoint(layer.output_tensors) or not writes.isdisjoint(layer.input_tensors))
         ]
         casts = [
@@ -142,7 +143,8 @@ class _ImplementationFinder:
             precision
             for layer in deciding_layers if not _is_precision_visible(group, layer)
             for precision in (*_select_float_types(layer.input_types), *_select_float_types(layer.output_types),
-                              *_list_cast_types(layer))
+                              *(Precision(match[1]) for match in map(_CAST_PATTERN.search, layer.added_nodes)
+                                if match is not None))
         }
         if not group.qdq_sites_of_multiplied_inputs():
             possible_precisions |= {
@@ -194,18 +196,8 @@ def _select_float_types(types: Iterable[Precision | None]) -> list[Precision]:
     return [precision for precision in types if precision in FLOAT_PRECISIONS]
 
 
-def _list_cast_types(engine_layer: EngineLayer) -> list[Precision]:
-    return [
-        Precision(match[1]) for name in engine_layer.added_nodes if (match := _CAST_PATTERN.search(name)) is not None
-    ]
-
-
 def _remove_duplicate_layers(engine_layers: Iterable[EngineLayer]) -> list[EngineLayer]:
     return list({id(layer): layer for layer in engine_layers}.values())
-
-
-def _is_reformat_of_layer(reformat_name: str, layer_name: str) -> bool:
-    return reformat_name.endswith((f" to {layer_name}", f" from {layer_name}"))
 
 
 def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,

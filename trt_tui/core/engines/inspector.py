@@ -186,21 +186,18 @@ def read_engine_report(inspector_json: str, network: NetworkOutline) -> EngineRe
         InputError: The text is not such JSON, or the engine was built without detailed profiling verbosity.
     """
     with limit_reading_resources("the layer information of an engine", len(inspector_json)):
-        return _parse_inspector_json(inspector_json, network)
-
-
-def _parse_inspector_json(inspector_json: str, network: NetworkOutline) -> EngineReport:
-    try:
-        layers = json.loads(inspector_json,
-                            strict=False)["Layers"]  # TensorRT 8.6 does not escape the separators in its metadata
-        if layers and not any(isinstance(layer, dict) for layer in layers):
-            raise InputError("the engine gives the names of its layers only", "it was built without detailed verbosity",
-                             "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
-        return build_engine_report(layers, network)
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
-                         "Layer information comes from the engine inspector or from trtexec "
-                         "--exportLayerInfo.") from None
+        try:
+            # TensorRT 8.6 does not escape the separators in its metadata.
+            layers = json.loads(inspector_json, strict=False)["Layers"]
+            if layers and not any(isinstance(layer, dict) for layer in layers):
+                raise InputError("the engine gives the names of its layers only",
+                                 "it was built without detailed verbosity",
+                                 "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
+            return build_engine_report(layers, network)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
+                             "Layer information comes from the engine inspector or from trtexec "
+                             "--exportLayerInfo.") from None
 
 
 def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: NetworkOutline) -> EngineReport:
@@ -355,21 +352,14 @@ class LayerFinder:
         Layers that another engine layer names are left out. An end in the name can be something else, such as a
         constant that TensorRT made. The region then extends to the end of the network on that side.
         """
-        ends = self._find_region_ends(region_name)
-        if ends is None:
+        match = FUSED_REGION_PATTERN.search(region_name)
+        if match is None:
             return ()
-        start, end = ends
+        first, _, last = match[1].partition("...")
+        start, end = self.find_layer_position(first), self.find_layer_position(last or first)
         start, end = 0 if start is None else start, len(self.layer_names) - 1 if end is None else end
         return tuple(layer for layer in self.layer_names[min(start, end):max(start, end) + 1]
                      if layer not in named_layers)
-
-    def _find_region_ends(self, region_name: str) -> tuple[int | None, int | None] | None:
-        """Finds the positions of the first and the last layer in the name of a fused region; None for another name."""
-        match = FUSED_REGION_PATTERN.search(region_name)
-        if match is None:
-            return None
-        first, _, last = match[1].partition("...")
-        return self.find_layer_position(first), self.find_layer_position(last or first)
 
     def find_layer_position(self, layer_or_tensor: str) -> int | None:
         """Finds the position of a layer, or of the layer that computes or reads a tensor; None if the name is neither.
@@ -504,16 +494,11 @@ def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineRe
         graph_report = EngineReport(()) if graph_path is None else read_engine_report(
             read_bytes(graph_path).decode("utf-8", "replace"), network)
         listed_names = {layer.name for layer in graph_report.layers}
-        named_report = build_engine_report([_entry_of_name(name) for name in ms_by_layer if name not in listed_names],
-                                           network)
+        named_report = build_engine_report([{"Name": name, "Inputs": [{"Name": "", "Datatype": "N/A"}]}
+                                            for name in ms_by_layer if name not in listed_names], network)
         remaining_ms = dict(ms_by_layer)
         return EngineReport(tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
                                   for layer in (*graph_report.layers, *named_report.layers)))
-
-
-def _entry_of_name(engine_layer_name: str) -> Mapping[str, object]:
-    """Returns an entry in the form of the inspector's JSON for an engine layer of which only the name is known."""
-    return {"Name": engine_layer_name, "Inputs": [{"Name": "", "Datatype": "N/A"}]}
 
 
 def _find_graph_of_profile(profile_path: Path) -> Path | None:

@@ -262,7 +262,8 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
         if shape_range is None and not include_static:
             continue
         sizes = [shape_range.min, shape_range.opt, shape_range.max
-                 ] if shape_range is not None else [_fill_open_dimensions(info.shape)] * 3
+                 ] if shape_range is not None else [
+                     tuple(size if isinstance(size, int) else 1 for size in info.shape or ())] * 3
         if _name_refusal_reason(info.name):
             raise InputError(f"trtexec cannot set the shape of input {info.name!r}",
                              _name_refusal_reason(info.name), "Rename the input, or build with trt-tui build.")
@@ -271,11 +272,6 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
             name = info.name if dimensions else f"'{info.name}'"
             entries[bound].append(f"{name}:{'x'.join(map(str, dimensions))}")
     return [f"--{bound}Shapes={','.join(values)}" for bound, values in entries.items()]
-
-
-def _fill_open_dimensions(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
-    """Returns a shape with 1 for every dynamic dimension."""
-    return tuple(size if isinstance(size, int) else 1 for size in shape or ())
 
 
 # -- the format -------------------------------------------------------------------------------------------------------

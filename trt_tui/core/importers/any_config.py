@@ -54,40 +54,36 @@ def read_any_config(path: Path | str, network: Network, *, force: bool = False,
     path = Path(path)
     _refuse_folder_or_network(path)
     with limit_file_reading(path):
-        return _read_config_by_content(path, network, force, sha256)
-
-
-def _read_config_by_content(path: Path, network: Network, force: bool, sha256: str | None) -> LoadedConfig:
-    text = read_text(path, max_bytes=MAX_SCRIPT_BYTES) if path.suffix.lower() == ".py" else read_text(path)
-    settings: ImportedSettings | None = None
-    if text.lstrip().startswith("{"):
-        record = _parse_json_or_yaml(text, path)
-        settings = read_modelopt(record, network, path) if is_modelopt_record(record) else None
-    elif modelopt_calls := find_modelopt_calls(text, path):
-        settings = read_modelopt_calls(modelopt_calls, network, path)
-    elif is_tensorrt_script(text):
-        settings = read_tensorrt_script(text, network, path)
-    elif path.suffix.lower() in _CPP_SUFFIXES or _CPP_PATTERN.search(text):
-        raise InputError(f"{path.name} is C++, which is not read", f"supported files: {SUPPORTED_FILES_TEXT}",
-                         config_beside_text(path, "Name one of them, such as a trtexec line with --layerPrecisions."))
-    elif modelopt_commands := find_modelopt_commands(text, path):
-        settings = read_modelopt_calls(modelopt_commands, network, path)
-    elif has_command_line(text):
-        settings = read_command_script(text, network, path)
-    elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
-        settings = read_modelopt(record, network, path)
-    elif _CACHE_HEADER.match(text):
-        raise InputError(f"{path.name} is a calibration cache, not a config", "it contains ranges but no precisions",
-                         "Name it with --calib-cache.")
-    elif path.suffix.lower() == ".py":
-        settings = read_tensorrt_script(text, network, path)
-    if settings is not None:
-        return build_config(settings, network, path.name, force=force)
-    if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
-        raise InputError(f"{path.name} is not a file that --config can read",
-            f"supported files: {SUPPORTED_FILES_TEXT}",
-                         "Name one of them.")
-    return read_config(path, network, force=force, sha256=sha256)
+        text = read_text(path, max_bytes=MAX_SCRIPT_BYTES) if path.suffix.lower() == ".py" else read_text(path)
+        settings: ImportedSettings | None = None
+        if text.lstrip().startswith("{"):
+            record = _parse_json_or_yaml(text, path)
+            settings = read_modelopt(record, network, path) if is_modelopt_record(record) else None
+        elif modelopt_calls := find_modelopt_calls(text, path):
+            settings = read_modelopt_calls(modelopt_calls, network, path)
+        elif is_tensorrt_script(text):
+            settings = read_tensorrt_script(text, network, path)
+        elif path.suffix.lower() in _CPP_SUFFIXES or _CPP_PATTERN.search(text):
+            raise InputError(f"{path.name} is C++, which is not read", f"supported files: {SUPPORTED_FILES_TEXT}",
+                             config_beside_text(path, "Name one of them, such as a trtexec line with "
+                                                      "--layerPrecisions."))
+        elif modelopt_commands := find_modelopt_commands(text, path):
+            settings = read_modelopt_calls(modelopt_commands, network, path)
+        elif has_command_line(text):
+            settings = read_command_script(text, network, path)
+        elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
+            settings = read_modelopt(record, network, path)
+        elif _CACHE_HEADER.match(text):
+            raise InputError(f"{path.name} is a calibration cache, not a config",
+                             "it contains ranges but no precisions", "Name it with --calib-cache.")
+        elif path.suffix.lower() == ".py":
+            settings = read_tensorrt_script(text, network, path)
+        if settings is not None:
+            return build_config(settings, network, path.name, force=force)
+        if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
+            raise InputError(f"{path.name} is not a file that --config can read",
+                             f"supported files: {SUPPORTED_FILES_TEXT}", "Name one of them.")
+        return read_config(path, network, force=force, sha256=sha256)
 
 
 _MAX_YAML_CHARACTERS = 1 << 20
