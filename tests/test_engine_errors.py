@@ -12,7 +12,7 @@ import pytest
 
 from tests.driven import run_to_end
 from tests.measuring import verdict
-from trt_tui.backends.tensorrt.engine_runner import make_debug_listener
+from trt_tui.backends.tensorrt.backend import make_debug_listener
 from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.engines.kernel_results import (
     DequantizeScale,

@@ -6,7 +6,7 @@ import sys
 import threading
 import time
 
-from trt_tui.backends.tensorrt.build import _write_timing_cache
+from trt_tui.backends.tensorrt.backend import _write_timing_cache
 from trt_tui.backends.tensorrt.package import TensorRTLog
 from trt_tui.files.locks import file_lock
 from trt_tui.jobs import client
