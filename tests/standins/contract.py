@@ -368,7 +368,7 @@ def test_nothing_stays_allocated_on_the_device(backend, fp32) -> None:
 def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fails) -> None:
     """Each holds the memory of the activations."""
     alive, others = weakref.WeakSet(), []
-    create = backend._package.trt.ICudaEngine.create_execution_context
+    create = backend.trt.ICudaEngine.create_execution_context
 
     def counted(engine: object, *strategy: object) -> object:
         others.append(len(alive))
@@ -376,7 +376,7 @@ def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fa
         alive.add(made)
         return made
 
-    monkeypatch.setattr(backend._package.trt.ICudaEngine, "create_execution_context", counted)
+    monkeypatch.setattr(backend.trt.ICudaEngine, "create_execution_context", counted)
     with backend.load_engine(fp32) as runner:
         if fails:
             with pytest.raises(TrtTuiError, match="could not run"):

@@ -28,7 +28,6 @@ from trt_tui.backends.tensorrt.package import (
     MessageCallback,
     PrintedMessages,
     TensorRTLog,
-    TensorRTPackage,
     capabilities_text,
     capability_text,
     import_tensorrt,
@@ -73,52 +72,14 @@ _MAGIC_BYTES = 4
 """The number of bytes at the start of a file that identify a timing cache, whatever its release and GPU."""
 
 
-def build_engine(package: TensorRTPackage, model_path: Path, settings: BuildSettings,
-                 constraints: LayerConstraints | None, on_step: BuildStep | None,
-                 on_message: MessageCallback | None) -> bytes:
-    log = package.log
-    if constraints is None and not package.capabilities.strongly_typed:
-        raise ValueError("this release needs precisions layer by layer")
-    log.details.clear()
-    with log.collect_messages(on_message) as messages:
-        try:
-            builder, network = package.loaders.create_network(strongly_typed=constraints is None)
-        except Exception as error:
-            raise translate_startup_error(package.name, package.version, messages, error) from None
-        parser = _parse_onnx_file(package, model_path, network)
-        _check_optimization_profile(package.name, network, settings)
-        if constraints is not None:
-            apply_constraints(package.trt, network, constraints.precisions, constraints.output_types,
-                              constraints.ranges, constraints.inner_ranges, constraints.constant_ranges,
-                              constraints.layer_names)
-        if settings.debug_tensors and not network.mark_unfused_tensors_as_debug_tensors():
-            log.dispatch_message("warning", "TensorRT does not let its unfused tensors be read")
-        monitor = make_progress_monitor(
-            package.trt, on_step) if on_step is not None and package.capabilities.reports_progress else None
-        cache = Path(settings.builder_options.timing_cache) if settings.builder_options.timing_cache else None
-        timing_cache = _read_timing_cache(log, cache) if cache is not None else None
-        try:
-            config = _make_builder_config_loader(package, settings, constraints, monitor, timing_cache)(builder,
-                                                                                                        network)
-            data = package.loaders.engine_bytes_from_network((builder, network, parser), config=config)
-        except Exception as error:
-            if monitor is not None and monitor.stopped:
-                raise CancelledError("the build was stopped") from None
-            raise translate_build_error(messages, log.details, error, package.capabilities.can_execute) from None
-        if cache is not None:
-            refused = any(TIMING_CACHE_REFUSED.search(text) for _, text in messages)
-            _write_timing_cache(log, config, cache, refused)
-    return bytes(data)
-
-
-def _parse_onnx_file(package: TensorRTPackage, model_path: Path, network: Any) -> Any:
-    logger = package.log.get_tensorrt_logger(package.trt)
-    parser = package.trt.OnnxParser(network, logger)
-    package.trt.init_libnvinfer_plugins(logger, "")
+def _parse_onnx_file(backend: TensorRTBackend, model_path: Path, network: Any) -> Any:
+    logger = backend.log.get_tensorrt_logger(backend.trt)
+    parser = backend.trt.OnnxParser(network, logger)
+    backend.trt.init_libnvinfer_plugins(logger, "")
     if not parser.parse_from_file(str(model_path)) or parser.num_errors:
         errors = [parser.get_error(index) for index in range(parser.num_errors)]
-        raise translate_parser_errors(package.name, package.version, errors, model_path)
-    allow_attention_decomposition(package.trt, network)
+        raise translate_parser_errors(backend.name, backend.version, errors, model_path)
+    allow_attention_decomposition(backend.trt, network)
     return parser
 
 
@@ -192,11 +153,11 @@ def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: 
         log.dispatch_message("warning", f"the timing cache {path} cannot be written: {cause}")
 
 
-def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSettings,
+def _make_builder_config_loader(backend: TensorRTBackend, settings: BuildSettings,
                                 layer_constraints: LayerConstraints | None, monitor: Any,
                                 timing_cache: _TimingCacheBytes | None) -> Any:
     """Returns the Polygraphy loader that creates the builder config."""
-    name, trt, loaders, capabilities = package.name, package.trt, package.loaders, package.capabilities
+    name, trt, loaders, capabilities = backend.name, backend.trt, backend.loaders, backend.capabilities
     production = settings.builder_options
     profiles = [loaders.Profile() for _ in range(1 + len(settings.more_profiles))]
     for profile, extra_shapes in zip(profiles, ({}, *settings.more_profiles), strict=True):
@@ -207,8 +168,8 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
         "load_timing_cache": timing_cache,
         "builder_optimization_level": production.optimization_level, "progress_monitor": monitor,
     }
-    production.check_builder_support(name, package.version)
-    requested_members = _list_requested_enum_members(package, production)
+    production.check_builder_support(name, backend.version)
+    requested_members = _list_requested_enum_members(backend, production)
     sources = [(source[0], 1 << int(_find_tactic_source(trt.TacticSource, source[1:])))
                for source in production.tactic_sources]
     if capabilities.target_compute_capabilities:
@@ -220,7 +181,7 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
                              f"Use --compute-capability with one of {capabilities_text(offered)}.")
         if requested is not None and requested not in offered:
             raise InputError(
-                f"{name} {package.version} does not build for compute capability {capability_text(requested)}",
+                f"{name} {backend.version} does not build for compute capability {capability_text(requested)}",
                 f"it builds for {capabilities_text(offered)}", "Choose one of them.")
         target_arguments = {"compute_capabilities": [requested]} if requested is not None else {"use_gpu": True}
         create = CreateConfigRTX(**target_arguments, **common)
@@ -253,7 +214,7 @@ def _make_builder_config_loader(package: TensorRTPackage, settings: BuildSetting
     return loaders.PostprocessConfig(create, set_requested_options)
 
 
-def _list_requested_enum_members(package: TensorRTPackage, builder_options: BuilderOptions) -> list[Any]:
+def _list_requested_enum_members(backend: TensorRTBackend, builder_options: BuilderOptions) -> list[Any]:
     """Returns the members of TensorRT's enums that correspond to the requested builder options.
 
     Raises:
@@ -267,9 +228,9 @@ def _list_requested_enum_members(package: TensorRTPackage, builder_options: Buil
             continue
         enum = "BuilderFlag" if setting.flag else "MemoryPoolType" if field.name == "workspace" else \
             "HardwareCompatibilityLevel"
-        offered = getattr(package.trt, enum, None)
+        offered = getattr(backend.trt, enum, None)
         if not hasattr(offered, member):
-            raise InputError(f"{package.name} {package.version} has no {member}", f"{setting.option} needs it",
+            raise InputError(f"{backend.name} {backend.version} has no {member}", f"{setting.option} needs it",
                              f"Leave out {setting.option}, or build with another release.")
         members.append(getattr(offered, member))
     return members
@@ -820,7 +781,7 @@ class TensorRTBackend:
             and parse_release_numbers(version) >= CUBIC_GRID_RELEASE, reports_progress=hasattr(trt, "IProgressMonitor"),
             debug_tensors=hasattr(trt.INetworkDefinition, "mark_unfused_tensors_as_debug_tensors"),
             target_compute_capabilities=compute_capabilities)
-        self._package = TensorRTPackage(name, trt, loaders, log, self.capabilities)
+        self.trt, self.loaders, self.log = trt, loaders, log
         self.name, self.version = name, version
         self.device = self._device.name if self._device is not None else ""
 
@@ -833,7 +794,38 @@ class TensorRTBackend:
 
     def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
               on_step: BuildStep | None = None, on_message: MessageCallback | None = None) -> bytes:
-        return build_engine(self._package, model_path, settings, constraints, on_step, on_message)
+        if constraints is None and not self.capabilities.strongly_typed:
+            raise ValueError("this release needs precisions layer by layer")
+        self.log.details.clear()
+        with self.log.collect_messages(on_message) as messages:
+            try:
+                builder, network = self.loaders.create_network(strongly_typed=constraints is None)
+            except Exception as error:
+                raise translate_startup_error(self.name, self.version, messages, error) from None
+            parser = _parse_onnx_file(self, model_path, network)
+            _check_optimization_profile(self.name, network, settings)
+            if constraints is not None:
+                apply_constraints(self.trt, network, constraints.precisions, constraints.output_types,
+                                  constraints.ranges, constraints.inner_ranges, constraints.constant_ranges,
+                                  constraints.layer_names)
+            if settings.debug_tensors and not network.mark_unfused_tensors_as_debug_tensors():
+                self.log.dispatch_message("warning", "TensorRT does not let its unfused tensors be read")
+            monitor = make_progress_monitor(
+                self.trt, on_step) if on_step is not None and self.capabilities.reports_progress else None
+            cache = Path(settings.builder_options.timing_cache) if settings.builder_options.timing_cache else None
+            timing_cache = _read_timing_cache(self.log, cache) if cache is not None else None
+            try:
+                config = _make_builder_config_loader(self, settings, constraints, monitor, timing_cache)(
+                    builder, network)
+                data = self.loaders.engine_bytes_from_network((builder, network, parser), config=config)
+            except Exception as error:
+                if monitor is not None and monitor.stopped:
+                    raise CancelledError("the build was stopped") from None
+                raise translate_build_error(messages, self.log.details, error, self.capabilities.can_execute) from None
+            if cache is not None:
+                refused = any(TIMING_CACHE_REFUSED.search(text) for _, text in messages)
+                _write_timing_cache(self.log, config, cache, refused)
+        return bytes(data)
 
     def load_engine(self, data: bytes) -> TensorRTRunner:
         if not self.capabilities.can_execute:
@@ -843,17 +835,16 @@ class TensorRTBackend:
             raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", reason,
                                           "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
                                           "of trtexec --exportLayerInfo.")
-        package = self._package
-        with package.log.collect_messages(None) as messages:
+        with self.log.collect_messages(None) as messages:
             try:
-                runtime = package.trt.Runtime(package.log.get_tensorrt_logger(package.trt))
+                runtime = self.trt.Runtime(self.log.get_tensorrt_logger(self.trt))
             except Exception as error:
                 raise translate_startup_error(self.name, self.version, messages, error) from None
             engine = None
             try:
-                engine = package.loaders.engine_from_bytes(data, runtime=runtime)
+                engine = self.loaders.engine_from_bytes(data, runtime=runtime)
             except Exception as error:
                 raise translate_engine_load_error(f"{self.name} {self.version}", self.device, messages, error) from None
             if engine is None:
                 raise translate_engine_load_error(f"{self.name} {self.version}", self.device, messages, None)
-            return TensorRTRunner(package.trt, engine, package.log)
+            return TensorRTRunner(self.trt, engine, self.log)

@@ -14,7 +14,6 @@ import re
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,6 @@ import onnx
 from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
 from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
 from trt_tui.core.engines.inspector import LISTING_HEADING
-from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 from trt_tui.files.reading import check_regular_file
 
@@ -299,29 +297,6 @@ SUPPORTED_RELEASES = {"tensorrt": ((8, 6), (11,)), "tensorrt-rtx": ((1, 0), (1,)
 CUBIC_GRID_RELEASE = (1, 7)
 """The TensorRT-RTX release whose parser reads the cubic mode of GridSample (observed). Release 1.4 reads it as nearest.
 """
-
-
-@dataclass(frozen=True)
-class TensorRTPackage:
-    """A TensorRT package with Polygraphy's loaders for it.
-
-    Attributes:
-        name: The backend name, "tensorrt" or "tensorrt-rtx".
-        trt: The Python module of the package.
-        loaders: Polygraphy's module ``polygraphy.backend.trt``.
-        log: The log of TensorRT and Polygraphy messages.
-        capabilities: The features of this release on this machine.
-    """
-
-    name: str
-    trt: Any
-    loaders: Any
-    log: TensorRTLog
-    capabilities: BackendCapabilities
-
-    @property
-    def version(self) -> str:
-        return str(self.trt.__version__)
 
 
 def import_tensorrt(backend_name: str) -> Any:
