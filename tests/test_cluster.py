@@ -297,7 +297,7 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
 
     def unseen(*arguments):
         parcel = parcel_of(*arguments)
-        return replace(parcel, files=tuple(replace(file, stamp=(0, file.size_bytes, 0)) for file in parcel.files))
+        return replace(parcel, files=tuple((path, (0, stamp[1], 0)) for path, stamp in parcel.files))
 
     with mock.patch.object(clusters, "build_manifest", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
         far = other()

@@ -57,34 +57,19 @@ from trt_tui.workspace import Workspace
 
 
 @dataclass(frozen=True)
-class ManifestFile:
-    """A file of a manifest, with its stamp at the time of reading.
-
-    Attributes:
-        path: The absolute path.
-    """
-
-    path: str
-    stamp: FileStamp
-
-    @property
-    def size_bytes(self) -> int:
-        return self.stamp[1]
-
-
-@dataclass(frozen=True)
 class WorkspaceManifest:
     """The options, files and fingerprint from which a worker opens the same workspace.
 
     Attributes:
         options: The options, with absolute paths.
+        files: The absolute paths of the files, each with its stamp at the time of reading.
         source: The fingerprint of the results. A worker that has opened anything else is refused.
         uses_reference_weights: True if FP32 means the weights of the reference.
         key: The key of the workspace on workers.
     """
 
     options: Options
-    files: tuple[ManifestFile, ...]
+    files: tuple[tuple[str, FileStamp], ...]
     source: Fingerprint
     uses_reference_weights: bool = False
     key: str = field(default_factory=lambda: f"trt-tui-{uuid.uuid4().hex}")
@@ -96,12 +81,6 @@ class WorkspaceManifest:
             for_engines: True if the task needs a worker with the same builder and GPU as this process.
         """
         return {self.key: 1, **({f"{self.key}-engines": 1} if for_engines else {})}
-
-    def read_file_piece(self, file_index: int, start_byte: int, byte_count: int) -> bytes:
-        """Reads ``byte_count`` bytes of a file from ``start_byte`` on, or fewer at the end of the file."""
-        with open(self.files[file_index].path, "rb") as stream:
-            stream.seek(start_byte)
-            return stream.read(byte_count)
 
 
 def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
@@ -127,7 +106,7 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
     if workspace.calib_data_samples is not None and _is_script_spec(options.calib_data):
         paths += _write_feeds(workspace.calib_data_samples, folder / "calib")
         options = replace(options, calib_data=str(folder / "calib"))
-    files = [ManifestFile(path, current_stamp) for path in dict.fromkeys(map(os.path.abspath, paths))
+    files = [(path, current_stamp) for path in dict.fromkeys(map(os.path.abspath, paths))
              if (current_stamp := read_file_stamp(path)) is not None]
     return WorkspaceManifest(options, tuple(files), source, bool(workspace.network.weights_source_name))
 
@@ -135,17 +114,14 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
 def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
     """Returns the options with ``map_path`` applied to each path. A suffix behind a path, such as a function name,
     stays."""
-    def map_path_specs(path_specs: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(map(map_path, path_specs))
+    def map_value(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(map_path, value))
+        return map_path(value) if value is not None else None
 
-    def map_optional_path_spec(path_spec: str | None) -> str | None:
-        return map_path(path_spec) if path_spec is not None else None
-
-    return replace(options, model=map_path(options.model), data=map_optional_path_spec(options.data),
-                   calib_data=map_optional_path_spec(options.calib_data), metric=map_optional_path_spec(options.metric),
-                   reference=map_optional_path_spec(options.reference),
-                   production=replace(options.production, plugins=map_path_specs(options.production.plugins)),
-                   ort_ops=map_path_specs(options.ort_ops))
+    names = ("model", "data", "calib_data", "metric", "reference", "ort_ops")
+    return replace(options, **{name: map_value(getattr(options, name)) for name in names},
+                   production=replace(options.production, plugins=map_value(options.production.plugins)))
 
 
 def _is_script_spec(spec: str | None) -> bool:
@@ -201,18 +177,15 @@ class WorkerEnvironment:
                 if values[name] != other_values[name]]
 
 
-def get_worker_environment(backend: Backend) -> WorkerEnvironment:
+def get_worker_environment(backend: Backend | None = None) -> WorkerEnvironment:
     """Returns the environment of this process, with the version of its simulation backend."""
+    backend = backend or get_simulation_backend()
     releases = [f"{name} {version}" for name in BUILDER_NAMES if (version := find_installed_version(name))]
     gpu = ""
     with contextlib.suppress(BackendUnavailableError):
         gpu = find_first_device().name
     program = f"{trt_tui.__version__} ({ARITHMETIC_VERSION}, source {source_sha256()[:12]})"
     return WorkerEnvironment(program, f"{backend.version} ({backend.provider})", ", ".join(releases), gpu)
-
-
-def describe_worker() -> WorkerEnvironment:
-    return get_worker_environment(get_simulation_backend())
 
 
 class WorkerWorkspace:
@@ -234,7 +207,7 @@ class WorkerWorkspace:
 
     def list_missing_files(self) -> list[int]:
         """Returns the indices of the files that this process does not see at the same path."""
-        return [index for index, file in enumerate(self._manifest.files) if read_file_stamp(file.path) != file.stamp]
+        return [index for index, (path, stamp) in enumerate(self._manifest.files) if read_file_stamp(path) != stamp]
 
     def receive_file_piece(self, file_index: int, piece: bytes) -> None:
         """Appends a piece to the local copy of a file."""
@@ -255,11 +228,11 @@ class WorkerWorkspace:
         manifest, options = self._manifest, self._manifest.options
         if self._folder.exists():
             options = _map_option_paths(options, lambda path: str(self._folder) + path)
-            for index, file in enumerate(manifest.files):
+            for index, (original_path, _) in enumerate(manifest.files):
                 path = self._received_file_path(index)
                 if not path.exists():
                     make_private_folder(path.parent)
-                    path.symlink_to(file.path)
+                    path.symlink_to(original_path)
         workspace = Workspace(replace(options, threads=get_worker().state.nthreads))
         if manifest.uses_reference_weights and options.reference is not None:
             workspace.use_reference_weights(options.reference)
@@ -274,13 +247,7 @@ class WorkerWorkspace:
         sync(get_worker().loop, get_worker().set_resources, **manifest.list_resources(builds_engines))
 
     def _received_file_path(self, file_index: int) -> Path:
-        return Path(f"{self._folder}{self._manifest.files[file_index].path}")
-
-
-def is_task_cancelled(task_key: str) -> bool:
-    """Returns True if the Dask task of this thread was cancelled, or the program has ended."""
-    task_state = get_worker().state.tasks.get(task_key)
-    return task_state is None or task_state.state != "executing"
+        return Path(f"{self._folder}{self._manifest.files[file_index][0]}")
 
 
 def run_task(manifest_key: str, pickled_task: bytes, pickled_items: bytes) -> tuple[float, bytes]:
@@ -296,7 +263,8 @@ def run_task(manifest_key: str, pickled_task: bytes, pickled_items: bytes) -> tu
     executor = LocalExecutor(workspace)
     with contextlib.closing(executor.map(worker_task, pickle.loads(pickled_items))) as steps:
         try:
-            while not is_task_cancelled(task_key):
+            # A task that Dask no longer executes was cancelled, or the program has ended.
+            while (state := get_worker().state.tasks.get(task_key)) is not None and state.state == "executing":
                 if not executor.is_ready():
                     time.sleep(TASK_POLL_INTERVAL_S)
                 elif (finished := next(steps)) is not None:
@@ -682,13 +650,14 @@ class ClusterWorkerPool:
     def _prepare_worker(self, handle: WorkerHandle) -> None:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
-            environment = self._call_on_worker(handle, describe_worker)
+            environment = self._call_on_worker(handle, get_worker_environment)
             if differences := self._environment.describe_differences(environment, False):
                 raise TrtTuiError(f"it has {'; '.join(differences)}")
             handle.engine_refusal_reason = "; ".join(self._environment.describe_differences(environment, True))
             workspace = self._submit_to_worker(handle, WorkerWorkspace, handle.manifest)
             for number in self._call_on_worker(handle, WorkerWorkspace.list_missing_files, workspace):
-                for position in range(-(-handle.manifest.files[number].size_bytes // PIECE_BYTES) or 1):
+                _, (_, size_bytes, *_) = handle.manifest.files[number]
+                for position in range(-(-size_bytes // PIECE_BYTES) or 1):
                     piece = self._send_file_piece(handle, number, position)
                     self._call_on_worker(handle, WorkerWorkspace.receive_file_piece, workspace, number, piece)
             self._call_on_worker(handle, WorkerWorkspace.open_workspace, workspace, not handle.engine_refusal_reason)
@@ -706,10 +675,12 @@ class ClusterWorkerPool:
 
     def _send_file_piece(self, handle: WorkerHandle, file_index: int, piece_index: int) -> Future[bytes]:
         """Sends a piece of a file to a worker, unless Dask can copy it from another worker."""
-        key = handle.manifest.files[file_index].path, piece_index
+        key = handle.manifest.files[file_index][0], piece_index
         with self._piece_lock:
             if key not in self._piece_futures or self._piece_futures[key].status != "finished":
-                piece = handle.manifest.read_file_piece(file_index, piece_index * PIECE_BYTES, PIECE_BYTES)
+                with open(key[0], "rb") as stream:
+                    stream.seek(piece_index * PIECE_BYTES)
+                    piece = stream.read(PIECE_BYTES)
                 self.transfer_counts["files"] += len(piece)
                 self._piece_futures[key] = self._client.scatter(piece, workers=[handle.address], hash=False)
             return self._piece_futures[key]
