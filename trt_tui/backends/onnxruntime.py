@@ -399,9 +399,8 @@ def _cuda_failure_reason() -> str:
         find_first_device()
     except BackendUnavailableError as error:
         return f"{error.title}: {error.cause}"
-    if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):  # ``preload_dlls`` prints the libraries that it does not find
-            onnxruntime.preload_dlls()
+    with contextlib.redirect_stdout(io.StringIO()):  # ``preload_dlls`` prints the libraries that it does not find
+        onnxruntime.preload_dlls()
     libraries = Path(onnxruntime.__file__).parent / "capi"
     try:
         for name in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):

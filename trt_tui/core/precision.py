@@ -69,9 +69,6 @@ class Precision(StrEnum):
         """
         return _LETTERS_AND_BYTES[self][1]
 
-    def __str__(self) -> str:
-        return self.value
-
 
 _LETTERS_AND_BYTES = {Precision.FP32: ("3", 4.0), Precision.TF32: ("", 4.0), Precision.BF16: ("b", 2.0),
                       Precision.FP16_ACC_FP32: ("s", 2.0), Precision.FP16: ("6", 2.0), Precision.MXFP8: ("m", 1.0),

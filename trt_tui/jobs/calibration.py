@@ -128,7 +128,18 @@ def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporte
     """Calibrates the network if a config needs ranges and there are none yet."""
     if workspace.calibration is None and any(quantizes_activations(workspace.network, config) for config in configs):
         method = workspace.options.calib_method
-        _calibrate_workspace(workspace, store, reporter, method)
+        if method not in RANGE_METHODS:
+            raise InputError(f"unknown calibration method {method}", f"available: {', '.join(RANGE_METHODS)}",
+                             "Choose one with --calib-method.")
+        if (cache := workspace.options.calib_cache) is not None:
+            _calibrate_from_cache(workspace, store, reporter, cache, method)
+        else:
+            workspace.calibration = measure_ranges(workspace, store, reporter, method)
+            reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
+            if warning := workspace.data_sets.calibration_warning:
+                reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
+            _write_new_calib_cache(workspace, reporter, workspace.calibration)
+            _send_calibration_range_facts(workspace, reporter, workspace.calibration)
         unsupported_types = [
             quantized_type for quantized_type in TYPES_WITH_OWN_RANGES
             if method not in list_range_methods(quantized_type) and any(
@@ -236,21 +247,6 @@ def collect_calibration_to_write(workspace: Workspace, store: ResultStore, repor
         return replace(measured_calibration.with_ranges(calibration.ranges), method=calibration.method), ""
     _send_calibration_range_facts(workspace, reporter, measured_calibration)
     return _fill_missing_ranges(calibration, measured_calibration) if calibration.ranges else measured_calibration, ""
-
-
-def _calibrate_workspace(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> None:
-    if method not in RANGE_METHODS:
-        raise InputError(f"unknown calibration method {method}", f"available: {', '.join(RANGE_METHODS)}",
-                         "Choose one with --calib-method.")
-    if (cache := workspace.options.calib_cache) is not None:
-        _calibrate_from_cache(workspace, store, reporter, cache, method)
-        return
-    workspace.calibration = measure_ranges(workspace, store, reporter, method)
-    reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
-    if (warning := workspace.data_sets.calibration_warning):
-        reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
-    _write_new_calib_cache(workspace, reporter, workspace.calibration)
-    _send_calibration_range_facts(workspace, reporter, workspace.calibration)
 
 
 def _send_calibration_range_facts(workspace: Workspace, reporter: JobReporter, calibration: Calibration) -> None:

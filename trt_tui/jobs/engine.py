@@ -12,7 +12,6 @@ import hashlib
 import math
 import os
 import queue
-import re
 import shlex
 import statistics
 import tempfile
@@ -41,6 +40,7 @@ from trt_tui.core.engines.fallback_ladder import (
     BuildError,
     FallbackLadder,
     NetworkParseError,
+    find_layers_in_message,
     join_lines,
 )
 from trt_tui.core.engines.group_implementations import find_group_implementations
@@ -88,7 +88,6 @@ from trt_tui.core.measure.stages import (
 )
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.known_defects import known_defect_warnings
-from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_outputs import add_outputs, extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.randomness import is_random
@@ -629,23 +628,13 @@ def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
         return error
     details = error.details if isinstance(error, BuildError) else ()
     for text, phrase in ((error.cause, "it failed at"), *((line, "it was at") for line in reversed(details))):
-        layer = _find_layer_named_in_text(text.rpartition(" for ")[2], network) or _find_layer_named_in_text(
-            text, network)
-        if layer is not None:
+        names = find_layers_in_message(text.rpartition(" for ")[2], network) or find_layers_in_message(text, network)
+        if names:
+            layer = network.get_layer(names[0])
             error.title = f"{error.title}: {phrase} {layer.name} ({layer.op_type})"
             error.args = (error.title,)
             break
     return error
-
-
-def _find_layer_named_in_text(text: str, network: Network) -> Layer | None:
-    """Returns the layer that a text such as "... for node conv1 + relu1" names first; None if the text names no layer.
-
-    If several layer names match at the same position, the longest counts.
-    """
-    candidates = [(match.start(), -len(layer.name), layer) for layer in network.layers if layer.name in text
-                  and (match := re.search(rf"(?<![\w/]){re.escape(layer.name)}(?![^\W_]|/)", text))]
-    return min(candidates, key=lambda candidate: candidate[:2])[2] if candidates else None
 
 
 PROFILING_RUNS = 10

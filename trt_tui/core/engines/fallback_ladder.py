@@ -216,7 +216,7 @@ def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionG
     # The words before "for" can be names of layers too.
     text = "\n".join(line.rpartition(" for node " if " for node " in line else " for ")[2]
                      for line in FUSED_REGION_PATTERN.sub("", message).splitlines())
-    named_layers = _find_layers_in_message(ADDED_NODE_PATTERN.sub("", text), network) or [
+    named_layers = find_layers_in_message(ADDED_NODE_PATTERN.sub("", text), network) or [
         layer_finder.layer_names[index]
         for token in ADDED_NODE_PATTERN.findall(text)
         if (index := layer_finder.find_layer_position(token)) is not None
@@ -243,7 +243,7 @@ ADDED_NODE_PATTERN = re.compile(r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED_NO
 """The name of a node that a lowering added, within a text."""
 
 
-def _find_layers_in_message(message_text: str, network: Network) -> list[str]:
+def find_layers_in_message(message_text: str, network: Network) -> list[str]:
     """Finds the layers whose names occur in a message, in the order of the message.
 
     If several names match at one position, the longest one counts.
