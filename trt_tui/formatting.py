@@ -38,7 +38,10 @@ def escape_hidden_characters(text: object, keep_line_breaks: bool = False) -> st
         return text
     if keep_line_breaks:
         text = text.replace("\r\n", "\n").expandtabs(4)
-    return "".join(_escape_character(character, keep_line_breaks) for character in text)
+    return "".join(
+        character.encode("unicode_escape").decode("ascii")
+        if is_hidden_character(character) and not (keep_line_breaks and character == "\n") else character
+        for character in text)
 
 
 def escape_hidden_in_json(text: str) -> str:
@@ -91,12 +94,6 @@ def take_last_cells(text: str, width: int) -> str:
 
 def is_hidden_character(character: str) -> bool:
     return category(character) in _HIDDEN_CATEGORIES
-
-
-def _escape_character(character: str, keep_line_breaks: bool) -> str:
-    if not is_hidden_character(character) or keep_line_breaks and character == "\n":
-        return character
-    return character.encode("unicode_escape").decode("ascii")
 
 
 MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
