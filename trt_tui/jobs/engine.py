@@ -1083,14 +1083,12 @@ class BuildOutput:
     """The result of one build.
 
     Attributes:
-        engines: The engines of a further build, by cache key. The cache holds those of the first build until the worst
-            build is stored.
-        timing_caches: The timing caches of a further build, by file name.
+        files: The engine and the timing cache of a further build (`EngineCache.read_all_files`). The cache holds those
+            of the first build until the worst build is stored.
     """
 
     result: EngineResult
-    engines: Mapping[str, bytes] = field(default_factory=dict)
-    timing_caches: Mapping[str, bytes] = field(default_factory=dict)
+    files: Mapping[str, bytes] = field(default_factory=dict)
 
 
 def judge_worst_engine(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineResult]:
@@ -1128,7 +1126,7 @@ def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_numb
             fresh_builder = EngineBuilder(builder.workspace, cache, builder.reporter, builder.ranges,
                                           f"build {build_number + 1} of {plan.builds_per_config}: ", builder.printed)
             result = yield from judge_engine(fresh_builder, config, feed_indices, fresh_plan)
-            return BuildOutput(result, cache.read_all_records(), cache.read_timing_caches())
+            return BuildOutput(result, cache.read_all_files())
     except CancelledError:
         raise
     except TrtTuiError as error:
@@ -1157,10 +1155,7 @@ def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | Tr
     worst = _find_worst_build(builds)
     assert worst is not None, "the first build did not fail"
     if builder.cache is not None:
-        for key, data in worst.engines.items():
-            builder.cache.write(key, data)
-        for name, data in worst.timing_caches.items():
-            builder.cache.write_timing_cache(name, data)
+        builder.cache.write_files(worst.files)
     if len(results) < 2:
         return worst.result
     result, caveat = replace(worst.result, repeated_builds=results), build_spread_caveat(results)

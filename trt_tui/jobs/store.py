@@ -4,6 +4,7 @@ import contextlib
 import hashlib
 import os
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -88,10 +89,6 @@ class FileCache:
                 stream.write(_record_checksum(key, data))
                 stream.write(data)
 
-    def read_all_records(self) -> dict[str, bytes]:
-        keys = [path.name for path in self.folder.glob("*/*")]
-        return {key: data for key in keys if (data := self.read(key)) is not None}
-
     def trim_to_size_limit(self) -> None:
         """Removes the least recently used files above the size limit, and temporary files of killed processes."""
         files, paths = [], []
@@ -157,16 +154,18 @@ class EngineCache(FileCache):
                           f"again.", file=sys.stderr, flush=True)
         return path
 
-    def read_timing_caches(self) -> dict[str, bytes]:
-        return {path.name: path.read_bytes() for path in self._timing_cache_folder.glob("*.cache")}
+    def read_all_files(self) -> dict[str, bytes]:
+        """Returns the files of all engines and timing caches, by their paths from the folder of the engines."""
+        paths = (*self.folder.glob("*/*"), *self._timing_cache_folder.glob("*"))
+        return {os.path.relpath(path, self.folder): path.read_bytes() for path in paths}
 
-    def write_timing_cache(self, name: str, data: bytes) -> None:
-        """Writes a timing cache in place of the existing file with that name."""
-        path = self._timing_cache_folder / name
+    def write_files(self, files: Mapping[str, bytes]) -> None:
+        """Writes the files of another engine cache in place of existing ones."""
         with contextlib.suppress(OSError, InputError):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            write_file_atomically(path, data)
-            self.add_timing_cache_checksum(path)
+            for name, data in files.items():
+                path = self.folder / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                write_file_atomically(path, data)
 
     @property
     def _timing_cache_folder(self) -> Path:
