@@ -177,15 +177,18 @@ class WorkerEnvironment:
                 if values[name] != other_values[name]]
 
 
-def get_worker_environment(backend: Backend | None = None) -> WorkerEnvironment:
+def get_worker_environment(backend: Backend) -> WorkerEnvironment:
     """Returns the environment of this process, with the version of its simulation backend."""
-    backend = backend or get_simulation_backend()
     releases = [f"{name} {version}" for name in BUILDER_NAMES if (version := find_installed_version(name))]
     gpu = ""
     with contextlib.suppress(BackendUnavailableError):
         gpu = find_first_device().name
     program = f"{trt_tui.__version__} ({ARITHMETIC_VERSION}, source {source_sha256()[:12]})"
     return WorkerEnvironment(program, f"{backend.version} ({backend.provider})", ", ".join(releases), gpu)
+
+
+def describe_worker() -> WorkerEnvironment:
+    return get_worker_environment(get_simulation_backend())
 
 
 class WorkerWorkspace:
@@ -650,7 +653,7 @@ class ClusterWorkerPool:
     def _prepare_worker(self, handle: WorkerHandle) -> None:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
-            environment = self._call_on_worker(handle, get_worker_environment)
+            environment = self._call_on_worker(handle, describe_worker)
             if differences := self._environment.describe_differences(environment, False):
                 raise TrtTuiError(f"it has {'; '.join(differences)}")
             handle.engine_refusal_reason = "; ".join(self._environment.describe_differences(environment, True))
