@@ -481,12 +481,6 @@ class Workspace:
                          {shape_name: _open_shape_analysis(self, shape_name)
                           for shape_name in options.judge_at}, options.builds)
 
-    def read_all_parts(self) -> Iterator[None]:
-        """Opens all parts of the workspace, and yields once in between."""
-        _ = self.backend, self.samples
-        yield
-        _ = self.data_sets, self.metric, self.judged_outputs, self.plan, self.analysis
-
     @property
     def ranges(self) -> Mapping[str, float]:
         """The calibrated amax by tensor name, in the tensors' own units; empty if nothing is calibrated.

@@ -8,7 +8,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import Field, dataclass, field, fields, replace
+from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from trt_tui.errors import InputError
@@ -128,11 +128,6 @@ class BuilderOptions:
         """The requested builder options as texts for users: "REFIT", "workspace 512 MiB"."""
         return tuple(setting.label.format(", ".join(value) if isinstance(value, tuple) else value)
                      for _, setting, value in self.requested_options if setting.label)
-
-    @property
-    def options_for_measured_engine(self) -> BuilderOptions:
-        """The builder options for an engine that is measured. Such an engine contains its weights."""
-        return replace(self, strip_plan=False)
 
     @property
     def comparison_key(self) -> tuple[object, ...]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
@@ -198,6 +198,7 @@ Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
 """The smallest, usual and largest shape by input name."""
 
 MIN_OPTIMIZATION_LEVEL = 0
+"""The lowest optimization level of a builder, at which it times no kernels."""
 
 
 @dataclass(frozen=True)
@@ -221,12 +222,9 @@ class BuildSettings:
     builder_options: BuilderOptions = field(default_factory=BuilderOptions)
     more_profiles: tuple[Profile, ...] = ()
 
-    def without_timing_cache(self) -> BuildSettings:
-        return replace(self, builder_options=replace(self.builder_options, timing_cache=""))
-
-    def with_lowest_build_effort(self) -> BuildSettings:
-        """Returns the settings with the lowest optimization level, at which the builder times no kernels."""
-        return replace(self, builder_options=replace(self.builder_options, optimization_level=MIN_OPTIMIZATION_LEVEL))
+    def with_builder_options(self, **changes: Any) -> BuildSettings:
+        """Returns the settings with some changed fields of the builder options."""
+        return replace(self, builder_options=replace(self.builder_options, **changes))
 
 
 @dataclass(frozen=True)

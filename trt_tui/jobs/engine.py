@@ -446,7 +446,8 @@ class EngineBuilder:
                               model=add_outputs(lowered.model, kept_tensors))
             try:
                 engine = yield from self._build_or_load(
-                    lowered, settings.with_lowest_build_effort() if attempt.name == LOWEST_EFFORT else settings)
+                    lowered, settings.with_builder_options(optimization_level=MIN_OPTIMIZATION_LEVEL)
+                    if attempt.name == LOWEST_EFFORT else settings)
             except (BuildError, NetworkParseError) as error:
                 attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
                 first_error = first_error or error
@@ -473,8 +474,7 @@ class EngineBuilder:
                 return BuiltEngine(cached, 0.0, "engine cache", lowered.notes)
             if cache is not None and not settings.builder_options.timing_cache:
                 timing_cache = str(timing_cache_path(settings, backend, network, lowered.constraints, cache))
-                settings = replace(settings, builder_options=replace(settings.builder_options,
-                                                                     timing_cache=timing_cache))
+                settings = settings.with_builder_options(timing_cache=timing_cache)
             timing_cache = settings.builder_options.timing_cache
             is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
             news, start_time = _BuildNews(self.reporter.wake), time.perf_counter()
@@ -741,12 +741,10 @@ def add_engine_performance(result: EngineResult, runner: EngineRunner, network: 
 
 def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: BuildPlan, config: PrecisionConfig, *,
                         debug_tensors: bool = False) -> BuildSettings:
-    """Returns the build settings of an engine that is measured on some feeds."""
-    settings = replace(plan.settings, tf32=config.tf32,
-                       builder_options=plan.settings.builder_options.options_for_measured_engine,
-                       debug_tensors=debug_tensors)
-    return replace(settings,
-                   profile={**find_shape_profile(analysis.network, analysis.samples, feed_indices), **settings.profile})
+    """Returns the build settings of an engine that is measured on some feeds. Such an engine contains its weights."""
+    data_profile = find_shape_profile(analysis.network, analysis.samples, feed_indices)
+    return replace(plan.settings.with_builder_options(strip_plan=False), tf32=config.tf32, debug_tensors=debug_tensors,
+                   profile={**data_profile, **plan.settings.profile})
 
 
 def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviating_precisions: Mapping[str, Precision],
@@ -1122,7 +1120,7 @@ def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_numb
             return BuildOutput((yield from judge_engine(builder, config, feed_indices, plan)))
         with create_scratch_folder() as folder:
             cache, fresh_plan = EngineCache(folder / "engines"), replace(
-                plan, settings=plan.settings.without_timing_cache())
+                plan, settings=plan.settings.with_builder_options(timing_cache=""))
             fresh_builder = EngineBuilder(builder.workspace, cache, builder.reporter, builder.ranges,
                                           f"build {build_number + 1} of {plan.builds_per_config}: ", builder.printed)
             result = yield from judge_engine(fresh_builder, config, feed_indices, fresh_plan)

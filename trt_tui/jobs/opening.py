@@ -137,8 +137,9 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
         _read_and_send_config_file(workspace, reporter, request)
         return
     yield Urgency.OPENING
-    for _ in workspace.read_all_parts():
-        yield Urgency.OPENING
+    _ = workspace.backend, workspace.samples  # each part is opened at its first use
+    yield Urgency.OPENING
+    _ = workspace.data_sets, workspace.metric, workspace.judged_outputs, workspace.plan, workspace.analysis
     workspace.expected_fingerprint, workspace.worker_pool = request.expected_fingerprint, slot.worker_pool
     workspace.update_file_stamps()
     if previous is not None:
