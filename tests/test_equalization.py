@@ -31,7 +31,6 @@ from trt_tui.core.measure.zero_cost_kinds import (
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
-from trt_tui.core.measure.zero_cost_moves import RangeSource
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
@@ -102,7 +101,7 @@ def moves_of(network, samples, backend, formula="0.5", *, method="minmax", confi
     factors = zero_cost_moves.compute_factors(network, scalings, formula, extrema, limits)
     ranges = calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
     (range_set,) = zero_cost_moves.measure_divided_ranges(network, config, scalings, [factors], extrema,
-                                                       RangeSource(ranges, method), samples, backend)
+                                                       ranges, method, samples, backend)
     return {group: EqualizationMove(formula, encode_vector(factors[group]), range_set[group])
             for group in scalings}, ranges
 

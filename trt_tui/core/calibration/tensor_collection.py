@@ -334,6 +334,22 @@ class CollectorFanout(list[TensorCollector]):
             collector.merge_values(later_collector)
 
 
+@dataclass
+class DividedCollector:
+    """A collector that receives a tensor after its division by some divisors, which broadcast to it."""
+
+    divisors: np.ndarray
+    collector: TensorCollector
+
+    def add_values(self, array: np.ndarray) -> None:
+        """Implements `TensorCollector.add_values`."""
+        self.collector.add_values(array / self.divisors)
+
+    def merge_values(self, later_collector: "DividedCollector") -> None:
+        """Implements `TensorCollector.merge_values`."""
+        self.collector.merge_values(later_collector.collector)
+
+
 class CalibrationContext(Protocol):
     """The network, calibration samples and backend that a calibration task uses."""
 

@@ -151,11 +151,10 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
                 over_fp16 &= ~np.isinf(exact)  # FP16 has infinities
             is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
             yield ConstantFacts(
-                tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)), value.size,
-                int(np.count_nonzero(over_fp16)),
+                tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)),
                 float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
-                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, is_mask,
-                is_epsilon, layer.op_type in _ADDING_OPERATORS)
+                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, value.size,
+                int(np.count_nonzero(over_fp16)), is_mask, is_epsilon, layer.op_type in _ADDING_OPERATORS)
 
 
 def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:

@@ -94,15 +94,11 @@ class ValueRange:
 
 
 @dataclass(frozen=True)
-class ConstantFacts:
-    """A constant that a fusion group reads, rounded to FP16.
+class ConstantFacts(ValueRange):
+    """A constant that a fusion group reads, rounded to FP16; its largest magnitude may be infinite.
 
     Attributes:
-        layer: The operator and the name of the layer that reads the constant.
-        amax: The largest magnitude; infinite if the file has an infinity in it.
         count: Number of values; ``over_fp16`` of them are beyond FP16.
-        zeroed_share: The share of the nonzero values that FP16 rounds to 0.
-        fp16_sqnr_db: SQNR of the constant in FP16, without values beyond FP16; infinite if it is exact.
         is_mask: True if the constant masks values. The exported network clamps such a constant if the file has it in
             FP32.
         is_epsilon: True if the constant keeps a divisor from being 0 and FP16 rounds it to 0. The exported network
@@ -110,13 +106,8 @@ class ConstantFacts:
         is_added: True if the layer only adds the constant to values or bounds them by it.
     """
 
-    tensor: str
-    layer: str
-    amax: float
     count: int
     over_fp16: int
-    zeroed_share: float
-    fp16_sqnr_db: float
     is_mask: bool = False
     is_epsilon: bool = False
     is_added: bool = False

@@ -14,6 +14,7 @@ from trt_tui.core.calibration.range_methods import Histogram, choose_amax
 from trt_tui.core.calibration.tensor_collection import (
     CalibrationContext,
     CollectorFanout,
+    DividedCollector,
     RunProgress,
     collect_tensors,
 )
@@ -124,17 +125,10 @@ def list_limiting_tensors(network: Network, scaling: ChannelScaling) -> list[str
 # -- factors -----------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class ChannelLimits:
-    """The limits of the factors of one scaling: the minimum of each factor, and the channels whose factor is 1."""
-
-    min_factors: np.ndarray
-    is_fixed: np.ndarray
-
-
 def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
-                        clip_extrema: Sequence[ChannelExtrema]) -> ChannelLimits:
-    """Returns the limits of the factors with which no range grows and no Clip changes a value of the samples.
+                        clip_extrema: Sequence[ChannelExtrema]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the minimum of each factor with which no range grows and no Clip changes a value of the samples, and True
+    for each channel whose factor is 1.
 
     A channel with a value near a bound of a Clip keeps its factor of 1, so that the Clip limits it as before.
 
@@ -159,11 +153,12 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
                     scaling.channels, np.inf)
                 is_fixed |= needed > 1
                 np.maximum(min_factors, needed, out=min_factors)
-    return ChannelLimits(np.where(is_fixed, 1.0, min_factors), is_fixed)
+    return np.where(is_fixed, 1.0, min_factors), is_fixed
 
 
 def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], formula: str,
-                  extrema: ChannelExtrema, limits: Mapping[str, ChannelLimits]) -> dict[str, np.ndarray]:
+                  extrema: ChannelExtrema, limits: Mapping[str, tuple[np.ndarray, np.ndarray]]
+                  ) -> dict[str, np.ndarray]:
     """Returns the factors of each scaling by a formula, by group.
 
     The ranges of weights depend on the factors at their other side. The factors are therefore computed in rounds, as in
@@ -171,6 +166,7 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
 
     Args:
         formula: One of `EQUALIZATION_FORMULAS`.
+        limits: By group, the result of `find_channel_limits`.
     """
     weights = _WeightMagnitudes(network, scalings)
     factors = {group: np.ones(scaling.channels, np.float32) for group, scaling in scalings.items()}
@@ -182,7 +178,7 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
                 for constants, exponent in ((scaling.producers, 1), (scaling.readers, -1)))
             computed = limit_factors(
                 compute_equalization_factors(formula, _activation_amax(scaling, extrema), producer_amax, reader_amax),
-                limits[group].min_factors, limits[group].is_fixed)
+                *limits[group])
             change = max(change, float(np.abs(np.log(computed / factors[group])).max(initial=0.0)))
             factors[group] = computed
         if change < CONVERGED_CHANGE:
@@ -238,43 +234,9 @@ class _WeightMagnitudes:
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 
-@dataclass
-class DividedHistograms:
-    """A collector of the histograms of a tensor after its division by several sets of divisors."""
-
-    divisors: Sequence[np.ndarray]
-    histograms: list[Histogram] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.histograms = self.histograms or [Histogram() for _ in self.divisors]
-
-    def add_values(self, array: np.ndarray) -> None:
-        """Adds the values of a float array; raises the errors of `Histogram.add_values`."""
-        for divisors, histogram in zip(self.divisors, self.histograms, strict=True):
-            histogram.add_values(array / divisors)
-
-    def merge_values(self, later_collector: DividedHistograms) -> None:
-        """Adds the histograms of another collector, which has seen later feeds."""
-        for histogram, later_histogram in zip(self.histograms, later_collector.histograms, strict=True):
-            histogram.merge_values(later_histogram)
-
-
-@dataclass(frozen=True)
-class RangeSource:
-    """The origin of the ranges of divided tensors.
-
-    Attributes:
-        ranges: The calibrated amax by tensor name, before the division.
-        method: The range method; "" if the ranges come from elsewhere, such as a calibration cache.
-    """
-
-    ranges: Mapping[str, float]
-    method: str
-
-
 def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: Mapping[str, ChannelScaling],
                            factor_sets: Sequence[Mapping[str, np.ndarray]], extrema: ChannelExtrema,
-                           source: RangeSource, samples: Samples, backend: Backend, *,
+                           ranges: Mapping[str, float], method: str, samples: Samples, backend: Backend, *,
                            progress: RunProgress | None = None, executor: Executor[CalibrationContext] | None = None
                            ) -> list[dict[str, dict[str, float]]]:
     """Returns the amax of the divided tensors that quantized layers may read, by group and tensor, for each factor set.
@@ -285,17 +247,21 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
 
     Args:
         factor_sets: Sets of factors by group.
+        ranges: The calibrated amax by tensor name, before the division.
+        method: The range method; "" if the ranges come from elsewhere, such as a calibration cache.
     """
     quantized_types = _find_quantized_types(network, config)
     scaled_tensors = {tensor: (group, scaled) for tensor in network.calibrated_tensors
                       if len(found := [(group, scaled) for group, scaling in scalings.items()
                                        for scaled in scaling.tensors if scaled.tensor == tensor]) == 1
                       for group, scaled in found}
-    histograms: dict[str, DividedHistograms] = {}
-    if source.method not in ("", "minmax"):
-        histograms = {tensor: DividedHistograms([scaled.divisors(factors[group]) for factors in factor_sets])
-                      for tensor, (group, scaled) in scaled_tensors.items()}
-        collect_tensors(network.model, histograms, samples, backend, progress, executor)
+    histograms: dict[str, list[Histogram]] = {}
+    if method not in ("", "minmax"):
+        histograms = {tensor: [Histogram() for _ in factor_sets] for tensor in scaled_tensors}
+        collect_tensors(network.model, {
+            tensor: CollectorFanout(DividedCollector(scaled.divisors(factors[group]), histogram)
+                                    for factors, histogram in zip(factor_sets, histograms[tensor], strict=True))
+            for tensor, (group, scaled) in scaled_tensors.items()}, samples, backend, progress, executor)
     range_sets: list[dict[str, dict[str, float]]] = []
     for index, factors in enumerate(factor_sets):
         ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
@@ -303,10 +269,10 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
             amax = extrema[tensor].amax
             divided_amax = float((amax / scaled.divisors(factors[group])).max(initial=0.0))
             if tensor in histograms:
-                divided_amax = choose_amax(histograms[tensor].histograms[index], source.method,
+                divided_amax = choose_amax(histograms[tensor][index], method,
                                            quantized_types.get(tensor, INT8))
-            elif not source.method and amax.max(initial=0.0) > 0:
-                divided_amax *= source.ranges.get(tensor, float(amax.max())) / float(amax.max())
+            elif not method and amax.max(initial=0.0) > 0:
+                divided_amax *= ranges.get(tensor, float(amax.max())) / float(amax.max())
             ranges_by_group[group][tensor] = divided_amax
         range_sets.append(ranges_by_group)
     return range_sets
@@ -442,7 +408,7 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
               for subject, scaling in scalings.items()}
     factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
     range_sets = measure_divided_ranges(
-        network, config, scalings, factor_sets, extrema, RangeSource(context.ranges, context.range_method),
+        network, config, scalings, factor_sets, extrema, context.ranges, context.range_method,
         context.samples, context.backend, progress=context.make_progress("ranges of equalized channels"),
         executor=executor)
     moves_by_formula = {
@@ -533,12 +499,10 @@ class ChannelMeanCollector:
     Attributes:
         channel_axis: The axis of the channels.
         scale: The scale of INT8.
-        divisors: The divisors of the tensor, by which it is divided first; None for no division.
     """
 
     channel_axis: int
     scale: float
-    divisors: np.ndarray | None = None
     exact_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
     rounded_sums: np.ndarray = field(default_factory=lambda: np.zeros(()))
     count: int = 0
@@ -551,8 +515,6 @@ class ChannelMeanCollector:
         """
         axis = self.channel_axis % array.ndim
         other_axes = tuple(index for index in range(array.ndim) if index != axis)
-        if self.divisors is not None:
-            array = array / self.divisors
         quantized_values = np.rint(array / np.float32(self.scale))
         np.clip(quantized_values, -128, 127, out=quantized_values)
         self.exact_sums = self.exact_sums + array.sum(axis=other_axes, dtype=np.float64)
@@ -602,10 +564,12 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         sites_by_group[group.name] = inputs[0], weights[0]
         conv = network.get_layer(bias.layer).op_type == "Conv"
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
-        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step, divisors.get(inputs[0].tensor))
+        collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step)
     by_tensor: dict[str, CollectorFanout] = {}
     for name, collector in collectors.items():
-        by_tensor.setdefault(sites_by_group[name][0].tensor, CollectorFanout()).append(collector)
+        tensor = sites_by_group[name][0].tensor
+        by_tensor.setdefault(tensor, CollectorFanout()).append(
+            DividedCollector(divisors[tensor], collector) if tensor in divisors else collector)
     collect_tensors(network.model, by_tensor, samples, backend, progress, executor)
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
