@@ -79,31 +79,9 @@ GroupMeasurement = tuple[str, tuple[int, ...]]
 """The name of the changed group ("" for the unchanged config), and the indices of the samples or of the feed."""
 
 
-class _ConfigNoiseTask:
-    """A task that measures the noise (squared output error) and the signal energy of each sample of a feed.
-
-    The values are those of `Analysis.measure_noise_by_sample`.
-    """
-
-    def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
-        self._config, self._ranges = config, ranges
-
-    def describe_item(self, feed_index: int) -> str:
-        return f"the config on feed {feed_index}"
-
-    def run_item(self, context: AnalysisProvider,
-                 feed_index: int) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
-        noise_and_signal = np.zeros((0, 0)), np.zeros((0, 0))
-        for partial in context.analysis.measure_noise_by_sample(self._config, self._ranges, [feed_index]):
-            noise_and_signal = partial.value
-            yield
-        return noise_and_signal
-
-
 class _GroupNoiseTask:
-    """A task that measures the noise (squared output error) of the config with the precision of one group changed.
-
-    The result is ``(samples, outputs)``, or ``(1, outputs)`` for a whole feed if ``by_sample`` is False.
+    """A task that measures the noise (squared output error) and the signal energy of each sample in the config with the
+    precision of one group changed. The values are those of `Analysis.measure_noise_by_sample`.
 
     Args:
         sample_positions: The positions of the samples, feed by feed. The numbers in a `GroupMeasurement` are indices of
@@ -126,7 +104,8 @@ class _GroupNoiseTask:
         return f"{name or 'the config'} on {counted_noun_text(len(units), 'sample')}" if self._by_sample else (
             f"{name or 'the config'} on feed {self._sample_positions[units[0]][0][0]}")
 
-    def run_item(self, context: AnalysisProvider, measurement: GroupMeasurement) -> Generator[None, None, np.ndarray]:
+    def run_item(self, context: AnalysisProvider,
+                 measurement: GroupMeasurement) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
         (name, units), full_analysis = measurement, context.analysis
         if self._rounded is None:
             self._rounded = full_analysis.make_config_feed(self._config,
@@ -138,12 +117,12 @@ class _GroupNoiseTask:
             else:
                 self._batches[units] = full_analysis, [self._sample_positions[units[0]][0][0]]
         analysis, feeds = self._batches[units]
-        noise = np.zeros((0, 0))
+        noise_and_signal = np.zeros((0, 0)), np.zeros((0, 0))
         for partial in analysis.measure_noise_by_sample(
                 self._build_config_with_changed_group(full_analysis.network, name), self._ranges, feeds):
-            noise = partial.value[0]
+            noise_and_signal = partial.value
             yield
-        return noise if self._by_sample else noise.sum(0, keepdims=True)
+        return noise_and_signal
 
     def _build_config_with_changed_group(self, network: Network, group_name: str) -> PrecisionConfig:
         if not group_name:
@@ -243,7 +222,7 @@ class GroupSweep:
         planner = self.planner = SweepPlanner(
             self.measured_groups, weights, step=step,
             measures_all_samples=self._measures_all_samples or not (finite or self._reduces_groups))
-        task = _GroupNoiseTask(self.config, self.ranges, self._sample_positions, swept.by_sample, self._reduces_groups)
+        task = self._make_task(swept.by_sample)
         while requested := planner.plan_next_measurements():
             yield from self._measure_requested_groups(planner, task, requested, finite)
 
@@ -285,7 +264,8 @@ class GroupSweep:
             yield self._count_samples()
         for result in self.executor.map(task, list_measurements()):
             if result is not None:
-                (name, batch), noise = result
+                (name, batch), (noise, _) = result
+                noise = noise if swept.by_sample else noise.sum(0, keepdims=True)
                 self._spent_samples += len(batch) * self._samples_per_unit
                 if not name:
                     swept.base_noise.update(zip(batch, noise.tolist(), strict=True))
@@ -367,20 +347,20 @@ class GroupSweep:
 
     def _measure_config_noise(self) -> Iterator[tuple[float, float]]:
         sums_by_feed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for result in self.executor.map(_ConfigNoiseTask(self.config, self.ranges), self.feed_indices):
+        for result in self.executor.map(self._make_task(False), [("", (feed,)) for feed in range(len(
+                self.feed_indices))]):
             if result is not None:
-                sums_by_feed[result[0]] = result[1]
-                self._spent_samples += self._rows_by_feed[self.feed_indices.index(result[0])]
+                (_, (feed,)), sums = result
+                sums_by_feed[feed] = sums
+                self._spent_samples += self._rows_by_feed[feed]
             yield self._count_samples()
-        is_by_sample = all(
-            len(sums_by_feed[index][0]) == rows
-            for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True))
-        noise, signal = (np.concatenate([
-            sums_by_feed[index][column] if is_by_sample else sums_by_feed[index][column].sum(0, keepdims=True)
-            for index in self.feed_indices
-        ])
-                         for column in (0, 1))
+        is_by_sample = all(len(sums_by_feed[feed][0]) == rows for feed, rows in enumerate(self._rows_by_feed))
+        noise, signal = (np.concatenate([sums[column] if is_by_sample else sums[column].sum(0, keepdims=True)
+                                         for _, sums in sorted(sums_by_feed.items())]) for column in (0, 1))
         self.state.config_noise, self.state.signal_energies = noise.tolist(), signal.sum(0).tolist()
+
+    def _make_task(self, by_sample: bool) -> _GroupNoiseTask:
+        return _GroupNoiseTask(self.config, self.ranges, self._sample_positions, by_sample, self._reduces_groups)
 
     @property
     def _can_run_samples_separately(self) -> bool:
