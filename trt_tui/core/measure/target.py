@@ -142,12 +142,11 @@ class Target:
     def _find_worst_part_target(self, accuracy: Accuracy) -> Target:
         """Returns the target of the worst part of the metric if this target bounds each part, and this target if not.
         """
-        margins = [(part_target, accuracy.metric[part_target.part_name or ""] - part_bound)
-                   for part_target in self.split_into_part_targets(accuracy)
-                   if part_target.part_name in accuracy.metric and (part_bound := part_target.bound) is not None]
-        if self.part_name != ALL_PARTS or not margins:
-            return self.for_samples_of(accuracy)
-        return min(margins, key=lambda pair: pair[1])[0]
+        def margin(target: Target) -> float:
+            value, bound_value = accuracy.metric.get(target.part_name or ""), target.bound
+            return value - bound_value if value is not None and bound_value is not None else math.inf
+
+        return min(self.split_into_part_targets(accuracy), key=margin)
 
     @property
     def text(self) -> str:
@@ -227,14 +226,8 @@ class Target:
     def is_met_by(self, accuracy: Accuracy) -> bool | None:
         """Returns True if an accuracy meets the target; None if the bounded value was not measured. NaN and Inf never
         pass."""
-        if accuracy.nonfinite_count or accuracy.fails_every_target:
-            return False
-        value, bound_value = self.measured_value(accuracy), self._find_worst_part_target(accuracy).bound
-        if bound_value is None:
-            return None
-        if value is None:
-            return None if self._is_value_missing(accuracy) else False
-        return value >= bound_value if self.is_higher_better else value <= bound_value
+        margin = self.margin_to_bound(accuracy)
+        return None if margin is None else margin >= 0
 
     def confidence_interval(self, accuracy: Accuracy) -> ConfidenceInterval | None:
         """Returns the confidence interval of the bounded value in its unit; None if it is unknown, as for a maximum.
@@ -299,11 +292,13 @@ class Target:
 
         None if it was not measured. The margin of NaN and Inf is minus infinity.
         """
-        value, bound_value = self.measured_value(accuracy), self._find_worst_part_target(accuracy).bound
-        if bound_value is None or self.is_met_by(accuracy) is None:
-            return None
-        if accuracy.nonfinite_count or accuracy.fails_every_target or value is None:
+        if accuracy.nonfinite_count or accuracy.fails_every_target:
             return -math.inf
+        value, bound_value = self.measured_value(accuracy), self._find_worst_part_target(accuracy).bound
+        if bound_value is None:
+            return None
+        if value is None:
+            return None if self._is_value_missing(accuracy) else -math.inf
         return value - bound_value if self.is_higher_better else bound_value - value
 
     def normalized_loss(self, accuracy: Accuracy) -> float | None:
@@ -313,13 +308,11 @@ class Target:
         The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of that for small errors; the MSE; the
         square of an absolute error. None for values that are not an error energy, and if nothing was measured.
         """
-        value, bound_value = self.measured_value(accuracy), self.bound
+        value, bound_value, margin = self.measured_value(accuracy), self.bound, self.margin_to_bound(accuracy)
         noise_ratio = self.error_metric.noise_ratio if self.error_metric is not None else None
-        if noise_ratio is None or bound_value is None or self.is_met_by(accuracy) is None:
+        if noise_ratio is None or bound_value is None or margin is None:
             return None
-        if accuracy.nonfinite_count or accuracy.fails_every_target or value is None:
-            return math.inf
-        return noise_ratio(value, bound_value)
+        return math.inf if value is None or margin == -math.inf else noise_ratio(value, bound_value)
 
     def margin_score(self, accuracy: Accuracy) -> float | None:
         """Returns the margin in a unit that can be compared across kinds of targets; None if it was not measured.
