@@ -126,23 +126,6 @@ class TensorSummary:
     inf_count: int
 
 
-@dataclass
-class _RelativeErrorTotals:
-    """The sum, the count and the maximum of the relative errors of the elements of a tensor."""
-
-    total_error: float = 0.0
-    count: int = 0
-    max_error: float = 0.0
-
-    def add_elements(self, first_array: np.ndarray, second_array: np.ndarray) -> None:
-        counted = np.isfinite(first_array) & np.isfinite(second_array) & (first_array != 0)
-        errors = np.abs(second_array[counted] / first_array[counted] - 1)
-        if errors.size:
-            self.total_error += float(errors.sum())
-            self.count += errors.size
-            self.max_error = max(self.max_error, float(errors.max()))
-
-
 def find_common_tensors(first_dump: Dump,
                         second_dump: Dump) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Returns the tensors that two dumps have in common, the tensors of the first alone, and those of the second alone.
@@ -233,7 +216,8 @@ def measure_tensor_difference(reference: IterableRunSource, source: IterableRunS
     Raises:
         TrtTuiError: the outputs cannot be read or computed.
     """
-    sums, relative, first_bad, nan_in_both, masked = ErrorSums(), _RelativeErrorTotals(), 0, 0, 0
+    sums, first_bad, nan_in_both, masked = ErrorSums(), 0, 0, 0
+    relative_sum, relative_max, relative_count = 0.0, 0.0, 0
     shapes = []
     for expected_outputs, outputs in zip(reference.iterate_outputs(feed_indices), source.iterate_outputs(feed_indices),
                                          strict=True):
@@ -249,15 +233,19 @@ def measure_tensor_difference(reference: IterableRunSource, source: IterableRunS
             left_out = same & ~np.isfinite(actual) | masks
             expected, actual = np.where(left_out, 0, (expected, actual))
             sums.add_tensor_pair(expected, actual)
-            relative.add_elements(expected, actual)
+            counted = np.isfinite(expected) & np.isfinite(actual) & (expected != 0)
+            relative = np.abs(actual[counted] / expected[counted] - 1)
+            relative_sum += float(relative.sum())
+            relative_max = max(relative_max, float(relative.max(initial=0.0)))
+            relative_count += relative.size
             yield None
     errors, noise = sums.compute_error_metrics(), sums.noise_to_signal_ratio
     nothing_compared = 0 < nan_in_both == sums.count
     share = math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(
         noise)
     yield TensorDifference(tensor, shapes[0], errors, share,
-                           relative.max_error if relative.count else None,
-                           relative.total_error / relative.count if relative.count else None, share > error_threshold,
+                           relative_max if relative_count else None,
+                           relative_sum / relative_count if relative_count else None, share > error_threshold,
                            first_nonfinite_count=first_bad, common_nan_count=nan_in_both, masked_count=masked)
 
 

@@ -99,38 +99,28 @@ class FileMove:
     unknown_entries: tuple[str, ...]
 
 
-@dataclass(frozen=True)
-class MoveEntry:
-    """The undecoded entry of a move in a file.
+FileEntry = tuple[str, Any, Mapping[str, Any]]
+"""The location of the entry of a move in a file, its JSON value, and what follows from the location alone (in version
+1): keys and values."""
 
-    Attributes:
-        location: The location of the entry in the file.
-        implied_entries: Keys and values that follow from the location alone (in version 1).
-        entry: The JSON value of the entry.
+
+def decode_file_move(file_name: str, location: str, entry: Any, implied_entries: Mapping[str, Any]) -> FileMove:
+    """Decodes the parts of a `FileEntry` into a move and its names.
+
+    Raises:
+        InputError: The kind of move is unknown, or a field is missing or has another type.
     """
-
-    location: str
-    implied_entries: Mapping[str, Any]
-    entry: Any
-
-    def decode_file_move(self, file_name: str) -> FileMove:
-        """Decodes the file entry into a move and its names.
-
-        Raises:
-            InputError: The kind of move is unknown, or a field is missing or has another type.
-        """
-        record = {**convert_file_value(self.entry, dict[str, Any], file_name, self.location), **self.implied_entries}
-        try:
-            move = decode_move(record)
-        except UnknownMoveKindError as error:
-            raise InputError(f"{file_name}: {self.location} is not a possible move here", str(error),
-                             error.next_step) from None
-        except msgspec.ValidationError as error:
-            raise entry_type_error(error, record, MOVE_KINDS[record["kind"]], file_name, self.location) from None
-        key = move.subject_kind.names_key
-        names = convert_file_value(record.get(key), list[str], file_name, f"{self.location}.{key}")
-        fields = {field.name for field in dataclasses.fields(type(move))} | {"kind", key}
-        return FileMove(self.location, move, tuple(names), tuple(entry for entry in record if entry not in fields))
+    record = {**convert_file_value(entry, dict[str, Any], file_name, location), **implied_entries}
+    try:
+        move = decode_move(record)
+    except UnknownMoveKindError as error:
+        raise InputError(f"{file_name}: {location} is not a possible move here", str(error), error.next_step) from None
+    except msgspec.ValidationError as error:
+        raise entry_type_error(error, record, MOVE_KINDS[record["kind"]], file_name, location) from None
+    key = move.subject_kind.names_key
+    names = convert_file_value(record.get(key), list[str], file_name, f"{location}.{key}")
+    fields = {field.name for field in dataclasses.fields(type(move))} | {"kind", key}
+    return FileMove(location, move, tuple(names), tuple(entry for entry in record if entry not in fields))
 
 
 class FileMoveApplier:
@@ -346,12 +336,12 @@ class _ConfigFileVersion1(_ConfigFile, kw_only=True):
     layers: dict[str, Any] = {}
     overrides: dict[str, Any] = {}
 
-    def iterate_move_entries(self) -> Iterator[MoveEntry]:
+    def iterate_move_entries(self) -> Iterator[FileEntry]:
         """Yields the moves of the file, each with its location in the file."""
         for kind, entries, section in ((PrecisionMove, self.layers, "layers"), (RangeMove, self.overrides,
                                                                                 "overrides")):
             for name, entry in entries.items():
-                yield MoveEntry(f"{section}[{name!r}]", {"kind": kind.kind, kind.subject_kind.names_key: [name]}, entry)
+                yield f"{section}[{name!r}]", entry, {"kind": kind.kind, kind.subject_kind.names_key: [name]}
 
 
 class _ConfigFileVersion2(_ConfigFile, kw_only=True):
@@ -359,9 +349,9 @@ class _ConfigFileVersion2(_ConfigFile, kw_only=True):
 
     moves: list[dict[str, Any]] = []
 
-    def iterate_move_entries(self) -> Iterator[MoveEntry]:
+    def iterate_move_entries(self) -> Iterator[FileEntry]:
         """Yields the moves of the file, each with its location in the file."""
-        return (MoveEntry(f"moves[{index}]", {}, entry) for index, entry in enumerate(self.moves))
+        return ((f"moves[{index}]", entry, {}) for index, entry in enumerate(self.moves))
 
 
 _FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFileVersion1 | _ConfigFileVersion2]] = {
@@ -493,7 +483,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     file_class = _FILE_CLASS_BY_VERSION[_check_version(record, path.name)]
     file = convert_file_value(record, file_class, path.name)
     move_applier = FileMoveApplier(path.name, network,
-                                   [entry.decode_file_move(path.name) for entry in file.iterate_move_entries()])
+                                   [decode_file_move(path.name, *entry) for entry in file.iterate_move_entries()])
     move_applier.warnings += [f"{path.name}: unknown entry {key!r} is ignored." for key in record
                               if key not in file_class.__struct_fields__]
     has_other_structure = file.model.structure_sha256 != network.structure_sha256
