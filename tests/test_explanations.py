@@ -304,7 +304,7 @@ async def test_clicks_explain_values_and_words_and_take_nothing_away(tmp_path):
         for column in ("share", "precision", "layer"):
             await pilot.click("#tree", offset=(column_x(main, column), 4), button=3)
             await taken_in(pilot)
-            title = LAYER_COLUMNS_BY_ID[column].title(main.layer_list.row_values, 24)
+            title = LAYER_COLUMNS_BY_ID[column].title_text(main.layer_list.row_values, 24).strip()
             assert explained(app).startswith(title) and main.layer_tree.cursor_index == 4
             await press(pilot, "escape")
         await pilot.click("#tree-header", offset=(column_x(main, "precision"), 0), button=3)

@@ -193,7 +193,7 @@ def test_what_became_of_a_group_fits_its_column(made, shown):
 def test_the_tree_says_what_the_engine_made_and_how_long_it_takes(start):
     session = start(OTHERWISE)
     assert cells(session, QKV).cells["engine"][0] == "?"
-    assert text(column_title_line(fit_columns(120, True), found(session))).endswith("MACs")
+    assert text(column_title_line(fit_columns(120, True), found(session))).rstrip().endswith("MACs")
     session.request_build()
     result = session.rest().results[session.config].engine_result
     assert (cells(session, QKV).cells["engine"][0], cells(session, QKV).cells["engine"][1]) == ("≠ FP16", "strong")

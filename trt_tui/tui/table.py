@@ -1,10 +1,15 @@
-"""Tables of styled text that fit into a width: columns are left out and shortened by one rule."""
+"""Tables of styled text that fit into a width: columns are left out, narrowed and widened by one rule."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
-from trt_tui.formatting import cell_width, escape_hidden_characters, pad_left, pad_right
-from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly, shorten_middle
+from trt_tui.formatting import cell_width, escape_hidden_characters, pad_right, shorten_number_in_text
+from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, line_width, shorten_distinctly, shorten_middle
+
+Cell: TypeAlias = Span | Callable[[int], Line] | None
+"""The content of a cell: a styled text, a function that draws it for a width, or None where the cell to the left
+extends over the column."""
 
 
 @dataclass(frozen=True)
@@ -14,8 +19,12 @@ class Column:
     Attributes:
         width: The width in cells; 0 for that of its widest text.
         min_width: The width to which its texts are shortened before columns are left out; 0 if they stay whole.
+        max_width: The width to which the column grows if the filling column has cells to spare.
         rank: Without enough room, the columns with the lowest rank are left out first. A column of rank 0 stays.
+        narrower_widths: The narrower widths of the column by further ranks; a width of 0 leaves it out.
+        spare_cells: The column is left out or narrowed if fewer cells than these are free.
         fills: True if the column has all cells that other columns leave.
+        roomy_width: The width of a filling column from which other columns grow.
         long_title: A longer title, for which columns are not left out; "" if there is none.
     """
 
@@ -26,45 +35,91 @@ class Column:
     rank: int = 0
     fills: bool = False
     long_title: str = ""
+    max_width: int = 0
+    narrower_widths: Mapping[int, int] = field(default_factory=dict)
+    spare_cells: int = 0
+    roomy_width: int = 0
+
+
+def fit_columns(columns: Sequence[Column], width: int, gap: int = 1) -> dict[int, int]:
+    """Returns the widths of the columns that fit into a total width, by their position.
+
+    Without enough room, columns are narrowed and left out by rank, then columns with a minimum width are narrowed.
+    """
+    widths = {index: column.width for index, column in enumerate(columns)}
+    least_widths = {index: min(cells, columns[index].min_width or cells) for index, cells in widths.items()}
+
+    def count_free_cells(cells: Mapping[int, int]) -> int:
+        return width + gap - sum(count + gap for count in cells.values() if count)
+
+    steps = sorted((rank, index, narrower_width) for index, column in enumerate(columns)
+                   for rank, narrower_width in {column.rank: 0, **column.narrower_widths}.items() if rank)
+    for _, index, narrower_width in steps:
+        if count_free_cells(least_widths) < columns[index].spare_cells:
+            widths[index] = least_widths[index] = narrower_width
+    widths = {index: cells for index, cells in widths.items() if cells}
+    reserve = sum(max(0, column.roomy_width - column.width) for column in columns)
+    for index in widths:
+        free_cells, column = count_free_cells(widths), columns[index]
+        if column.min_width and free_cells < 0:
+            widths[index] = max(8, widths[index] + free_cells)
+        widths[index] += max(0, min(column.max_width - column.width, free_cells - reserve))
+    for index in widths:
+        widths[index] += max(0, count_free_cells(widths)) if columns[index].fills else 0
+    return widths
+
+
+def draw_row(cells: Sequence[Cell], columns: Sequence[Column], widths: Mapping[int, int], gap: int = 1) -> Line:
+    """Returns a line of a table, whose columns have the widths that `fit_columns` returned."""
+    line: Line = []
+    for index, cell in enumerate(cells):
+        end = next((later for later in range(index + 1, len(cells)) if cells[later] is not None), len(cells))
+        room = sum(widths[place] + gap for place in range(index, end) if place in widths) - gap
+        if cell is None or room < 0:
+            continue
+        is_right = columns[index].is_right_aligned
+        shorten = shorten_number_in_text if is_right else shorten_middle
+        (text, style), *others = cell(room) if callable(cell) else [(shorten(cell[0], room), cell[1])]
+        blanks = " " * (room - line_width([(text, style), *others]))
+        line += [(blanks + text if is_right else text, style), *others]
+        if end <= max(widths):
+            text, style = line[-1]
+            line[-1] = f"{text}{'' if is_right else blanks}{' ' * gap}", style
+    return line
+
+
+def fitting_cell(*texts: str, style: str = "dim", is_left_aligned: bool = False) -> Callable[[int], Line]:
+    """Returns a cell with the longest of several texts that fits, the last of which is shortened.
+
+    Args:
+        is_left_aligned: True for the left edge of the cell whatever its column is.
+    """
+    def draw(width: int) -> Line:
+        text = shorten_middle(choose_fitting_text(texts, width), width)
+        return [(pad_right(text, width) if is_left_aligned else text, style)]
+
+    return draw
 
 
 def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Span]], width: int, gap: int = 2) -> list[Line]:
     """Returns the line of titles and a line for each row, in at most ``width`` cells.
 
-    Without enough room, columns are left out by rank, then the texts of columns with a minimum width are shortened, and
-    the gap between columns is a single cell. Lines that are too long even then lose their end.
+    The columns are those of `fit_columns`. Where they do not fit, the gap between columns is a single cell. Lines that
+    are too long even then lose their end.
     """
     texts = [[escape_hidden_characters(text) for text in (column.title, *(row[index][0] for row in rows))]
              for index, column in enumerate(columns)]
-    widths = [column.width or max(map(cell_width, texts[index])) for index, column in enumerate(columns)]
-    least_widths = [min(cells, column.min_width or cells) for cells, column in zip(widths, columns, strict=True)]
-    shown = list(range(len(columns)))
-
-    def count_free_cells(cells: Sequence[int], gap_cells: int) -> int:
-        return width - sum(cells[index] + gap_cells for index in shown) + gap_cells
-
-    for rank in sorted({column.rank for column in columns} - {0}):
-        if count_free_cells(least_widths, gap) < 0:
-            shown = [index for index in shown if columns[index].rank != rank]
-    for index in shown:
-        titles = texts[index]
-        widths[index] += max(0, count_free_cells(widths, gap)) if columns[index].fills else 0
-        if columns[index].min_width and (missing := -count_free_cells(widths, gap)) > 0:
-            widths[index] = max(8, widths[index] - missing)
-            short_texts = shorten_distinctly(titles, widths[index])
-            texts[index] = [short_texts[text] for text in titles]
-        elif (long_title := columns[index].long_title) and count_free_cells(widths, gap) >= (
-                more_cells := max(0, cell_width(long_title) - widths[index])):
-            titles[0], widths[index] = long_title, widths[index] + more_cells
-    gap_text = " " * (gap if count_free_cells(widths, gap) >= 0 else 1)
-
-    def build_line(number: int, styles: Sequence[str]) -> Line:
-        line: Line = []
-        for index in shown:
-            pad = pad_left if columns[index].is_right_aligned else pad_right
-            text = shorten_middle(texts[index][number], widths[index])
-            line += [(gap_text, ""), (pad(text, widths[index]), styles[index])]
-        return clip_line(line[1:], width)
-
-    return [build_line(0, ["dim"] * len(columns)),
-            *(build_line(number, [style for _, style in row]) for number, row in enumerate(rows, 1))]
+    columns = [replace(column, width=column.width or max(map(cell_width, texts[index])))
+               for index, column in enumerate(columns)]
+    widths = fit_columns(columns, width, gap)
+    for index, cells in widths.items():
+        if columns[index].min_width:
+            short_texts = shorten_distinctly(texts[index], cells)
+            texts[index] = [short_texts[text] for text in texts[index]]
+        free_cells = width + gap - sum(count + gap for count in widths.values())
+        if (long_title := columns[index].long_title) and free_cells >= cell_width(long_title) - cells:
+            texts[index][0], widths[index] = long_title, max(cells, cell_width(long_title))
+    gap = gap if sum(count + gap for count in widths.values()) - gap <= width else 1
+    styles = [["dim"] * len(columns), *([style for _, style in row] for row in rows)]
+    return [clip_line(draw_row(list(zip(row_texts, row_styles, strict=True)), columns, widths, gap), width)
+            for row_texts, row_styles in zip(zip(*texts, strict=True), styles, strict=True)]

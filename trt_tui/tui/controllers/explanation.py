@@ -71,8 +71,7 @@ class ExplanationController(Presenter):
         elif pane.id == "verdict" and y + 1 in self._list_explained_rows():
             columns = summary.list_summary_columns(self.session, self.screen_width)
             self._explained_row = y + 1
-            self._explained_column = next((index for index, column in enumerate(columns) if x < column.end),
-                                          len(columns) - 1)
+            self._explained_column = sum(column.start <= x for column in columns) - 1
             self._open_value_dialog()
         elif term := find_term_at(event.text, x) or (
                 find_line_label(pane.text.splitlines(), y) if pane.id == "detail" else None):

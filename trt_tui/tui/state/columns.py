@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import accumulate
 from typing import Any, TypeAlias
 
 from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
@@ -15,12 +17,12 @@ from trt_tui.formatting import (
     FEW_SAMPLES_MARK,
     SIMULATED_MARK,
     cell_width,
-    pad_left,
     pad_right,
     percent_text,
     shorten_number_in_text,
 )
-from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, line_width, pad_or_shorten, shorten_path
+from trt_tui.tui import table
+from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, pad_or_shorten, shorten_middle, shorten_path
 from trt_tui.tui.state.config_list import ToggleResult
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
@@ -37,15 +39,13 @@ from trt_tui.tui.state.marks import (
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
+from trt_tui.tui.table import Cell, Column, draw_row
 
 _MAX_WIDTH_CELLS = 120
 """The maximum width of all columns together."""
 
-_MIN_NAME_CELLS = 18
-"""The minimum width of the name column. Other columns are narrowed or omitted if names have less room."""
-
-_ROOMY_NAME_CELLS = 26
-"""The width of the name column from which other columns become wider."""
+_MARK_CELLS = 5
+"""The width of cursor and marks before a name."""
 
 _VALUE_CELLS = 5
 """The width of a share. The rest of the share column is a bar."""
@@ -61,8 +61,8 @@ ColumnWidths: TypeAlias = dict[str, int]
 
 
 @dataclass(frozen=True)
-class LayerColumn:
-    """A column of the layer list.
+class LayerColumn(Column):
+    """A column of the layer list. Its ``title`` is its id.
 
     Attributes:
         order_title: The name of the row order by this column.
@@ -70,40 +70,32 @@ class LayerColumn:
         explanation: Sentences for users that say what the column is.
         next_steps: What the user can do about a value: the effects of actions, by the ids of the actions. The effect is
             "" if it depends on the row.
-        width: The width in cells if there is room; 0 for the name column, which has the cells that other columns leave.
-        title: Returns the title, from the row values and the width of the column.
+        title_text: Returns the displayed title, from the row values and the width of the column.
         cell: Returns the value of a row, which is the argument of ``draw``.
-        draw: Returns the spans of a cell for a width, including the blank after the column.
+        draw: Returns the spans of a cell for a width.
         weigh_groups: Returns the weights of groups by name. The heaviest group is sorted first, groups of equal weight
             are in network order, and a group without a value has no weight.
-        narrower_widths: The narrower widths of the column, by their position in the order in which all columns are
-            narrowed. A width of 0 omits the column.
-        min_name_cells: The column is narrowed if the name column has fewer cells than this.
-        max_width: The maximum width of the column if names have enough room; 0 for no growth.
         is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
         needs_engines: If True, the column is displayed only if a builder reports on the groups, or may do so later.
-        title_indent: The number of blanks before the title, for values that begin with as many.
         yields_to_reason: If True, the reason why a layer cannot run in a lower precision replaces the cell.
     """
 
-    id: str
-    order_title: str
-    width: int
-    title: Callable[[RowValues, int], str]
-    cell: Callable[[RowValues, VisibleRow], Any]
-    draw: Callable[[Any, int], Line]
-    weigh_groups: Callable[[RowValues], Mapping[str, float]]
-    narrower_widths: Mapping[int, int] = field(default_factory=dict)
-    min_name_cells: int = _MIN_NAME_CELLS
-    max_width: int = 0
+    order_title: str = field(kw_only=True)
+    title_text: Callable[[RowValues, int], str] = field(kw_only=True)
+    cell: Callable[[RowValues, VisibleRow], Any] = field(kw_only=True)
+    draw: Callable[[Any, int], Line] = field(kw_only=True)
+    weigh_groups: Callable[[RowValues], Mapping[str, float]] = field(kw_only=True)
     is_additive: bool = False
-    is_right_aligned: bool = False
     needs_engines: bool = False
-    title_indent: int = 0
     yields_to_reason: bool = False
     names: tuple[str, ...] = field(kw_only=True)
     explanation: str = field(kw_only=True)
     next_steps: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+
+    @property
+    def id(self) -> str:
+        """The name of the column in the program."""
+        return self.title
 
 
 def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
@@ -113,21 +105,14 @@ def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
         has_engines: If True, the result contains the columns that need engines.
     """
     columns = [column for column in LAYER_COLUMNS if has_engines or not column.needs_engines]
-    widths = {column.id: column.width for column in columns}
+    widths = table.fit_columns(columns, min(width, _MAX_WIDTH_CELLS))
+    return {columns[index].id: cells for index, cells in widths.items()}
 
-    def count_free_cells() -> int:
-        return min(width, _MAX_WIDTH_CELLS) - 6 - sum(cells + 1 for cells in widths.values() if cells)
 
-    steps = sorted((place, column.id, narrower_width, column.min_name_cells)
-                   for column in columns for place, narrower_width in column.narrower_widths.items())
-    for _, column_id, narrower_width, min_name_cells in steps:
-        if count_free_cells() < min_name_cells:
-            widths[column_id] = narrower_width
-    for column in columns:
-        if column.max_width and widths[column.id] and count_free_cells() > _ROOMY_NAME_CELLS:
-            widths[column.id] = min(column.max_width, widths[column.id] + count_free_cells() - _ROOMY_NAME_CELLS)
-    widths[NAME_COLUMN.id] = max(8, count_free_cells())
-    return {column_id: cells for column_id, cells in widths.items() if cells}
+def _draw_columns(cells: Mapping[str, Cell], widths: ColumnWidths) -> Line:
+    """Returns a line of the layer list from its cells by column id."""
+    columns = [LAYER_COLUMNS_BY_ID[column_id] for column_id in widths]
+    return draw_row([cells[column.id] for column in columns], columns, dict(enumerate(widths.values())))
 
 
 def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: LayerColumn | None = None) -> Line:
@@ -135,15 +120,10 @@ def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: 
 
     The title of ``sort_column`` is strong. The share column is an exception, because rows are mostly sorted by it.
     """
-    line: Line = []
-    for column_id, width in widths.items():
-        column = LAYER_COLUMNS_BY_ID[column_id]
-        title = " " * column.title_indent + column.title(row_values, width)
-        title = pad_left(title, width) if column.is_right_aligned else pad_or_shorten(title, width)
-        is_highlighted = column is sort_column is not SHARE_COLUMN
-        start, end = "     " if column is NAME_COLUMN else "", "" if column_id == next(reversed(widths)) else " "
-        line.append((f"{start}{title}{end}", f"{'strong' if is_highlighted else 'dim'}@sort('{column_id}')"))
-    return line
+    return _draw_columns({
+        column.id: (column.title_text(row_values, widths.get(column.id, 0)),
+                    f"{'strong' if column is sort_column is not SHARE_COLUMN else 'dim'}@sort('{column.id}')")
+        for column in LAYER_COLUMNS}, widths)
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
@@ -210,7 +190,8 @@ def _find_row_mark(row_values: RowValues, group: FusionGroup) -> str:
 
 def row_name_width(depth: int, widths: ColumnWidths) -> int:
     """Returns the width of a row's name in cells, at a depth of the tree."""
-    return widths[NAME_COLUMN.id] - 2 * min(depth, max(0, widths[NAME_COLUMN.id] // 4))
+    room = widths[NAME_COLUMN.id] - _MARK_CELLS
+    return room - 2 * min(depth, max(0, room // 4))
 
 
 def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cursor: bool,
@@ -221,27 +202,21 @@ def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cu
         short_name: The displayed name; None for the result of `shorten_path`.
     """
     room = row_name_width(depth, widths)
-    indent = " " * (widths[NAME_COLUMN.id] - room)
-    line: Line = [(CURSOR_MARK if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
-                  (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim")]
+    indent = " " * (widths[NAME_COLUMN.id] - _MARK_CELLS - room)
+    marks: Line = [(CURSOR_MARK if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
+                   (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim")]
     if not row_cells.cells:
-        return [*line, (row_cells.name, row_cells.name_style)]
+        return [*marks, (row_cells.name, row_cells.name_style)]
     name = short_name if short_name is not None else shorten_path(row_cells.name, room)
-    line.append((f"{pad_right(name, room)} ", row_cells.name_style))
-    reason_cells = 0
-    for column_id, width in widths.items():
-        if row_cells.reason and LAYER_COLUMNS_BY_ID[column_id].yields_to_reason:
-            reason_cells += width + 1
-            continue
-        if reason_cells:
-            line.append(_reason_span(row_cells.reason, reason_cells))
-            reason_cells = 0
-        line += LAYER_COLUMNS_BY_ID[column_id].draw(row_cells.cells[column_id], width)
-    return [*line, _reason_span(row_cells.reason, reason_cells)] if reason_cells else line
-
-
-def _reason_span(reason: str, width: int) -> Span:
-    return f"{pad_or_shorten(reason, width - 1)} ", "dim"
+    cells: dict[str, Cell] = {NAME_COLUMN.id: lambda width: [*marks, (pad_right(name, room), row_cells.name_style)]}
+    reason: Cell = (row_cells.reason, "dim")
+    for column_id in widths:
+        column = LAYER_COLUMNS_BY_ID[column_id]
+        if row_cells.reason and column.yields_to_reason:
+            cells[column_id], reason = reason, None
+        elif column is not NAME_COLUMN:
+            cells[column_id] = partial(column.draw, row_cells.cells[column_id])
+    return _draw_columns(cells, widths)
 
 
 # -- operator, precision, engine ------------------------------------------------------------------------------------
@@ -249,7 +224,7 @@ def _reason_span(reason: str, width: int) -> Span:
 
 def _draw_padded(cell: Span, width: int) -> Line:
     text, style = cell
-    return [(f"{pad_or_shorten(text, width)} ", style)]
+    return [(pad_or_shorten(text, width), style)]
 
 
 def _operator_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -266,7 +241,7 @@ def _draw_operator(operator: str, width: int) -> Line:
     """Draws the name of an operator, with long words abbreviated."""
     text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red").replace(
         "Transpose", "T")
-    return [(pad_right("".join(part for part, _ in clip_line([(text, "")], width)), width) + " ", "dim")]
+    return clip_line([(text, "dim")], width)
 
 
 @dataclass(frozen=True)
@@ -311,8 +286,7 @@ def _draw_precision(cell: PrecisionCell, width: int) -> Line:
     label = f" {cell.text} "
     if cell_width(label + cell.marks) > width:
         label = f"{cell.text} " if cell_width(cell.text + cell.marks) < width else cell.text
-    spans = clip_line([(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style)], width)
-    return [*spans, (" " * (width + 1 - line_width(spans)), "")]
+    return clip_line([(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style)], width)
 
 
 def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
@@ -392,17 +366,17 @@ def _draw_share(cell: ShareCell, width: int) -> Line:
     """
     bar_width, mark = width - _VALUE_CELLS - 1, cell.doubt_mark or " "
     if cell.replacement:
-        return [((cell.replacement if len(cell.replacement) <= width else "up").ljust(width) + " ",
+        return [(cell.replacement if len(cell.replacement) <= width else "up",
                  "raised" if cell.replacement == "raised" else "dim")]
     if cell.config_name:
         if bar_width <= 0:
-            return [(" " * (width + 1), "")]
+            return [("", "")]
         return [(f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}}{mark}"
-                 f"{pad_or_shorten(cell.config_name, bar_width)} ", "stale")]
+                 f"{shorten_middle(cell.config_name, bar_width)}", "stale")]
     if cell_width(cell.text) > _VALUE_CELLS:  # a large negative share or a value in dB has no bar
-        return [(pad_right(shorten_share_text(cell.text + cell.doubt_mark, width), width) + " ", cell.style)]
+        return [(shorten_share_text(cell.text + cell.doubt_mark, width), cell.style)]
     line: Line = [(f"{cell.text:>{_VALUE_CELLS}}{mark}", cell.style)]
-    return [*line, (f"{bar_text(cell.bar_fraction, bar_width)} ", cell.bar_style)] if bar_width > 0 else line
+    return [*line, (bar_text(cell.bar_fraction, bar_width), cell.bar_style)] if bar_width > 0 else line
 
 
 def shorten_share_text(text: str, width: int) -> str:
@@ -429,7 +403,7 @@ def _toggle_cell(row_values: RowValues, visible_row: VisibleRow) -> ToggleResult
 
 
 def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
-    value_cells, outcome = width - _OUTCOME_CELLS, toggle.outcome_text
+    value_cells, outcome = width - _OUTCOME_CELLS - 1, toggle.outcome_text
     if len(outcome) > _OUTCOME_CELLS:
         outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
     return [(f"{shorten_number_in_text(toggle.value_text, value_cells):>{value_cells}} ", toggle.value_style),
@@ -438,7 +412,8 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
     value_title = row_values.metric_title
-    return choose_fitting_text((f"{value_title} if toggled", f"{value_title} toggled", "if toggled"), width)
+    titles = f"{value_title} if toggled ", f"{value_title} toggled ", "if toggled "  # ends as the values do
+    return choose_fitting_text(titles, width)
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -500,15 +475,18 @@ def sort_by_weight(group_names: list[str], weights: Mapping[str, float]) -> list
 # -- the table ------------------------------------------------------------------------------------------------------
 
 NAME_COLUMN = LayerColumn(
-    "layer", "network order", 0, lambda row_values, width: "layer", cell=lambda row_values, visible_row: "",
-    draw=lambda cell, width: [], weigh_groups=lambda row_values: {}, names=("layer",),
+    "layer", width=23, min_width=23, fills=True, roomy_width=31, order_title="network order",
+    title_text=lambda row_values, width: f"{' ' * _MARK_CELLS}layer",
+    cell=lambda row_values, visible_row: "", draw=lambda cell, width: [], weigh_groups=lambda row_values: {},
+    names=("layer",),
     explanation="The name of a fused layer or scope, without the scopes above it. Marks before it say how large its "
     "error is and what happened to it.",
     next_steps={"open": "opens or closes the row", "copy": "copies its full name", "filter": "finds rows"})
 
 SHARE_COLUMN = LayerColumn(
-    "share", "worst first", _VALUE_CELLS + 6, _share_title, _share_cell, _draw_share,
-    lambda row_values: row_values.row_order_weights, narrower_widths={2: _VALUE_CELLS}, is_additive=True,
+    "share", width=_VALUE_CELLS + 6, narrower_widths={2: _VALUE_CELLS + 1}, order_title="worst first",
+    title_text=_share_title, cell=_share_cell, draw=_draw_share,
+    weigh_groups=lambda row_values: row_values.row_order_weights, is_additive=True,
     yields_to_reason=True, names=("share", "isolated", "accumulated", "dB"),
     explanation=f"{TERMS_BY_NAME['error share'].explanation} Shares need not add up to 100%.",
     next_steps={"toggle": "", "range": "tries another range", "colour": "shows another error",
@@ -517,34 +495,37 @@ SHARE_COLUMN = LayerColumn(
 LAYER_COLUMNS = (
     NAME_COLUMN,
     LayerColumn(
-        "operator", "operator", 9, lambda row_values, width: "op", _operator_cell, _draw_operator,
-        _weights_by_key(lambda row_values, group: (group.operator.lower(), )), narrower_widths={3: 6, 5: 0},
+        "operator", width=9, narrower_widths={3: 6, 5: 0}, order_title="operator",
+        title_text=lambda row_values, width: "op", cell=_operator_cell, draw=_draw_operator,
+        weigh_groups=_weights_by_key(lambda row_values, group: (group.operator.lower(), )),
         names=("op",),
         explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
         next_steps={"open": "lists the nodes of the row"}),
     LayerColumn(
-        "precision", "precision", 7, lambda row_values, width: "prec", _precision_cell, _draw_precision,
-        _weights_by_key(_precision_sort_key), title_indent=1, names=("prec",),
+        "precision", width=7, order_title="precision", title_text=lambda row_values, width: " prec",
+        cell=_precision_cell, draw=_draw_precision, weigh_groups=_weights_by_key(_precision_sort_key), names=("prec",),
         explanation=f"{TERMS_BY_NAME['precision'].explanation} Letters and arrows behind it are changes.",
         next_steps={"precision": "chooses a precision", "higher": "goes one step up", "lower": "goes one step down",
                     "toggle": ""}),
     LayerColumn(
-        "engine", "engine", 9, _engine_title, _engine_cell, _draw_padded, _weights_by_key(_engine_sort_key),
-        narrower_widths={4: 7, 6: 0}, needs_engines=True, names=("engine", "preview"),
+        "engine", width=9, narrower_widths={4: 7, 6: 0}, order_title="engine", title_text=_engine_title,
+        cell=_engine_cell, draw=_draw_padded, weigh_groups=_weights_by_key(_engine_sort_key), needs_engines=True,
+        names=("engine", "preview"),
         explanation="The precision in which the builder runs the row, from the built engine or from a preview. The "
         "title names the config of the engine if it is another one.",
         next_steps={"build": "", "engine": "shows all layers of the engine"}),
     SHARE_COLUMN,
     LayerColumn(
-        "toggle", "value if toggled", 13, _toggle_title, _toggle_cell, _draw_toggle, _weights_by_key(_toggle_sort_key),
-        narrower_widths={7: 0}, max_width=20, is_right_aligned=True, yields_to_reason=True,
+        "toggle", True, width=14, max_width=21, rank=7, order_title="value if toggled", title_text=_toggle_title,
+        cell=_toggle_cell, draw=_draw_toggle, weigh_groups=_weights_by_key(_toggle_sort_key), yields_to_reason=True,
         names=("if toggled", "toggled"),
         explanation=f"{TERMS_BY_NAME['if toggled'].explanation} PASS or FAIL follows if that changes the outcome.",
         next_steps={"toggle": ""}),
     LayerColumn(
-        "cost", "cost", 6, lambda row_values, width: "ms" if row_values.group_times else "MACs", _cost_cell,
-        lambda text, width: [(f"{shorten_number_in_text(text, width):>{width}}", "dim")], _cost_weights,
-        narrower_widths={1: 0}, min_name_cells=30, is_additive=True, is_right_aligned=True, names=("ms", "MACs"),
+        "cost", True, width=6, rank=1, spare_cells=12, order_title="cost",
+        title_text=lambda row_values, width: "ms " if row_values.group_times else "MACs ", cell=_cost_cell,
+        draw=lambda text, width: [(f"{shorten_number_in_text(text, width - 1)} ", "dim")], weigh_groups=_cost_weights,
+        is_additive=True, names=("ms", "MACs"),
         explanation="The milliseconds that the engine spends in the row; without times, the row's share of the "
         "multiply-accumulate operations of the network."),
 )
@@ -555,9 +536,5 @@ LAYER_COLUMNS_BY_ID = {column.id: column for column in LAYER_COLUMNS}
 
 def find_column_at(widths: ColumnWidths, x: int) -> LayerColumn:
     """Returns the column at a cell of a line. The marks before a name belong to the name column."""
-    end = 5
-    for column_id, width in widths.items():
-        end += width + 1
-        if x < end:
-            return LAYER_COLUMNS_BY_ID[column_id]
-    return LAYER_COLUMNS_BY_ID[next(reversed(widths))]
+    ends = accumulate(width + 1 for width in widths.values())
+    return LAYER_COLUMNS_BY_ID[[*widths, next(reversed(widths))][sum(end <= x for end in ends)]]

@@ -135,7 +135,7 @@ def list_explained_columns(row_values: RowValues, visible_row: VisibleRow) -> li
 
 def explain_column(row_values: RowValues, column: LayerColumn) -> Explanation:
     """Returns the explanation of a column."""
-    title = column.title(row_values, _VALUE_CELLS)
+    title = column.title_text(row_values, _VALUE_CELLS).strip()
     return Explanation(title, (("what", _column_text(row_values, column)),
                                ("sort", f"A click on the title sorts by it: {column.order_title}.")))
 
@@ -164,7 +164,7 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
     next_texts = _next_step_texts(session, row_values, column, group, disabled_reason) if group is not None else []
     next_steps = [("next", f"{', '.join(next_texts)}.")] if next_texts else []
     return Explanation(
-        column.title(row_values, _VALUE_CELLS),
+        column.title_text(row_values, _VALUE_CELLS).strip(),
         (("how", text), ("what", _column_text(row_values, column)),
          *((mark.name, mark.explanation) for mark in marks), *next_steps),
         "" if column is NAME_COLUMN else row_cells.name, value)
@@ -381,13 +381,12 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     row_name = config_name(session) if is_config else row.kind.upper()
     if column.kind == "run":
         return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), row_name, value)
-    accuracy, engine = _find_row_results(session, row)
+    accuracy, engine, exported_run = row.values.accuracy, row.values.engine, row.values.exported_run
     if column.kind == "outcome":
         outcome_term = find_term(value.split(" ")[0]) or TERMS_BY_NAME["outcome"]
         return Explanation(title, (("how", _outcome_text(session, row, accuracy)), ("what", outcome_term.explanation),
                                    ("run", run_text)), row_name, value)
     is_simulated = column.kind == "simulated" or row.kind == "exported"
-    exported_run = session.get_run_results(row.run).exported_run if row.run else None
     target = _find_column_target(session, title)
     if is_simulated and row.kind == "fp32" and accuracy is None:
         origin = "The reference has no error."
@@ -437,20 +436,6 @@ def _run_text(session: Session, row: SummaryRow) -> str:
         other = f"; all others run in {config.other.label}" if config.quantized is not config.other else ""
         return f"{name}: every fused layer runs in {name} if it can{other}. Your changes do not count here."
     return f"Your current config, {config_title(session)}." if row.run else TERMS_BY_NAME["stage"].explanation
-
-
-def _find_row_results(session: Session, row: SummaryRow) -> tuple[Accuracy | None, EngineResult | None]:
-    """Returns the accuracy and the engine that a row of the summary table shows."""
-    if row.kind == "fp32":
-        return session.fp32_accuracy, session.results.fp32_engine
-    if not row.run:
-        return None, None
-    results = session.get_run_results(row.run)
-    if row.kind == "exported":
-        return results.get_accuracy(RunKind.TYPED_NETWORK), None
-    if row.kind == "engine" and (shown_engine := engine_texts.find_shown_engine(session, row.run)) is not None:
-        return session.results.get_results_or_empty(shown_engine.config).accuracy, shown_engine.result
-    return results.accuracy, results.engine_result
 
 
 def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) -> str:

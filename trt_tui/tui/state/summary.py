@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import accumulate
 
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
-from trt_tui.core.measure.results import Accuracy, ExportedRun, RunKind
+from trt_tui.core.measure.results import Accuracy, RunKind
 from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
@@ -22,7 +24,6 @@ from trt_tui.formatting import (
     counted_noun_text,
     metric_text,
     run_title,
-    shorten_number_in_text,
     take_first_cells,
 )
 from trt_tui.session.results import collect_run_accuracies, find_decisive_outcome
@@ -44,7 +45,6 @@ from trt_tui.tui.spans import (
     justify_line,
     line_width,
     move_index_outside_number,
-    pad_or_shorten,
     shorten_middle,
     worst_sqnr_span,
     wrap_text,
@@ -61,9 +61,7 @@ from trt_tui.tui.state.engine_texts import (
 )
 from trt_tui.tui.state.marks import MARGIN_MARK, OTHER_PRECISION_MARK
 from trt_tui.tui.state.target_gauge import find_displayed_target, target_gauge_line, value_margin_text
-
-_MAX_TABLE_CELLS = 120
-"""The maximum width of the summary table."""
+from trt_tui.tui.table import Cell, Column, draw_row, fit_columns, fitting_cell
 
 _OUTCOME_AND_GAUGE_CELLS = 28
 """The cells for an outcome and a gauge. Names of runs are shortened to 13 cells before a gauge has fewer."""
@@ -79,7 +77,7 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
     if outline is None:
         return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"),
                 ("  not opened" if has_failed else "  opening", "dim")]
-    table = _SummaryTable.fit_columns(session, width)
+    table = fit_summary_table(session, width)
     right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
     target_text = "" if table.target_text else _target_text(session)
     groups = f"  {counted_noun_text(len(outline.groups), 'fused layer')}"
@@ -149,8 +147,43 @@ def _device_texts(session: Session, width: int) -> list[str]:
 
 
 @dataclass(frozen=True)
-class _SummaryTable:
-    """The titles and widths of the columns of the summary table.
+class SummaryColumn(Column):
+    """A column of the summary table.
+
+    Attributes:
+        kind: "run" for the name of the run, "simulated", "bar", "built", or "outcome".
+        run_column: The values of a simulated or built column.
+        start: The first cell of the column in a line.
+    """
+
+    kind: str = "run"
+    run_column: RunColumn = RunColumn("", "accuracy", lambda accuracy, mark: "")
+    start: int = 0
+
+    def value_span(self, run_row: RunRow) -> Span:
+        """Returns the cell of a run: a dash where nothing was measured."""
+        column = self.run_column
+        text = column.text(run_row) or NOT_MEASURED
+        if self.title == "worst":  # the narrow column of the worst sample omits its name
+            text = text.split(" ")[0]
+        elif self.title == "worst sample" and cell_width(text) > self.width and " #" in text:
+            value, _, file = text.rpartition(" #")[0].partition(" ")
+            index = text.rpartition(" ")[2]
+            shown_file = shorten_middle(file.removesuffix(".npz"), self.width - cell_width(f"{value}  {index}"))
+            text = " ".join(filter(None, (value, shown_file, index)))
+        if text.endswith("!"):
+            return text, "warn"
+        if text == NOT_MEASURED or column.title == MARGIN_MARK or column.path in ("accuracy.worst_output",
+                                                                                  "sqnr_gap_db"):
+            return text, "dim"
+        if column.path == "accuracy.nonfinite_count":
+            return text, "dim" if text == "0" else "bad"
+        return text, "bad" if text in ("NaN", "Inf") else ""
+
+
+@dataclass(frozen=True)
+class SummaryTable:
+    """The displayed columns of the summary table.
 
     They depend on the network, the builder and the width, but on no config.
 
@@ -158,67 +191,84 @@ class _SummaryTable:
         target_text: The target, as the title of the outcome column; "" if it does not fit.
     """
 
-    name_width: int
-    simulated_columns: list[RunColumn]
-    built_columns: list[RunColumn]
+    columns: Sequence[SummaryColumn]
     metric_title: str
     is_wide: bool
     target_text: str = ""
 
-    @classmethod
-    def fit_columns(cls, session: Session, width: int) -> _SummaryTable:
-        """Returns the columns that fit into a width."""
-        width, is_wide = min(width, _MAX_TABLE_CELLS), width >= 110
-        metric = session.metric_name or next(iter(session.results.reference_metric), None)
-        agreement = metric is None and any(
-            accuracy is not None and accuracy.agreement is not None
-            for accuracy in (session.get_run_results(run).accuracy for run in session.list_run_configs()))
-        metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
-        titles = {"metric": metric_title}
-        simulated_columns = list_run_columns("simulated", titles)
-        displayed_target = find_displayed_target(session)
-        value_title = "SQNR" if displayed_target.kind == "sqnr" else metric_title
-        position = next((index for index, column in enumerate(simulated_columns, 1) if column.title == value_title), 1)
-        simulated_columns.insert(position, RunColumn(
-            MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5))
-        shows_layers = is_wide and shows_engine_layers(session)
-        hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
-        built_column, *built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
-        if shows_layers:
-            quantized_type = session.config.find_main_quantized_type(session.opened_network.outline)
-            built_columns.append(RunColumn(
-                f"{quantized_type.label} time", "engine",
-                lambda engine, mark: quantized_time_share_text(engine, quantized_type), width=9))
-        if sum(output.kind == FLOAT_KIND for output in session.judged_outputs) > 1:
-            simulated_columns.insert(1 + (position == 1), RunColumn(
-                "output", "accuracy.worst_output", lambda output, mark: shorten_middle(output[0], _OUTPUT_CELLS),
-                width=_OUTPUT_CELLS))
-        if not is_wide:
-            simulated_columns, built_columns = (
-                [replace(column, title=column.narrow_title or column.title, width=column.narrow_width or column.width)
-                 for column in columns] for columns in (simulated_columns, built_columns))
-        title = built_column_title(session, width < 72)
-        if is_wide and metric_title and title == EXPORTED_NETWORK:  # the metric has a column too
-            title = f"{EXPORTED} SQNR"
-        built_columns = [replace(built_column, title=title, width=max(8, cell_width(title))),
-                         *built_columns]
-        if not has_built_values(session):
-            built_columns = []
-        for columns, column_title in (
-                (simulated_columns, MARGIN_MARK), (built_columns, "MB"), (built_columns, "ms"),
-                (simulated_columns, "output"), (built_columns, metric_title)):  # the outcome must fit at every width
-            if 13 + _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns) + len(
-                    " PASS?") > width:
-                left_out, columns[:] = columns[:], [column for column in columns if column.title != column_title]
-                if column_title and column_title == metric_title == value_title:  # the value of the target stays
-                    columns[:1] = [replace(column, title=columns[0].title, width=columns[0].width)
-                                   for column in left_out if column.title == column_title][:1] or columns[:1]
-        used_cells = _total_columns_width(simulated_columns) + len(" │ ") + _total_columns_width(built_columns)
-        name = max(13, min(24, width - used_cells - (15 if is_wide else _OUTCOME_AND_GAUGE_CELLS)))
-        room = width - used_cells - name - 1
-        target_text = session.target_descriptions[0] if is_wide and session.target is not None else ""
-        return cls(name, simulated_columns, built_columns, metric_title, is_wide,
-                   target_text if cell_width(target_text) <= room else "")
+    def select_columns(self, kind: str) -> list[SummaryColumn]:
+        return [column for column in self.columns if column.kind == kind]
+
+    def draw_line(self, title: Span, simulated: RunRow | Sequence[Cell], built: RunRow | Sequence[Cell],
+                  outcome: Cell = ("", "")) -> Line:
+        """Returns a line of the table. The last of too few cells extends over the other columns of its kind."""
+        cells: list[Cell] = [title]
+        for kind, values in (("simulated", simulated), ("bar", [("│", "rule")]), ("built", built)):
+            columns = self.select_columns(kind)
+            cells += ([column.value_span(values) for column in columns] if isinstance(values, RunRow) else
+                      [*values, *[None] * len(columns)][:len(columns)])
+        return draw_row([*cells, outcome], self.columns, {index: column.width
+                                                          for index, column in enumerate(self.columns)})
+
+
+def fit_summary_table(session: Session, width: int) -> SummaryTable:
+    """Returns the columns of the summary table that fit into a width."""
+    is_wide = width >= 110
+    metric = session.metric_name or next(iter(session.results.reference_metric), None)
+    agreement = metric is None and any(
+        accuracy is not None and accuracy.agreement is not None
+        for accuracy in (session.get_run_results(run).accuracy for run in session.list_run_configs()))
+    metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
+    titles, displayed_target = {"metric": metric_title}, find_displayed_target(session)
+    simulated_columns = list_run_columns("simulated", titles)
+    value_title = "SQNR" if displayed_target.kind == "sqnr" else metric_title
+    position = next((index for index, column in enumerate(simulated_columns, 1) if column.title == value_title), 1)
+    simulated_columns.insert(position, RunColumn(
+        MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5))
+    if sum(output.kind == FLOAT_KIND for output in session.judged_outputs) > 1:
+        simulated_columns.insert(1 + (position == 1), RunColumn(
+            "output", "accuracy.worst_output", lambda output, mark: shorten_middle(output[0], _OUTPUT_CELLS),
+            width=_OUTPUT_CELLS))
+    shows_layers = is_wide and shows_engine_layers(session)
+    hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
+    built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
+    if shows_layers:
+        quantized_type = session.config.find_main_quantized_type(session.opened_network.outline)
+        built_columns.append(RunColumn(
+            f"{quantized_type.label} time", "engine",
+            lambda engine, mark: quantized_time_share_text(engine, quantized_type), width=9))
+    title = built_column_title(session, width < 72)
+    if is_wide and metric_title and title == EXPORTED_NETWORK:  # the metric has a column too
+        title = f"{EXPORTED} SQNR"
+    title_cells = max(8, cell_width(title))
+    built_columns[0] = replace(built_columns[0], title=title, width=title_cells, narrow_width=title_cells)
+    ranks = {"simulated": {MARGIN_MARK: 1, "output": 4}, "built": {"MB": 2, "ms": 3, metric_title: 5}}
+    columns = {kind: [SummaryColumn(column.title if is_wide else column.narrow_title or column.title, True,
+                                    column.width if is_wide else column.narrow_width or column.width,
+                                    rank=ranks[kind].get(column.title, 0), kind=kind, run_column=column)
+                      for column in run_columns]
+               for kind, run_columns in (("simulated", simulated_columns),
+                                         ("built", built_columns if has_built_values(session) else []))}
+    every_column = [SummaryColumn("run", width=12, max_width=23), *columns["simulated"],
+                    SummaryColumn("│", True, 2, kind="bar"), *columns["built"],
+                    SummaryColumn("outcome", width=6, fills=True, kind="outcome",
+                                  roomy_width=15 if is_wide else _OUTCOME_AND_GAUGE_CELLS)]
+    widths = fit_columns(every_column, width)
+    starts = accumulate((cells + 1 for cells in widths.values()), initial=0)
+    shown = [replace(every_column[index], width=cells, start=start)
+             for (index, cells), start in zip(widths.items(), starts, strict=False)]
+    lost_metric = [column for column in columns["built"] if column.title == metric_title == value_title
+                   and all(column.run_column is not other.run_column for other in shown)]
+    if lost_metric:  # the value of the target stays
+        first = next(index for index, column in enumerate(shown) if column.kind == "built")
+        shown[first] = replace(shown[first], run_column=lost_metric[0].run_column)
+    target_text = session.target_descriptions[0] if is_wide and session.target is not None else ""
+    return SummaryTable(shown, metric_title, is_wide, target_text if cell_width(target_text) < shown[-1].width else "")
+
+
+def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
+    """Returns the displayed columns with values."""
+    return [column for column in fit_summary_table(session, width).columns if column.kind != "bar"]
 
 
 _OUTPUT_CELLS = 8
@@ -234,46 +284,6 @@ def has_built_values(session: Session) -> bool:
                for run in runs)
 
 
-def _total_columns_width(columns: Sequence[RunColumn]) -> int:
-    return sum(column.width + 1 for column in columns)
-
-
-def _title_cells(columns: Sequence[RunColumn]) -> Line:
-    return [(f"{column.title:>{column.width}} ", "dim") for column in columns]
-
-
-def _run_spans(run_row: RunRow, columns: Sequence[RunColumn]) -> Line:
-    """The cells of a run, a dash where nothing was measured; the narrow column of the worst sample omits its name."""
-    texts = [column.text(run_row) or NOT_MEASURED for column in columns]
-    for position, (text, column) in enumerate(zip(texts, columns, strict=True)):
-        if column.title == "worst":
-            texts[position] = text.split(" ")[0]
-        elif column.title == "worst sample" and cell_width(text) > column.width and " #" in text:
-            value, _, file = text.rpartition(" #")[0].partition(" ")
-            index = text.rpartition(" ")[2]
-            shown_file = shorten_middle(file.removesuffix(".npz"), column.width - cell_width(f"{value}  {index}"))
-            texts[position] = " ".join(filter(None, (value, shown_file, index)))
-    return [(text, _cell_style(column, run_row, text)) for column, text in zip(columns, texts, strict=True)]
-
-
-def _cell_style(column: RunColumn, run_row: RunRow, text: str) -> str:
-    if text.endswith("!"):
-        return "warn"
-    if column.title == MARGIN_MARK or column.path in ("accuracy.worst_output", "sqnr_gap_db") or (
-            text == NOT_MEASURED):
-        return "dim"
-    if column.path == "accuracy.nonfinite_count":
-        return "dim" if text == "0" else "bad"
-    return "bad" if text in ("NaN", "Inf") else ""
-
-
-def _padded_cells(spans: Iterable[Span], columns: Sequence[RunColumn]) -> Line:
-    """Returns texts as cells of a table, each shortened or padded to the width of its column."""
-    return [(f"{shorten_number_in_text(text, column.width):>{column.width}} ", style)
-            for (text, style), column in zip(spans, columns, strict=True)]
-
-
-_SEPARATOR: Span = (" │ ", "rule")
 FULL_WIDTH = 79
 """The width from which the table has all runs: 80 columns without the last one, which stays blank. A narrower screen
 has room for the current config alone."""
@@ -289,38 +299,13 @@ class SummaryRow:
         kind: What the line shows: "titles", "fp32", a run key, "exported" for the exported network of the
             run above, "engine" for the engine that was built last, "stage", or "text".
         run: The key of the run of the config; "" if the line belongs to none.
+        values: The measured values of the line.
     """
 
     kind: str
     line: Line
     run: str = ""
-
-
-@dataclass(frozen=True)
-class SummaryColumn:
-    """A column of the summary table, from cell ``start`` up to cell ``end``.
-
-    Attributes:
-        kind: "run" for the name of the run, "simulated", "built", or "outcome".
-    """
-
-    kind: str
-    title: str
-    start: int
-    end: int
-
-
-def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
-    """Returns the columns of the summary table for a width."""
-    table = _SummaryTable.fit_columns(session, width)
-    columns = [SummaryColumn("run", "run", 0, table.name_width)]
-    for kind, run_columns in (("simulated", table.simulated_columns), ("built", table.built_columns)):
-        for run_column in run_columns:
-            start = columns[-1].end
-            columns.append(SummaryColumn(kind, run_column.title, start, start + run_column.width + 1))
-        if kind == "simulated":
-            columns[-1] = replace(columns[-1], end=columns[-1].end + len(_SEPARATOR[0]))
-    return [*columns, SummaryColumn("outcome", "outcome", columns[-1].end, width)]
+    values: RunRow = RunRow()
 
 
 def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
@@ -337,69 +322,68 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
     """
     if session.outline is None:
         return [SummaryRow("text", [])] * 4
-    table = _SummaryTable.fit_columns(session, width)
-    reference_text = f" vs {session.reference_name}"
-    rows = [SummaryRow("titles", [(pad_or_shorten(reference_text, table.name_width), "dim"),
-                                  *_title_cells(table.simulated_columns), _SEPARATOR,
-                                  *_title_cells(table.built_columns), (f" {table.target_text}", "dim@do('target')")])]
+    table = fit_summary_table(session, width)
+    simulated_titles, built_titles = ([(column.title, "dim") for column in table.select_columns(kind)]
+                                      for kind in ("simulated", "built"))
+    rows = [SummaryRow("titles", table.draw_line((f" vs {session.reference_name}", "dim"), simulated_titles,
+                                                 built_titles, (f" {table.target_text}", "dim@do('target')")))]
     engine = session.results.fp32_engine
-    if session.opened_network.reference is not None or table.is_wide and height >= _MIN_TALL_ROWS or (
-            engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine))):
-        rows.append(SummaryRow("fp32", clip_line(_fp32_run_line(session, table, width), width)))
+    has_fault = engine is not None and bool(engine.failure_reason or fp32_engine_fault_text(engine))
+    if session.opened_network.reference is not None or has_fault or table.is_wide and height >= _MIN_TALL_ROWS:
+        rows.append(_fp32_row(session, table, has_fault))
     is_target_met = current_config_meets_target(session)
-
-    def build_run_line(title: Span, accuracy: Accuracy | None, built_cells: Line) -> Line:
-        text, style = title
-        return [(pad_or_shorten(f" {text}", table.name_width), style), *_accuracy_cells(accuracy, table), _SEPARATOR,
-                *built_cells]
-
-    def add_row(kind: str, line: Line, accuracy: Accuracy | None, outcomes: Mapping[RunKind, TargetOutcome] | None,
-                dim_failures: bool = False) -> None:
-        outcome_spans = _target_outcome_spans(session, accuracy, outcomes, width - line_width(line), dim_failures)
-        rows.append(SummaryRow(kind, clip_line([*line, *outcome_spans], width), run))
 
     for run, config in session.list_run_configs().items():
         if width < FULL_WIDTH and run != "config":
             continue
-        results = session.get_run_results(run)
+        results, is_current = session.get_run_results(run), run == "config"
         last_engine = find_shown_engine(session, run)
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
-        shown_engine = last_engine if old_engine is None else None  # a row shows values of one config only
-        title = (config_title(session, table.name_width - 1), "strong") if run == "config" else (run_title(run), "")
+        title_width = table.columns[0].width - 1
+        title = (config_title(session, title_width), "strong") if is_current else (run_title(run), "")
         if session.data_summary is not None and session.count_judging_samples(
                 config) < session.data_summary.what_if_count:
             longer_text = f"{title[0]} on {session.count_judging_samples(config)}"
-            title = (longer_text if cell_width(longer_text) < table.name_width else title[0]), title[1]
-        has_engine_cells = shown_engine is not None or results.exported_run is None
-        line = build_run_line(title, results.accuracy,
-                              _engine_cells(shown_engine, results.accuracy, table) if has_engine_cells else
-                              _exported_run_cells(results.exported_run, table))
-        if results.accuracy is not None and not reduces_precision(session.outline, config):
-            line = [*line, (" all in FP32"[:width - line_width(line)], "dim")]
-            rows.append(SummaryRow(run, clip_line(line, width), run))
-        else:
-            add_row(run, line, results.accuracy, session.config_target_outcomes(config),
-                    is_target_met and run != "config")
-            if leaves_quantized_precision_unused(session.outline, config):
-                line = [*rows[-1].line, (f" nothing in {config.quantized.label}", "dim")]
-                rows[-1] = replace(rows[-1], line=clip_line(line, width))
-            if run == "config" and not has_unfinished_accuracy(session, config):
-                line = rows[-1].line
-                rows[-1] = replace(rows[-1], line=[*line, *target_gauge_line(session, width - line_width(line))])
+            title = (longer_text if cell_width(longer_text) <= title_width else title[0]), title[1]
+        values = RunRow(results.accuracy, SIMULATED_MARK, results.engine_result, results.exported_run)
+        built: RunRow | Sequence[Cell] = _engine_cells(None if old_engine is not None else last_engine,
+                                                       results.accuracy, table)
+        if results.exported_run is not None and results.engine_result is None:
+            built = (RunRow(results.exported_run.accuracy) if results.exported_run.accuracy is not None else
+                     [fitting_cell(" not executed", is_left_aligned=True)])
+        entries = [(run, title, values, built,
+                    partial(_run_outcome_line, session, run, results.accuracy, is_target_met and not is_current))]
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]
-            fresh_engine = ShownEngine(old_engine.result, old_engine.config, name)
-            line = build_run_line((choose_fitting_text(texts, table.name_width - 1), "dim"), accuracy,
-                                  _engine_cells(fresh_engine, accuracy, table))
-            add_row("engine", line, accuracy, session.config_target_outcomes(old_engine.config), is_target_met)
+            outcomes = session.config_target_outcomes(old_engine.config)
+            entries.append(("engine", (choose_fitting_text(texts, title_width), "dim"),
+                            RunRow(accuracy, SIMULATED_MARK, old_engine.result),
+                            _engine_cells(old_engine, accuracy, table),
+                            partial(_target_outcome_spans, session, accuracy, outcomes, is_target_met)))
         if (accuracy := results.get_accuracy(RunKind.TYPED_NETWORK)) is not None:
-            line = build_run_line((run_title(EXPORTED), ""), accuracy, _engine_cells(None, accuracy, table))
-            add_row("exported", line, accuracy, None)
+            entries.append(("exported", (run_title(EXPORTED), ""), RunRow(accuracy, SIMULATED_MARK),
+                            _engine_cells(None, accuracy, table),
+                            partial(_target_outcome_spans, session, accuracy, None, False)))
+        rows += [SummaryRow(kind, table.draw_line((f" {title}", style), values, built, outcome), run, values)
+                 for kind, (title, style), values, built, outcome in entries]
     if table.is_wide and height >= _MIN_TALL_ROWS:
         rows += [SummaryRow("text", line) for heading, reasons in _list_outcome_reasons(session)
                  for line in _outcome_reason_rows(heading, reasons, width, height // 20)]
-    return [*rows, *(SummaryRow("stage", line) for line in _stage_lines(session, table, width, height))]
+    return [*rows, *_stage_rows(session, table, width, height)]
+
+
+def _run_outcome_line(session: Session, run: str, accuracy: Accuracy | None, dim_failures: bool, width: int) -> Line:
+    """Returns the outcome of a run, or what makes it no result, and behind that of the current config its gauge."""
+    config, outline = session.get_run_config(run), session.opened_network.outline
+    if accuracy is not None and not reduces_precision(outline, config):
+        return clip_line([(" all in FP32", "dim")], width)
+    line = _target_outcome_spans(session, accuracy, session.config_target_outcomes(config), dim_failures, width)
+    if leaves_quantized_precision_unused(outline, config):
+        line = clip_line([*line, (f" nothing in {config.quantized.label}", "dim")], width)
+    if run == "config" and not has_unfinished_accuracy(session, config):
+        line = [*line, *target_gauge_line(session, width - line_width(line))]
+    return line
 
 
 def _outcome_reason_rows(heading: str, reasons: Sequence[str], width: int, max_lines: int) -> list[Line]:
@@ -427,112 +411,87 @@ _RESERVED_ROWS = 21
 """The rows of the screen that stages do not use: for the layer list, the detail pane and the runs of the summary."""
 
 
-def _stage_lines(session: Session, table: _SummaryTable, width: int, height: int) -> list[Line]:
+def _stage_rows(session: Session, table: SummaryTable, width: int, height: int) -> list[SummaryRow]:
     """Returns a line for each stage on the way to production, and a summary of the first stage with a fault.
 
     If the screen is low, stages that meet the target are omitted, the last of them first.
     """
-    rows, summary = session.list_stage_accuracies(), session.stage_summary_lines()
+    stages, summary = session.list_stage_accuracies(), session.stage_summary_lines()
     room = max(1, height - _RESERVED_ROWS - len(summary))
-    met_stages = [stage.run.name for stage, accuracy in rows
+    met_stages = [stage.run.name for stage, accuracy in stages
                   if accuracy is not None and meets_target(session, accuracy) is not False]
-    missed_stages = [stage.run.name for stage, _ in rows if stage.run.name not in met_stages]
+    missed_stages = [stage.run.name for stage, _ in stages if stage.run.name not in met_stages]
     shown_stages = {*missed_stages[:room], *met_stages[:max(0, room - len(missed_stages))]}
-    built_width, lines = _total_columns_width(table.built_columns), list[Line]()
-    for stage, accuracy in rows:
+    rows: list[SummaryRow] = []
+    for stage, accuracy in stages:
         if stage.run.name not in shown_stages:
             continue
         is_simulated = stage.run.kind is RunKind.SIMULATED_CONFIG
-        line: Line = [(f" {pad_or_shorten(stage.run.name, table.name_width - 1)}", ""),
-                      *_accuracy_cells(accuracy, table, is_simulated), _SEPARATOR]
-        change_spans: Line = []
+        values = RunRow(accuracy, SIMULATED_MARK if is_simulated else "")
+        built: Cell = ("", "")
+        outcome: Cell = ("", "")
+        if accuracy is not None:
+            outcome = partial(_target_outcome_spans, session, accuracy, None, False)
         if stage.run.unavailable_reason:
-            line.append((f" {stage.run.unavailable_reason}", "dim"))
+            built, outcome = fitting_cell(f" {stage.run.unavailable_reason}", is_left_aligned=True), None
         elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
             text, style = worst_sqnr_span(stage.accuracy_to_previous, is_simulated)
-            suffixes = (" from the one before", " from before", "")
-            change_spans = [(choose_fitting_text([f" {add_decibel_unit(text)}{suffix}" for suffix in suffixes],
-                                                 built_width), style)]
-        if accuracy is not None:
-            line += justify_line(change_spans, built_width)
-            line += _target_outcome_spans(session, accuracy, None, width - line_width(line))
-        lines.append(clip_line(line, width))
-    if rows and len(shown_stages) < len(rows):
-        lines.append(
-            clip_line(
-                [(f" {counted_noun_text(len(rows) - len(shown_stages), 'more stage')} on a taller screen", "dim")],
-                width))
-    return [*lines, *(clip_line([(f" {text}", "strong")], width) for text in summary)]
+            texts = [f" {add_decibel_unit(text)}{suffix}" for suffix in (" from the one before", " from before", "")]
+            built = fitting_cell(*texts, style=style, is_left_aligned=True)
+        rows.append(SummaryRow("stage", table.draw_line((f" {stage.run.name}", ""), values, [built], outcome),
+                               values=values))
+    ends = [(text, "strong") for text in summary]
+    if stages and len(shown_stages) < len(stages):
+        ends.insert(0, (f"{counted_noun_text(len(stages) - len(shown_stages), 'more stage')} on a taller screen",
+                        "dim"))
+    return [*rows, *(SummaryRow("stage", clip_line([(f" {text}", style)], width)) for text, style in ends)]
 
 
-def _fp32_run_line(session: Session, table: _SummaryTable, width: int) -> Line:
+def _fp32_row(session: Session, table: SummaryTable, has_fault: bool) -> SummaryRow:
     """Returns the line of FP32: its simulation if the reference is not FP32 itself, and its engine.
 
     The error of an FP32 engine is not caused by low precision.
     """
-    line: Line = [(f" {FP32_TITLE}".ljust(table.name_width), "")]
-    engine, accuracy, room = session.results.fp32_engine, session.fp32_accuracy, _total_columns_width(
-        table.simulated_columns)
-    if engine is not None and (engine.failure_reason or fp32_engine_fault_text(engine)):
-        warning = choose_fitting_text(fp32_engine_texts(engine), room)
-        line.append((warning[:room].ljust(room), "warn"))
-    elif accuracy is not None:
-        line += _accuracy_cells(accuracy, table, is_simulated=False)
-    else:
-        metric = metric_text(next(iter(session.results.reference_metric.values()),
-                                  None)) if session.metric_name else NOT_MEASURED
-        titles = [column.title for column in table.simulated_columns]
-        metric_index = titles.index(table.metric_title) if session.metric_name else len(titles)
-        before, after = table.simulated_columns[:metric_index], table.simulated_columns[metric_index:]
-        line.append(("reference ".rjust(_total_columns_width(before)), "dim"))
-        line += [(f"{metric if column.title == table.metric_title else '':>{column.width}} ", "") for column in after]
+    engine, accuracy = session.results.fp32_engine, session.fp32_accuracy
     shown_engine = ShownEngine(engine, session.config, FP32_TITLE) if engine is not None else None
-    line += [_SEPARATOR, *_engine_cells(shown_engine, None, table)]
-    if engine is not None and not engine.failure_reason and not fp32_engine_fault_text(engine):
-        texts = [" FP32 engine OK", " FP32 OK", ""]
-        line.append((choose_fitting_text(texts, width - line_width(line)), "dim"))
-    return line
+    simulated: RunRow | list[Cell] = RunRow(accuracy)
+    if has_fault and engine is not None:
+        simulated = [fitting_cell(*fp32_engine_texts(engine), style="warn", is_left_aligned=True)]
+    elif accuracy is None:
+        titles = [column.title for column in table.select_columns("simulated")]
+        simulated = [("reference", "dim")]
+        if session.metric_name:
+            metric = metric_text(next(iter(session.results.reference_metric.values()), None))
+            index = titles.index(table.metric_title)
+            simulated += [*[None] * (index - 1), (metric, ""), *[("", "")] * (len(titles) - index - 1)]
+    outcome_texts = [" FP32 engine OK", " FP32 OK", ""] if engine is not None and not has_fault else [""]
+    line = table.draw_line((f" {FP32_TITLE}", ""), simulated, _engine_cells(shown_engine, None, table),
+                           fitting_cell(*outcome_texts))
+    return SummaryRow("fp32", line, values=RunRow(accuracy, engine=engine))
 
 
-def _accuracy_cells(accuracy: Accuracy | None, table: _SummaryTable, is_simulated: bool = True) -> Line:
-    """Returns the error cells of a run, with a mark on simulated values."""
-    run_row = RunRow(accuracy, SIMULATED_MARK if is_simulated else "")
-    return _padded_cells(_run_spans(run_row, table.simulated_columns), table.simulated_columns)
-
-
-def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: _SummaryTable) -> Line:
-    """Returns the cells of a built engine, padded to their columns."""
-    columns = table.built_columns
+def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: SummaryTable
+                  ) -> list[Cell]:
+    """Returns the cells of a built engine."""
+    columns = table.select_columns("built")
     if shown_engine is None:
-        return _padded_cells([(NOT_MEASURED if column is columns[0] else "", "dim") for column in columns], columns)
+        return [(NOT_MEASURED if column is columns[0] else "", "dim") for column in columns]
     engine, accuracy = shown_engine.result, shown_engine.result.accuracy
     if accuracy is None:
-        size_columns = [column for column in columns if column.title == "MB"]
-        text_width = _total_columns_width([column for column in columns if column.source != "engine"
-                                           or column.title == "ms"]) - 1
         texts = ("not built",) if engine.failure_reason else (CANNOT_RUN_TEXT, "cannot run here", "cannot run")
-        shown_text = shorten_middle(choose_fitting_text(texts, text_width), text_width)
-        sizes = [(column.text(RunRow(engine=engine)) or NOT_MEASURED, "") for column in size_columns]
-        return justify_line([(f"{shown_text:>{text_width}} ", "dim"), *_padded_cells(sizes, size_columns)],
-                            _total_columns_width(columns))
+        sizes: list[Cell] = [(column.run_column.text(RunRow(engine=engine)) or NOT_MEASURED, "") if column.title == "MB"
+                             else ("", "") if column.title.endswith(" time") else None for column in columns]
+        return [fitting_cell(*texts), *sizes[1:]]
     gap_db = sqnr_gap_of_engine_db(engine.select_comparable_simulation(simulated_accuracy), accuracy)
-    spans = _run_spans(RunRow(accuracy, engine=engine, sqnr_gap_db=gap_db), columns)
-    if not engine.is_built_as_requested:
+    spans = [column.value_span(RunRow(accuracy, engine=engine, sqnr_gap_db=gap_db)) for column in columns]
+    if spans and not engine.is_built_as_requested:
         spans[0] = f"{OTHER_PRECISION_MARK}{spans[0][0]}", "warn"
-    return _padded_cells(spans, columns)
-
-
-def _exported_run_cells(exported_run: ExportedRun | None, table: _SummaryTable) -> Line:
-    """Returns the cells of an exported network that ONNX Runtime executed, padded to their columns."""
-    accuracy = exported_run.accuracy if exported_run is not None else None
-    if accuracy is None:
-        return justify_line([(" not executed", "dim")], _total_columns_width(table.built_columns))
-    return _padded_cells(_run_spans(RunRow(accuracy), table.built_columns), table.built_columns)
+    return [*spans]
 
 
 def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
-                          target_results: Mapping[RunKind, TargetOutcome] | None, max_cells: int,
-                          dim_failures: bool = False) -> Line:
+                          target_results: Mapping[RunKind, TargetOutcome] | None, dim_failures: bool,
+                          max_cells: int) -> Line:
     """Returns the styled target outcome of a run, or the number of measured samples if samples are missing.
 
     Args:
