@@ -32,6 +32,7 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
         assert "±" in lines[0] and "±" in row and "FAIL" in row and "░" in row
         assert size[0] == 60 or row.endswith("dB to go")
         assert not any("–" in line for line in lines), "nothing is missing before a build"
+        assert main.layer_tree.size.height >= 5 and main.text_pane("detail").region.height >= 1
         for keys in ("", "w", "b", "j j", "t", "t t", "2", "2", "1", "slash 0 escape", "space"):
             await answered(pilot, *keys.split())
             shown = screen_text(app).splitlines()
