@@ -210,7 +210,7 @@ async def test_help_finds_and_explains_every_word_column_and_mark(tmp_path):
         assert page.text.splitlines()[0] not in listed, "a key still finds its action first"
         for term in [term for terms in listed.values() for term in terms]:
             page.query_one(Input).value = term.name
-            page.update_action_list()
+            page.update_lines()
             assert term in page._listed_terms.values(), term.name
             first_words = " ".join(term.explanation.split()[:3])
             assert first_words in " ".join(page.text.split()), term.name

@@ -9,7 +9,6 @@ from textual import constants, events, on
 from textual.binding import Binding
 from textual.driver import Driver
 from textual.filter import LineFilter, Monochrome, NoColor
-from textual.message import Message
 from textual.screen import Screen
 
 from trt_tui.errors import TrtTuiError
@@ -47,13 +46,6 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
                 Binding("ctrl+l", "redraw", show=False, priority=True)]
     ENABLE_COMMAND_PALETTE = False  # the help page lists all actions instead
 
-    class SessionEvent(Message):
-        """A Textual message that carries an event of the background process from the reading thread to the app."""
-
-        def __init__(self, event: ev.Event) -> None:
-            super().__init__()
-            self.event = event
-
     def __init__(self, options: Options, session_factory: Callable[..., Session] = Session,
                  **session_options: Any) -> None:
         super().__init__()
@@ -85,7 +77,8 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         return dict(themes.DARK.variables)
 
     def post_session_event(self, event: ev.Event) -> None:
-        self.post_message(self.SessionEvent(event))
+        """Passes an event of the background process from the reading thread to the app."""
+        self.call_later(self._handle_session_event, event)
 
     def get_default_screen(self) -> Screen[None]:
         return self.main_screen
@@ -153,11 +146,10 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
         except TrtTuiError as error:
             self.main_screen.show_error(error)
 
-    @on(SessionEvent)
-    def _handle_session_event(self, message: SessionEvent) -> None:
+    def _handle_session_event(self, event: ev.Event) -> None:
         if not self._session_ended:
-            self.session.apply_event(message.event)
-            self.main_screen.handle_session_event(message.event)
+            self.session.apply_event(event)
+            self.main_screen.handle_session_event(event)
 
     async def on_event(self, event: events.Event) -> None:
         """Passes an event to Textual; keys go through a queue, which handles one key at a time.

@@ -30,7 +30,7 @@ from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.block_map import BlockMap
 from trt_tui.tui.widgets.inputs import ConfigList, TextField
 from trt_tui.tui.widgets.layer_tree import LayerTree
-from trt_tui.tui.widgets.lines import WHEEL_LINES, Lines, TitleRule
+from trt_tui.tui.widgets.lines import WHEEL_LINES, LinePane, Lines, TitleRule
 
 MIN_DRAW_INTERVAL_S = 0.1
 """The minimum time between two draws that job events cause."""
@@ -162,8 +162,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
         self.draw_layer_tree_header()
         self.draw_detail_pane()  # a draw under a dialog used the earlier size
 
-    @on(LayerTree.Moved)
-    @on(BlockMap.Moved)
+    @on(LinePane.Moved)
     def _follow_moved_cursor(self) -> None:
         self.handle_cursor_move()
 

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Sequence, Set
 from dataclasses import replace
+from functools import partialmethod
 
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import parse_amax
@@ -65,7 +66,6 @@ def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | 
     return f"{summary}; {refusal_counts.total()} unchanged ({refusals_text})" if refusal_counts else summary
 
 
-_HIGHEST_PRECISION_TEXT = "this is the highest precision"
 _DEFAULT_ANSWER, _MATCHES_ANSWER = "default", "matches"
 """The list entries that give groups their default precision, and that lead to the list for all matching rows."""
 
@@ -90,52 +90,46 @@ class PrecisionController(Presenter):
             return ""
         return f"it runs in FP32 only{next((f': {reason}' for reason in group.refusal_reasons.values()), '')}"
 
-    def refuse_higher(self) -> str:
-        """Returns the reason why the selected row cannot be raised; "" if it can be, or if it has several groups."""
-        return self.refuse_toggle() or self._end_of_steps_text(True)
-
-    def refuse_lower(self) -> str:
-        """Returns the reason why the selected row cannot be reduced; "" if it can be, or if it has several groups."""
-        return self.refuse_toggle() or self._end_of_steps_text(False)
-
-    def _end_of_steps_text(self, upwards: bool) -> str:
-        """Returns that the selected group has no next precision; "" if it has one, or if the row is not one group."""
+    def _refuse_step(self, upwards: bool) -> str:
+        """Returns the reason why the selected row cannot be raised or reduced; "" if it can be, or if it has several
+        groups."""
         group, config = self.current_group, self.session.config
-        if group is None:
-            return ""
-        if find_stepped_precision(config, group, upwards) is not config.precision_of(group):
-            return ""
-        return _HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text()
+        if (reason := self.refuse_toggle()) or group is None:
+            return reason
+        is_last = find_stepped_precision(config, group, upwards) is config.precision_of(group)
+        return self._last_step_text(upwards) if is_last else ""
+
+    refuse_higher = partialmethod(_refuse_step, True)
+    refuse_lower = partialmethod(_refuse_step, False)
 
     def do_toggle(self) -> None:
         """Changes the selected fusion groups between FP32 and their default precision."""
         self.session.toggle_fp32(self.list_chosen_groups())
         self.handle_config_change()
 
-    def do_higher(self) -> None:
-        """Raises the selected groups by one step through the precisions in use."""
-        self._step_chosen_precisions(True)
+    def _step_chosen_precisions(self, upwards: bool) -> None:
+        """Raises or reduces the precision of the selected groups by one step through the precisions in use."""
+        old_config = self.session.config
+        self.session.step_precisions(self.list_chosen_groups(), upwards)
+        self.handle_config_change()
+        if self.session.config == old_config:
+            self.show_message(self._last_step_text(upwards))
 
-    def do_lower(self) -> None:
-        """Reduces the precision of the selected groups by one step through the precisions in use."""
-        self._step_chosen_precisions(False)
+    do_higher = partialmethod(_step_chosen_precisions, True)
+    do_lower = partialmethod(_step_chosen_precisions, False)
+
+    def _last_step_text(self, upwards: bool) -> str:
+        group, lowest = self.current_group, self.session.config.precision_steps[0]
+        if not upwards and group is not None and lowest in group.refusal_reasons:
+            return f"no lower: {group.refusal_reasons[lowest]}"
+        return f"this is the {'highest' if upwards else 'lowest'} precision"
 
     def do_precision(self) -> None:
         """Shows the list of precisions, and applies the chosen one to the selected groups. The last entry leads to the
         list for all rows that match the filter."""
-        groups = self.list_chosen_groups()
-        current_precisions = {self.session.config.precision_of(group) for group in groups}
-        items = []
-        file_precision = (Precision.FILE,) if self.session.opened_network.outline.has_file_precision else ()
-        for precision in (*ASSIGNABLE, *file_precision):
-            capable_groups = [group for group in groups if precision in group.allowed_precisions]
-            refusal = "" if capable_groups else groups[0].refusal_reasons.get(precision, "not possible here")
-            capable_text = f"  {len(capable_groups)} of {len(groups)} can" if capable_groups and len(
-                capable_groups) < len(groups) else ""
-            items.append(
-                PickerItem(precision.letter,
-                           precision_choice_text(precision) + capable_text, precision, refusal))
-        matches = self.layer_list.matches or set()
+        groups, matches = self.list_chosen_groups(), self.layer_list.matches or set()
+        precisions = {self.session.config.precision_of(group) for group in groups}
+        items = self._list_precision_items(groups, len(groups))
         if matches:
             items.append(PickerItem("0", f"all {counted_noun_text(len(matches), 'fused layer')} that match the filter…",
                                     _MATCHES_ANSWER))
@@ -148,8 +142,19 @@ class PrecisionController(Presenter):
             self.session.set_precision(groups, precision)
             self.handle_config_change()
 
-        current_precision = current_precisions.pop() if len(current_precisions) == 1 else None
-        self.open_dialog(Picker(f"Precision of {title}", items, current_precision), set_chosen_precision)
+        self.open_dialog(Picker(f"Precision of {title}", items, precisions.pop() if len(precisions) == 1 else None),
+                         set_chosen_precision)
+
+    def _list_precision_items(self, groups: Sequence[FusionGroup], count: int) -> list[PickerItem]:
+        """Returns the entries of the precisions, each with how many of ``count`` groups can have it."""
+        outline, items = self.session.opened_network.outline, list[PickerItem]()
+        for precision in REQUESTABLE if outline.has_file_precision else ASSIGNABLE:
+            capable_count = sum(precision in group.allowed_precisions for group in groups)
+            refusal = "none can" if len(groups) != 1 else groups[0].refusal_reasons.get(precision, "not possible here")
+            capable_text = f"  {capable_count} of {count} can" if 0 < capable_count < count else ""
+            items.append(PickerItem(precision.letter, precision_choice_text(precision) + capable_text, precision,
+                                    "" if capable_count else refusal))
+        return items
 
     def _choose_precision_of_matches(self, matches: Set[str]) -> None:
         """Asks for a precision for all rows that match the filter, and applies it as one config change."""
@@ -157,16 +162,8 @@ class PrecisionController(Presenter):
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
         free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
         kept_reason = "" if free_groups else f"all are kept by rule: {shown_key('rules')} changes the rules"
-        items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason)]
-        for precision in REQUESTABLE:
-            capable_groups = [group for group in free_groups if precision in group.allowed_precisions]
-            if capable_groups or precision is not Precision.FILE:
-                capable_text = f"  {len(capable_groups)} of {len(groups)} can" if len(capable_groups) < len(
-                    groups) else ""
-                items.append(
-                    PickerItem(precision.letter,
-                               precision_choice_text(precision) + capable_text, precision,
-                               "" if capable_groups else "none can"))
+        items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason),
+                 *self._list_precision_items(free_groups, len(groups))]
 
         def set_precision_of_matches(chosen_precision: Precision | str) -> None:
             old_config = session.config
@@ -199,20 +196,6 @@ class PrecisionController(Presenter):
         self.show_message(
             f"{group.final_tensor} becomes a network output: TensorRT does not fuse across it"
             if is_barrier else "the fusion barrier is removed", "")
-
-    def _step_chosen_precisions(self, upwards: bool) -> None:
-        old_config = self.session.config
-        self.session.step_precisions(self.list_chosen_groups(), upwards)
-        self.handle_config_change()
-        if self.session.config == old_config:
-            self.show_message(_HIGHEST_PRECISION_TEXT if upwards else self._lowest_precision_text())
-
-    def _lowest_precision_text(self) -> str:
-        group = self.current_group
-        lowest = self.session.config.precision_steps[0]
-        if group is not None and lowest in group.refusal_reasons:
-            return f"no lower: {group.refusal_reasons[lowest]}"
-        return "this is the lowest precision"
 
     def do_rules(self) -> None:
         """Shows the dialog of keep rules, and applies the chosen rules as one config change."""

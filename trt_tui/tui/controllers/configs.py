@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from textual import on
+from textual.widgets import OptionList
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import TrtTuiError
@@ -14,7 +15,6 @@ from trt_tui.tui.screens.dialogs import Prompt
 from trt_tui.tui.screens.tables import ConfigsPage, SessionsPage
 from trt_tui.tui.state.config_list import change_text
 from trt_tui.tui.state.summary import outcome_reason_lines
-from trt_tui.tui.widgets.inputs import ConfigList
 
 
 def target_error_text(session: Session, text: str) -> str:
@@ -37,9 +37,9 @@ class ConfigController(Presenter):
         else:
             self.open_dialog(ConfigsPage(self.session), self._select_config)
 
-    @on(ConfigList.Taken)
-    def _select_taken_config(self, event: ConfigList.Taken) -> None:
-        self._select_config(event.config)
+    @on(OptionList.OptionSelected, "#configs")
+    def _select_listed_config(self, event: OptionList.OptionSelected) -> None:
+        self._select_config(self.config_list.values[event.option_index])
 
     def _select_config(self, config: PrecisionConfig) -> None:
         if config != self.session.config:

@@ -1,5 +1,9 @@
 """The actions that explain: values by a key and by clicks, the log and the help page; and those on the app itself."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
 from textual import on
 
 from trt_tui.core.report.glossary import Term
@@ -22,13 +26,7 @@ from trt_tui.tui.state.explanations import (
 )
 from trt_tui.tui.state.summary import SummaryRow
 from trt_tui.tui.state.tree import View
-from trt_tui.tui.widgets.block_map import BlockMap
-from trt_tui.tui.widgets.layer_tree import LayerTree
-from trt_tui.tui.widgets.lines import Lines
-
-_LIST_ROW = -1
-"""The row of the explained value if that is the row under the cursor. The rows above are counted from the top line of
-the screen (0), which the lines of the summary table follow."""
+from trt_tui.tui.widgets.lines import LinePane, Lines
 
 
 class ExplanationController(Presenter):
@@ -37,26 +35,20 @@ class ExplanationController(Presenter):
     The arrow keys move the position of the explained value.
     """
 
-    _explained_row, _explained_column = _LIST_ROW, 0
-    _explained_list_column = SHARE_COLUMN
+    _rows_above = 0
+    """The place of the explained value: its number of rows above the row under the cursor."""
+    _above_column, _list_column_id = 0, SHARE_COLUMN.id
 
     def do_explain(self) -> None:
         """Explains the value of the current row in the column that was explained last."""
-        self._explained_row = _LIST_ROW
+        self._rows_above = 0
         self._open_value_dialog()
 
-    def explain_cell(self, column_id: str) -> None:
+    @on(LinePane.ExplanationRequested)
+    def _explain_clicked_cell(self, event: LinePane.ExplanationRequested) -> None:
         """Explains the value of the current row in a column."""
-        self._explained_list_column = LAYER_COLUMNS_BY_ID[column_id]
+        self._list_column_id = event.column_id
         self.perform_action("explain")
-
-    @on(LayerTree.ExplanationRequested)
-    def _explain_clicked_cell(self, event: LayerTree.ExplanationRequested) -> None:
-        self.explain_cell(event.column_id)
-
-    @on(BlockMap.ExplanationRequested)
-    def _explain_clicked_block(self) -> None:
-        self.explain_cell(SHARE_COLUMN.id)
 
     @on(Lines.ExplanationRequested)
     def _explain_clicked_text(self, event: Lines.ExplanationRequested) -> None:
@@ -68,10 +60,10 @@ class ExplanationController(Presenter):
             column = find_column_at(fit_columns(self.layer_tree.row_width, self.layer_list.row_values.has_engines),
                                     x)
             self.open_dialog(ExplanationDialog(lambda: explain_column(self.layer_list.row_values, column)))
-        elif pane.id == "verdict" and y + 1 in self._list_explained_rows():
+        elif pane.id == "verdict" and y in (explained_lines := list(self._find_explained_summary_rows())):
             columns = summary.list_summary_columns(self.session, self.screen_width)
-            self._explained_row = y + 1
-            self._explained_column = sum(column.start <= x for column in columns) - 1
+            self._rows_above = len(explained_lines) - explained_lines.index(y)
+            self._above_column = sum(column.start <= x for column in columns) - 1
             self._open_value_dialog()
         elif term := find_term_at(event.text, x) or (
                 find_line_label(pane.text.splitlines(), y) if pane.id == "detail" else None):
@@ -82,50 +74,50 @@ class ExplanationController(Presenter):
 
     # -- the explained value ------------------------------------------------------------------------------------
 
-    def _list_summary_rows(self) -> list[SummaryRow]:
-        return summary.summary_rows(self.session, self.screen_width, self.size.height)
+    def _find_explained_summary_rows(self) -> dict[int, SummaryRow]:
+        """Returns the rows of the summary table that have values, by their line."""
+        rows = summary.summary_rows(self.session, self.screen_width, self.size.height)
+        return {line: row for line, row in enumerate(rows) if row.kind not in ("titles", "text", "stage")}
 
-    def _list_explained_rows(self) -> list[int]:
-        """Returns the rows that the arrow keys go through, from the top line to the row under the cursor."""
+    def _list_values_above(self) -> list[list[Callable[[], Explanation]]]:
+        """Returns functions that explain the values of the top line and of the rows of the summary table."""
         if self.session.outline is None:
-            return [_LIST_ROW]
-        rows = self._list_summary_rows()
-        return [0, *(index + 1 for index, row in enumerate(rows) if row.kind not in ("titles", "text", "stage")),
-                _LIST_ROW]
+            return []
+        columns = summary.list_summary_columns(self.session, self.screen_width)
+        values: list[list[Callable[[], Explanation]]] = [
+            [partial(explain_summary_cell, self.session, row, column) for column in columns]
+            for row in self._find_explained_summary_rows().values()]
+        return [[partial(replace, explanation) for explanation in explain_header(self.session)], *values]
+
+    def _list_columns_of_row(self) -> list[str]:
+        row = self.current_row
+        return [column.id for column in list_explained_columns(self.layer_list.row_values, row)] if row else []
 
     def _explain_current_value(self) -> Explanation:
-        row, line = self.current_row, self._explained_row - 1
-        if self._explained_row == 0 and (explanations := explain_header(self.session)):
-            return explanations[min(self._explained_column, len(explanations) - 1)]
-        if self._explained_row != _LIST_ROW and self._explained_row in self._list_explained_rows():
-            columns = summary.list_summary_columns(self.session, self.screen_width)
-            return explain_summary_cell(self.session, self._list_summary_rows()[line],
-                                        columns[min(self._explained_column, len(columns) - 1)])
+        above, row = self._list_values_above(), self.current_row
+        self._rows_above = min(self._rows_above, len(above))
+        if self._rows_above:
+            values = above[-self._rows_above]
+            return values[min(self._above_column, len(values) - 1)]()
         if row is None:
             return Explanation("no row", (("", "The list has no row."),))
-        columns_of_row = list_explained_columns(self.layer_list.row_values, row)
-        column = self._explained_list_column if self._explained_list_column in columns_of_row else NAME_COLUMN
-        return explain_cell(self.session, self.layer_list.row_values, row, column, self.disabled_reason)
+        column_id = self._list_column_id if self._list_column_id in self._list_columns_of_row() else NAME_COLUMN.id
+        return explain_cell(self.session, self.layer_list.row_values, row, LAYER_COLUMNS_BY_ID[column_id],
+                            self.disabled_reason)
 
     def _move_explanation(self, columns: int, rows: int) -> None:
         """Moves to another value. Up from the first row of the list is the summary table, and then the top line."""
-        explained_rows, is_top = self._list_explained_rows(), self.layer_tree.cursor_index == 0
-        if self._explained_row not in explained_rows:
-            self._explained_row = _LIST_ROW
-        if rows and self._explained_row == _LIST_ROW and (rows > 0 or self.is_heat_map_focused or not is_top):
+        above, is_top = self._list_values_above(), self.layer_tree.cursor_index == 0
+        if rows and not self._rows_above and (rows > 0 or self.is_heat_map_focused or not is_top):
             self.move_cursor(rows)
-        elif rows:
-            index = explained_rows.index(self._explained_row) + rows
-            self._explained_row = explained_rows[max(0, min(index, len(explained_rows) - 1))]
-        if columns and self._explained_row == _LIST_ROW:
-            row = self.current_row
-            listed = list_explained_columns(self.layer_list.row_values, row) if row is not None else [NAME_COLUMN]
-            index = listed.index(self._explained_list_column) if self._explained_list_column in listed else 0
-            self._explained_list_column = listed[(index + columns) % len(listed)]
-        elif columns:
-            count = len(explain_header(self.session)) if self._explained_row == 0 else len(
-                summary.list_summary_columns(self.session, self.screen_width))
-            self._explained_column = (min(self._explained_column, count - 1) + columns) % count
+        else:
+            self._rows_above = max(0, min(self._rows_above - rows, len(above)))
+        if self._rows_above:
+            count = len(above[-self._rows_above])
+            self._above_column = (min(self._above_column, count - 1) + columns) % count
+        elif columns and (listed := self._list_columns_of_row()):
+            index = listed.index(self._list_column_id) if self._list_column_id in listed else 0
+            self._list_column_id = listed[(index + columns) % len(listed)]
 
     def do_log(self) -> None:
         """Shows the newest failure if the user has not seen it yet, else the log."""

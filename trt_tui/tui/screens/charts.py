@@ -51,12 +51,7 @@ class ChartsPage(OverlayScreen):
             yield Lines(id="picture-keys")
 
     def on_mount(self) -> None:
-        """Draws the chart after the layout is known."""
-        self.call_after_refresh(
-            lambda: self.show_chart(self.chart_index))  # a key press may have selected another chart meanwhile
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self.update_lines)
+        self.show_chart(self.chart_index)
 
     @property
     def text(self) -> str:

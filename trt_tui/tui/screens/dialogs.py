@@ -82,6 +82,16 @@ class OverlayScreen(Screen[Any]):
         """Closes the screen with a result, unless another dialog is open over it."""
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
+    def on_mount(self) -> None:
+        """Draws the contents after their size is known."""
+        self.call_after_refresh(self.update_lines)
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.update_lines)
+
+    def update_lines(self) -> None:
+        """Draws the newest contents for the current size; a screen whose contents are fixed draws nothing."""
+
     def action_close(self) -> None:
         """Closes the screen without a result."""
         self.dismiss(None)
@@ -266,8 +276,8 @@ class Picker(Dialog):
             self.query_one("#columns", Static).update(self._fit_rows()[0])
         self.query_one(KeyHints).show_keys(self._key_hint_template())
 
-    def on_resize(self) -> None:
-        """Fits the columns into the new width."""
+    def update_lines(self) -> None:
+        """Fits the columns into the current width."""
         if self.columns:
             self.replace_items(self.items)
 
@@ -320,7 +330,6 @@ class TablePage(Dialog, Generic[ValueT]):
 
     def on_mount(self) -> None:
         self.table.focus()
-        self.call_after_refresh(self.update_lines)
 
     @property
     def table(self) -> ValueList[ValueT]:
@@ -398,10 +407,6 @@ class TextPage(ScrollingDialog):
             with VerticalScroll(classes="body", can_focus=False):
                 yield Lines()
         yield KeyHints("{up}{down} scroll  {close} close")
-
-    def on_mount(self) -> None:
-        """Fills the page after its size is known."""
-        self.call_after_refresh(self.update_lines)
 
     @property
     def text(self) -> str:

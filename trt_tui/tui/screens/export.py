@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -70,9 +69,9 @@ class ExportDialog(Dialog):
         self.query_one(KeyedOptionList).highlighted = 0
         self.query_one(KeyedOptionList).focus()
 
-    def on_resize(self, event: events.Resize) -> None:
+    def update_lines(self) -> None:
         """Limits the height of the list, so that path and result stay visible on a low screen."""
-        self.query_one(KeyedOptionList).styles.max_height = max(2, event.size.height * 9 // 10 - _LINES_BESIDE_FORMATS)
+        self.query_one(KeyedOptionList).styles.max_height = max(2, self.size.height * 9 // 10 - _LINES_BESIDE_FORMATS)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Selects a format. A proposed path that the user did not change is replaced by the path for the new format."""

@@ -5,6 +5,7 @@ Enter performs the selected action, or explains the selected word.
 
 from collections.abc import Callable, Mapping, Sequence
 
+from textual import on
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
@@ -57,12 +58,9 @@ class HelpPage(Dialog):
 
     def on_mount(self) -> None:
         self.query_one(Input).focus()
-        self.call_after_refresh(self.update_action_list)
 
-    def on_input_changed(self) -> None:
-        self.update_action_list()
-
-    def update_action_list(self) -> None:
+    @on(Input.Changed)
+    def update_lines(self) -> None:
         """Lists the actions that match all typed words, under the headings of their groups."""
         choices = self.query_one(KeyedOptionList)
         terms = self.query_one(Input).value.lower().split()

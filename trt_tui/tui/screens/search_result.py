@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 
-from textual import events
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
@@ -73,12 +72,8 @@ class SearchResultPage(OverlayScreen):
             yield Lines(id="search-keys")
 
     def on_mount(self) -> None:
-        """Draws the page after its size is known, and requests a preview for its cost."""
-        self.call_after_refresh(self.update_lines)
+        """Requests a preview for the cost of the selected config."""
         self._request_preview()
-
-    def on_resize(self, event: events.Resize) -> None:
-        self.call_after_refresh(self.update_lines)
 
     @property
     def chosen_option(self) -> SearchOption:

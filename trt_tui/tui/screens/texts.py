@@ -82,13 +82,6 @@ class ExplanationDialog(ScrollingDialog):
                 yield Lines()
         yield KeyHints()
 
-    def on_mount(self) -> None:
-        """Fills the dialog after its size is known."""
-        self.call_after_refresh(self.update_lines)
-
-    def on_resize(self) -> None:
-        self.call_after_refresh(self.update_lines)
-
     def update_lines(self) -> None:
         """Shows the explanation of the current value, from its beginning."""
         if not self.is_mounted:

@@ -1,6 +1,6 @@
 """The page of an engine: values as built, recommended checks, and layers with their times."""
 
-from functools import partial
+from collections.abc import Sequence
 
 from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import has_unrequested_precision
@@ -35,7 +35,7 @@ from trt_tui.tui.state.engine_texts import (
 )
 from trt_tui.tui.state.text_plots import bar_text
 
-_labelled_lines = partial(labelled_lines, label_width=12)
+_LABEL_CELLS = 12
 _MAX_SLOWEST_LAYERS = 8
 _RIGHT_CELLS = 32
 """The cells to the right of a layer name: precision, milliseconds, share of the time."""
@@ -52,19 +52,18 @@ def engine_page_title(session: Session) -> str:
 
 def engine_page_lines(session: Session, width: int) -> list[Line]:
     """Returns the lines of the engine page for the current config: values, recommended checks, layers."""
-    shown_engine = find_shown_engine(session)
-    lines: list[Line] = []
-    if shown_engine is not None:
-        lines += _engine_summary_lines(session, shown_engine, width)
-    if session.results.fp32_engine is not None:
-        fp32_engine = session.results.fp32_engine
+    shown_engine, fp32_engine = find_shown_engine(session), session.results.fp32_engine
+    entries = _list_engine_values(session, shown_engine) if shown_engine is not None else []
+    if fp32_engine is not None:
         conclusion_text, accuracy = fp32_engine_texts(fp32_engine)[0], fp32_engine.accuracy
         has_fault = bool(fp32_engine_fault_text(fp32_engine))
         if accuracy:
             sqnr_text = _worst_sqnr_text(accuracy, False)
             conclusion_text = (f"{sqnr_text} against ONNX Runtime: {conclusion_text}" if has_fault else
                                f"{conclusion_text}: {sqnr_text}")
-        lines += _labelled_lines("FP32 engine", conclusion_text, width, "warn" if has_fault else "")
+        entries.append(("FP32 engine", conclusion_text, "warn" if has_fault else ""))
+    lines = [line for label, texts, style in entries
+             for line in labelled_lines(label, texts, width, style, _LABEL_CELLS)]
     if shown_engine is None:
         return lines
     lines += _engine_check_lines(session, shown_engine, width)
@@ -77,54 +76,44 @@ def engine_page_lines(session: Session, width: int) -> list[Line]:
     return lines
 
 
-def _engine_summary_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
-    result = shown_engine.result
+def _list_engine_values(session: Session, shown_engine: ShownEngine) -> list[tuple[str, str | Sequence[str], str]]:
+    """Returns the values of an engine: label, texts and style. A value that does not exist has no texts."""
+    result, simulated_accuracy = shown_engine.result, _find_simulated_accuracy(session, shown_engine)
     device_text = f" on {result.device_name}" if result.device_name else ""
-    lines = _labelled_lines("builder", result.builder_name + device_text, width)
-    room = f", {byte_size_text(result.engine_bytes)}" if result.engine_bytes is not None else ""
-    lines += _labelled_lines("build", build_origin_text(result) + room, width)
-    if not result.is_built_as_requested:
-        lines += _labelled_lines("tried", list(attempt_lines(result.attempts, result.other_precisions)), width, "warn")
+    size_text = f", {byte_size_text(result.engine_bytes)}" if result.engine_bytes is not None else ""
+    attempts = attempt_lines(result.attempts, result.other_precisions)
+    entries: list[tuple[str, str | Sequence[str], str]] = [
+        ("builder", result.builder_name + device_text, ""), ("build", build_origin_text(result) + size_text, ""),
+        ("tried", [] if result.is_built_as_requested else list(attempts), "warn")]
     if result.accuracy is None:
-        return lines + _labelled_lines("run", result.measurement_note or CANNOT_RUN_TEXT, width)
-    if result.latency_ms is not None:
-        median, minimum, maximum = result.latency_ms
-        lines += _labelled_lines(
-            "latency", f"median {milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)}",
-            width)
-    if result.cuda_graph_ms is not None:
-        median, minimum, maximum = result.cuda_graph_ms
-        lines += _labelled_lines(
-            "", f"{milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)} as one CUDA graph, as "
-            "trtexec 11 measures", width)
-    lines += _labelled_lines("profiles", list(result.profile_latency_lines), width)
-    if result.device_memory_bytes:
-        lines += _labelled_lines(
-            "memory", f"{byte_size_text(result.device_memory_bytes)} on the device, beside weights and tensors", width)
-    simulated_accuracy = _find_simulated_accuracy(session, shown_engine)
+        return [*entries, ("run", result.measurement_note or CANNOT_RUN_TEXT, "")]
     text = f"{_worst_sqnr_text(result.accuracy, False)} as built"
     if simulated_accuracy is not None:
         text += f", {_worst_sqnr_text(simulated_accuracy, True)} simulated"
     if session.target is not None and session.target.kind != "sqnr":
-        text += (
-            f"; "
-            f"{target_value_span(session, result.accuracy, False)[0]} as built, "
-            f"{target_value_span(session, simulated_accuracy)[0]} simulated"
-        )
-    lines += _labelled_lines("output", text, width)
-    for name, accuracy in result.shape_accuracies.items():
-        lines += _labelled_lines(f"at {name}", _worst_sqnr_text(accuracy, False), width)
-    for warning in result.builder_warnings:
-        lines += _labelled_lines("warning", warning, width, "warn")
-    for remark in engine_variation_notes(result):
-        lines += _labelled_lines("builds", remark, width, "warn" if result.unequal_outputs else "")
-    if result.engine_errors is not None:
-        lines += _labelled_lines("layers",
-                                 engine_errors_text(result.engine_errors, len(session.opened_network.outline.groups)),
-                                 width)
-    if result.measurement_note:
-        lines += _labelled_lines("note", result.measurement_note, width, "dim")
-    return lines
+        built_text, simulated_text = (target_value_span(session, accuracy, is_simulated)[0] for accuracy, is_simulated
+                                      in ((result.accuracy, False), (simulated_accuracy, True)))
+        text += f"; {built_text} as built, {simulated_text} simulated"
+    memory_text = (f"{byte_size_text(result.device_memory_bytes)} on the device, beside weights and tensors"
+                   if result.device_memory_bytes else "")
+    errors_text = (engine_errors_text(result.engine_errors, len(session.opened_network.outline.groups))
+                   if result.engine_errors is not None else "")
+    return [
+        *entries, ("latency", _latency_text(result.latency_ms, "median "), ""),
+        ("", _latency_text(result.cuda_graph_ms, end=" as one CUDA graph, as trtexec 11 measures"), ""),
+        ("profiles", list(result.profile_latency_lines), ""), ("memory", memory_text, ""), ("output", text, ""),
+        *((f"at {name}", _worst_sqnr_text(accuracy, False), "") for name, accuracy in result.shape_accuracies.items()),
+        *(("warning", warning, "warn") for warning in result.builder_warnings),
+        *(("builds", remark, "warn" if result.unequal_outputs else "") for remark in engine_variation_notes(result)),
+        ("layers", errors_text, ""), ("note", result.measurement_note, "dim")]
+
+
+def _latency_text(latency_ms: tuple[float, float, float] | None, start: str = "", end: str = "") -> str:
+    """Returns the median of a latency with its minimum and maximum; "" if it was not measured."""
+    if latency_ms is None:
+        return ""
+    median, minimum, maximum = latency_ms
+    return f"{start}{milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)}{end}"
 
 
 def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Accuracy | None:

@@ -3,11 +3,11 @@
 
 from textual import events
 from textual.geometry import Size
-from textual.message import Message
 
 from trt_tui.core.network.blocks import BlockMatrix
 from trt_tui.formatting import pad_left
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten
+from trt_tui.tui.state.columns import SHARE_COLUMN
 from trt_tui.tui.state.marks import RAISED_MARK
 from trt_tui.tui.state.row_values import (
     RowValues,
@@ -24,12 +24,6 @@ BLOCK_TITLE = "block"
 
 class BlockMap(LinePane):
     """A heat map widget with a cursor on a cell, or on the label of a role (column -1)."""
-
-    class Moved(Message):
-        """A message that the cursor of the heat map moved to another cell."""
-
-    class ExplanationRequested(Message):
-        """A message that the user asked for an explanation of the cell under the cursor."""
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -167,4 +161,4 @@ class BlockMap(LinePane):
             self.move_cursor(role - self.role_index, min(column, len(self.blocks.columns) - 1) - self.column_index)
             if event.button == RIGHT_BUTTON:
                 self.focus()
-                self.post_message(self.ExplanationRequested())
+                self.post_message(self.ExplanationRequested(SHARE_COLUMN.id))

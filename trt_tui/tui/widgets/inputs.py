@@ -5,7 +5,6 @@ from typing import Generic, TypeVar
 
 from textual.binding import Binding, BindingType
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
@@ -86,13 +85,6 @@ class ConfigList(ValueList[PrecisionConfig]):
     While the list does not have the focus, its cursor is on the current config, which is therefore always visible.
     """
 
-    class Taken(Message):
-        """A message that the user chose a config from the list."""
-
-        def __init__(self, config: PrecisionConfig) -> None:
-            super().__init__()
-            self.config = config
-
     def show_configs(self, session: Session, header: Lines) -> None:
         """Updates the config list and its header if they changed. With the focus, the cursor stays on its config."""
         titles, rows = config_table(session, header.size.width - 1 or 60)
@@ -107,10 +99,6 @@ class ConfigList(ValueList[PrecisionConfig]):
         if self.first_value in self.values:
             self.highlighted = self.values.index(self.first_value)
             self.scroll_to_highlight()  # the list may have changed its size
-
-    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        event.stop()
-        self.post_message(self.Taken(self.values[event.option_index]))
 
 
 def _build_line_content(line: Line) -> Content:

@@ -28,21 +28,11 @@ class LayerTree(LinePane):
     `show_rows` sets the rows and their values. The cursor stays on the row with the same key.
     """
 
-    class Moved(Message):
-        """A message that the cursor of the layer list moved to another row."""
-
     class Resized(Message):
         """A message that the room for rows changed, for example because a scrollbar appeared."""
 
     class Opened(Message):
         """A message that the row under the cursor was double-clicked."""
-
-    class ExplanationRequested(Message):
-        """A message that the user asked for an explanation of the value of the current row in a column."""
-
-        def __init__(self, column_id: str) -> None:
-            super().__init__()
-            self.column_id = column_id
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)

@@ -70,6 +70,16 @@ class LinePane(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False)
     """A base class of panes with a cursor that scroll lines. Only visible lines are built, and drawn if they changed.
     """
 
+    class Moved(Message):
+        """A message that the cursor of the pane moved."""
+
+    class ExplanationRequested(Message):
+        """A message that the user asked for an explanation of the value under the cursor in a column."""
+
+        def __init__(self, column_id: str) -> None:
+            super().__init__()
+            self.column_id = column_id
+
     def __init__(self, *, id: str | None = None) -> None:
         self._span_styles = {}
         super().__init__(id=id)
