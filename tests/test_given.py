@@ -19,6 +19,7 @@ from tests import lowered, networks, rtx
 from tests.lowered import sqnr
 from tests.networks.build import Builder, floats
 from tests.networks.halves import mixed_half
+from tests.networks.qdq import QdqBuilder
 from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
@@ -228,6 +229,21 @@ def test_an_operator_that_tensorrt_lacks_in_bf16_is_named_and_written_in_fp32(op
     around = [*nodes[f"/it/{operator}"].inputs, *nodes[f"/it/{operator}"].outputs]
     assert {value.dtype for value in around} == {ir.DataType.FLOAT}
     assert nodes["/relu/Relu"].inputs[0].dtype == ir.DataType.BFLOAT16
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.int16])
+def test_a_pair_that_is_an_output_and_has_a_reader_is_written(kind, tmp_path, backend):
+    b = QdqBuilder(opset=21)
+    x = b.pair("x", "/in", 0.02, kind=kind)
+    b.node("Sigmoid", [x], "/last", output="y")
+    onnx.save(model := b.model([floats("x", 2, 8)], [floats(x, 2, 8), floats("y", 2, 8)], ir_version=10),
+              tmp_path / "x.onnx")
+    network, feeds = open_network(tmp_path / "x.onnx"), networks.feeds(model, 9, n=2)
+    for config in (AS_GIVEN, PrecisionConfig.from_precision(FP32)):
+        typed = lower_from_source_model(network, config, {}).model
+        onnx.checker.check_model(ir.to_proto(typed), full_check=True)
+        assert sqnr(run(backend, ir.from_proto(model), feeds), run(backend, typed, feeds)) > 30
+    assert set(network.consumers["x"]) == {"/last/Sigmoid", f"{x}__output"}
 
 
 SINGLE, HALF = TensorProto.FLOAT, TensorProto.FLOAT16

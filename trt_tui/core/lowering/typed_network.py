@@ -12,7 +12,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
-from trt_tui.core.lowering.graph_editor import GraphEditor
 from trt_tui.core.lowering.lowering_checks import tensorrt_operators_text
 from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
@@ -20,6 +19,7 @@ from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape
+from trt_tui.core.network.graph_editor import GraphEditor
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network

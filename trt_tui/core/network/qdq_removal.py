@@ -10,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.graph_editor import replace_value
 from trt_tui.core.network.naming import FreshNames, value_name
 from trt_tui.core.network.qdq_steps import (
     TYPE_NAMES,
@@ -78,7 +79,11 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
                 and quantize_step.scale is not None:
             conversion.record_range(source, float(quantize_step.scale) * quantize_step.block_type.max_tensor_value)
         conversion.has_changes = True
-        _replace_value_in_graph(graph, node.outputs[0], source, conversion)
+        identity_name = ""
+        if node.outputs[0].is_graph_output():
+            identity_name = activations.node_names.make_unique_name(f"{node.outputs[0].name}__output")
+            conversion.added_nodes.add(identity_name)
+        replace_value(graph, node.outputs[0], source, identity_name)
         _remove_dequantize(graph, node)
         if not any(output.uses() or output.is_graph_output() for output in quantize.outputs):
             graph.remove(quantize, safe=True)
@@ -144,7 +149,7 @@ class _ActivationRestorer:
         return FreshNames(self._graph)
 
     @cached_property
-    def _node_names(self) -> FreshNames:
+    def node_names(self) -> FreshNames:
         return FreshNames(self._graph, taken_names=(node.name for node in self._graph if node.name))
 
     def add_activation(self, value: ir.Value, max_value: float) -> ir.Value:
@@ -161,7 +166,7 @@ class _ActivationRestorer:
                                             ir.tensor(np.float32(bound))))
         producer = value.producer()
         assert producer is not None, "a value that may be negative is computed"
-        node = ir.Node("", operator, inputs, name=self._node_names.make_unique_name(f"{producer.name}__relu"),
+        node = ir.Node("", operator, inputs, name=self.node_names.make_unique_name(f"{producer.name}__relu"),
                        metadata_props=dict(producer.metadata_props))
         output = node.outputs[0]
         output.name = self._tensor_names.make_unique_name(f"{value.name}__relu")
@@ -171,21 +176,3 @@ class _ActivationRestorer:
         self._conversion.added_nodes.add(node.name or "")
         self._conversion.source_tensors[output.name] = value_name(value)
         return output
-
-
-def _replace_value_in_graph(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value,
-                            conversion: Fp32Conversion) -> None:
-    """Replaces all uses of ``old_value`` by ``new_value``; an Identity keeps the name of a graph output."""
-    if old_value.is_graph_output():
-        name = old_value.name
-        old_value.name = f"{name}__dequantized"
-        identity_name = FreshNames(graph, taken_names=(node.name
-                                                       for node in graph
-                                                       if node.name)).make_unique_name(f"{name}__output")
-        identity = ir.Node("", "Identity", [new_value], name=identity_name)
-        identity.outputs[0].name = name
-        identity.outputs[0].shape, identity.outputs[0].type = old_value.shape, old_value.type
-        graph.append(identity)
-        conversion.added_nodes.add(identity_name)
-        old_value.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
-    old_value.replace_all_uses_with(new_value)

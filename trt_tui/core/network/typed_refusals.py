@@ -19,6 +19,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.graph_editor import replace_value
 from trt_tui.core.network.naming import FreshNames, value_name
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
 from trt_tui.core.network.qdq_removal import can_be_negative
@@ -322,16 +323,9 @@ class _RefusedNodeRewriter:
         self._replace_node_by_value(node, new_value)
 
     def _replace_node_by_value(self, node: ir.Node, value: ir.Value) -> None:
-        output = node.outputs[0]
-        if output.is_graph_output():
-            identity = ir.Node("", "Identity", [value],
-                               name=self._fresh_names.make_unique_name(f"{node.name}__identity"))
-            identity.outputs[0].type, identity.outputs[0].shape = output.type, output.shape
-            identity.outputs[0].name, output.name = output.name, self._fresh_names.make_unique_name(
-                f"{output.name}__as_in_file")
-            self._graph.append(identity)
-            output.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
-        output.replace_all_uses_with(value)
+        is_output = node.outputs[0].is_graph_output()
+        replace_value(self._graph, node.outputs[0], value,
+                      self._fresh_names.make_unique_name(f"{node.name}__identity") if is_output else "")
         self._released_values += [candidate for candidate in node.inputs if candidate is not None]
         self._graph.remove(node, safe=True)
 

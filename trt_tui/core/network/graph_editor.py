@@ -1,4 +1,4 @@
-"""The addition of nodes and constants to a graph by a lowering, each under a unique name."""
+"""The addition of nodes and constants to a graph, each under a unique name, and the replacement of values."""
 
 import numpy as np
 import onnx_ir as ir
@@ -54,3 +54,14 @@ class GraphEditor:
                 and np.array_equal(tensor.numpy(), array)):
             return shared
         return register_constant(self.graph, self.names.make_unique_name(name), ir.Tensor(array))
+
+
+def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, identity_name: str) -> None:
+    """Replaces all uses of a value by another value; an Identity keeps the name of a graph output."""
+    for use in tuple(old_value.uses()):
+        use.node.replace_input_with(use.idx, new_value)
+    if old_value.is_graph_output():
+        identity = ir.node("Identity", [new_value], name=identity_name, outputs=[
+            ir.val(old_value.name, shape=old_value.shape, type=old_value.type)])
+        graph.append(identity)
+        old_value.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
