@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_precision
-from trt_tui.core.lowering.network_rewrite import fusion_barrier_output_notes, rewrite_network_for_config
+from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.lowering.typed_network import (
     TypedLowering,
@@ -22,12 +22,14 @@ from trt_tui.core.lowering.typed_network import (
     required_opset_of_lowerings,
 )
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
-from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.constants import register_constant
+from trt_tui.core.network.graph_editor import remove_unread_values
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import convert_opset, find_ir_version
 from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, is_cast, is_dequantize, is_quantize
+from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.network.typed_refusals import replace_refused_nodes
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
@@ -50,7 +52,8 @@ def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: M
     # the layers of the file read tensors by their names in the file
     rewritten_network = rewrite_network_for_config(network, config, keeps_neutral_layers=True)
     typed_network = _SourceModelLowering(rewritten_network.network, source_model, config, ranges).lower_network()
-    return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes})
+    return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
+                   notes=(*typed_network.notes, *rewritten_network.notes))
 
 
 class _SourceModelLowering(TypedLowering):
@@ -71,14 +74,14 @@ class _SourceModelLowering(TypedLowering):
         self.touched_layers = {name for group in touched_groups for name in group.layers}
         self.types = {name: dtype for name, dtype in source_model.types.items() if dtype in PRECISION_BY_HALF_TYPE}
         self.file_types = dict(self.types)
-        self.added_nodes: set[ir.Node] = set()
-        self.nodes_by_name = {node_name(node): node for node in self.graph}
+        self.file_nodes = {node_name(node): node for node in self.graph}
+        self.kept_nodes = set(self.graph)
         self.base_nodes = {node_name(node): node for node in network.convert_model_to_opset(required_opset).graph}
         node_outputs = (value for node in self.graph for value in node.outputs)
         self.values_by_name = {value.name or "": value
                                for value in (*self.graph.inputs, *self.graph.initializers.values(), *node_outputs)}
-        self.read_values = {value for value in self.values_by_name.values() if value.uses()}
-        self.unquantized_constants: dict[str, bool] = {}
+        self.read_values = [value for value in self.values_by_name.values() if value.uses()]
+        self.unquantized_constants: dict[str, ir.Value] = {}
 
     def lower_network(self) -> TypedNetwork:
         for layer in self.network.layers:
@@ -87,27 +90,19 @@ class _SourceModelLowering(TypedLowering):
             else:
                 group = self.network.find_group(layer.name)
                 self.layer_changes[layer.name] = "as it was" if group is None else group.precision_label(Precision.FILE)
-        if self.touched_layers:
-            self._restore_types_of_kept_layers()
-        self._add_fusion_barrier_outputs()
-        if self.touched_layers:
-            self._remove_qdq_of_ungrouped_layers()
-            self._remove_unused_nodes()
-            self.graph.sort()
-        self.notes += replace_refused_nodes(self.graph, lambda node: node not in self.added_nodes, self.types)
-        if self.touched_layers:
-            self.model.ir_version = max(self.model.ir_version, find_ir_version(self.opset))
-        return self.build_typed_network()
-
-    def _add_fusion_barrier_outputs(self) -> None:
-        """Makes the tensors of fusion barriers network outputs."""
-        hidden = BarrierMove.subject_kind.sort_subjects(self.network, self.config.get_moves(BarrierMove))
-        for name in hidden:
+        self._restore_types_of_kept_layers()
+        for name in BarrierMove.subject_kind.sort_subjects(self.network, self.config.get_moves(BarrierMove)):
             value = self._find_value_of_fp32_tensor(name)
             if not value.is_graph_output():
                 self.graph.outputs.append(value)
                 self._restore_fp32_output(len(self.graph.outputs) - 1, value)
-        self.notes += fusion_barrier_output_notes(hidden)
+        if self.touched_layers:
+            self._remove_qdq_of_ungrouped_layers()
+        remove_unread_values(self.graph, self.read_values)
+        self.graph.sort()
+        self.notes += replace_refused_nodes(self.graph, self.kept_nodes, self.types)
+        self.model.ir_version = max(self.model.ir_version, find_ir_version(self.opset))
+        return self.build_typed_network()
 
     # -- one layer ----------------------------------------------------------------------------------------------
 
@@ -121,8 +116,7 @@ class _SourceModelLowering(TypedLowering):
         node = self._find_or_add_node(layer, base_node)
         if len(node.inputs) < len(layer.inputs):  # bias correction adds a bias to a node without one in the file
             node.resize_inputs(len(layer.inputs))
-        self.nodes_by_name[layer.name] = self._convert_layer(layer, group, node, base_node,
-                                                             self._connect_inputs(layer, node))
+        self._convert_layer(layer, group, node, base_node, self._connect_inputs(layer, node))
         if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
             self._unsqueeze_bias(node, layer, ONNX_TYPES[self.group_lowerings[group.name].boundary_type])
 
@@ -140,35 +134,33 @@ class _SourceModelLowering(TypedLowering):
 
         If the file has no such node, the node of the FP32 network is added.
         """
-        node = self.nodes_by_name.get(layer.name)
-        if layer.name not in self.source_model.added_nodes and node is not None and node.op_type == fp32_node.op_type:
-            for name, attribute in fp32_node.attributes.items():
-                if attribute.type in (ir.AttributeType.INT, ir.AttributeType.TENSOR):
-                    node.attributes[name] = attribute
-            return node
-        return self._add_layer_node(layer, fp32_node)
+        node = self.file_nodes.get(layer.name)
+        if node is None or layer.name in self.source_model.added_nodes or node.op_type != fp32_node.op_type:
+            return self._add_layer_node(layer, fp32_node)
+        self.kept_nodes.discard(node)
+        node.attributes.update((name, attribute) for name, attribute in fp32_node.attributes.items()
+                               if attribute.type in (ir.AttributeType.INT, ir.AttributeType.TENSOR))
+        return node
 
     def _add_layer_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
         node = ir.Node(fp32_node.domain, fp32_node.op_type, [None] * len(layer.inputs),
                        list(fp32_node.attributes.values()), num_outputs=len(layer.outputs),
                        name=self.names.make_unique_name(layer.name), metadata_props=dict(fp32_node.metadata_props))
         for name, output, original in zip(layer.outputs, node.outputs, fp32_node.outputs, strict=True):
-            output.type, output.shape = original.type, original.shape
+            output.name, output.type, output.shape = name, original.type, original.shape
             old = self.values_by_name.get(name)
-            output.name = name
-            if old is not None and not is_dequantize(old.producer()):  # another operator computes the tensor now
-                old.replace_all_uses_with(output)
             if old is not None:  # the same, or a network output behind a Q/DQ pair
-                old.name = self.names.make_unique_name(f"{name}__as_in_file")
                 for index, value in enumerate(self.graph.outputs):
                     if value is old:
                         self.graph.outputs[index] = output
+                if not is_dequantize(old.producer()):  # another operator computes the tensor now
+                    old.replace_all_uses_with(output)
+                old.name = self.names.make_unique_name(f"{name}__as_in_file")
                 self.types.pop(name, None)
                 if (dtype := self.file_types.get(name)) is not None:
-                    self.types[value_name(old)] = dtype
+                    self.types[old.name] = dtype
             self.values_by_name[name] = output
         self.graph.append(node)
-        self.added_nodes.add(node)
         return node
 
     # -- inputs of changed layers --------------------------------------------------------------------------------
@@ -177,8 +169,6 @@ class _SourceModelLowering(TypedLowering):
         """Returns the value that represents a tensor of the FP32 network, in its present float type."""
         if tensor in self.network.constant_tensors:
             return self._find_unquantized_constant(tensor)
-        if tensor in self.values_by_name and tensor not in self.source_model.source_tensors:
-            return self.values_by_name[tensor]
         producer = self.network.producer.get(tensor)
         if producer in self.source_model.added_nodes and not is_cast(self.base_nodes[producer]):
             return self._add_computation_of_tensor(self.network.get_layer(producer), tensor)
@@ -201,27 +191,16 @@ class _SourceModelLowering(TypedLowering):
 
         A constant that was restored from the reference is taken from the FP32 network, too.
         """
-        value = self.values_by_name.get(tensor)
-        if value is not None and self._is_unquantized_constant(value):
-            return value
-        key = f"constant/{tensor}"
-        if key not in self.values_by_name:
-            stored = self.network.ir_value(tensor).const_value
-            tensor_data = stored if stored is not None else ir.tensor(self.network.constant_value(tensor))
-            self.values_by_name[key] = register_constant(self.graph, self.names.make_unique_name(f"{tensor}__float"),
-                                                         tensor_data)
-        return self.values_by_name[key]
-
-    def _is_unquantized_constant(self, value: ir.Value) -> bool:
-        """Returns True if a constant has no Q/DQ in the file and no part of it was restored from the reference."""
-        name = value.name or ""
-        if name not in self.unquantized_constants:
-            node = value.producer()
-            self.unquantized_constants[name] = name not in self.source_model.replaced_constants and (
-                node is None or not (is_quantize(node) or is_dequantize(node)) and
-                (stored_tensor(value) is not None or all(
-                    self._is_unquantized_constant(node_input) for node_input in node.inputs if node_input is not None)))
-        return self.unquantized_constants[name]
+        if tensor not in self.unquantized_constants:
+            value = self.values_by_name.get(tensor)
+            if value is None or any(item.name in self.source_model.replaced_constants or is_quantize(item.producer())
+                                    or is_dequantize(item.producer())
+                                    for item in iterate_reachable([value], _list_operands)):
+                stored = self.network.ir_value(tensor).const_value
+                value = register_constant(self.graph, self.names.make_unique_name(f"{tensor}__float"), stored
+                                          if stored is not None else ir.tensor(self.network.constant_value(tensor)))
+            self.unquantized_constants[tensor] = value
+        return self.unquantized_constants[tensor]
 
     # -- unchanged parts of the file ----------------------------------------------------------------------------
 
@@ -233,7 +212,7 @@ class _SourceModelLowering(TypedLowering):
             if self.types.get(name, ir.DataType.FLOAT) is dtype:
                 continue
             for use in list(value.uses()):
-                if use.node not in self.added_nodes and node_name(use.node) not in self.touched_layers:
+                if use.node in self.kept_nodes:
                     use.node.replace_input_with(use.idx, self._add_cast(value, dtype))
             for index, output in enumerate(outputs):
                 if output is value:
@@ -247,38 +226,19 @@ class _SourceModelLowering(TypedLowering):
     def _remove_qdq_of_ungrouped_layers(self) -> None:
         """Removes Q/DQ before layers in no group, such as Shape, if no other layer reads the pair."""
         for layer in self.network.layers:
-            if self.network.find_group(layer.name) is not None or layer.name in self.source_model.added_nodes:
+            node = self.file_nodes.get(layer.name)
+            if node is None or self.network.find_group(layer.name) is not None \
+                    or layer.name in self.source_model.added_nodes:
                 continue
-            node = self.nodes_by_name.get(layer.name)
-            for index, tensor in enumerate(layer.inputs if node is not None else ()):
-                value = node.inputs[index] if node is not None else None
-                if node is None or value is None or not tensor or not is_dequantize(value.producer()) \
+            for index, tensor in enumerate(layer.inputs):
+                value = node.inputs[index]
+                if value is None or not tensor or not is_dequantize(value.producer()) \
                         or tensor in self.network.constant_tensors or not self.network.is_float(tensor):
                     continue
                 grouped = any(self.network.find_group(node_name(use.node)) is not None for use in value.uses())
                 if not grouped and not value.is_graph_output():
                     dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
                     node.replace_input_with(index, self._add_cast(self._find_value_of_fp32_tensor(tensor), dtype))
-
-    def _remove_unused_nodes(self) -> None:
-        """Removes nodes and initializers of the file that no longer have readers."""
-        pending = [node for node in self.graph if node not in self.added_nodes]
-        while pending:
-            node = pending.pop()
-            outputs = [value for value in node.outputs if value.name]
-            if node.graph is None or not any(value in self.read_values for value in outputs) \
-                    or any(value.uses() or value.is_graph_output() for value in outputs):
-                continue
-            producers = [value.producer() for value in node.inputs if value is not None]
-            self.graph.remove(node, safe=True)
-            pending.extend(producer for producer in producers if producer is not None)
-        for name, value in list(self.graph.initializers.items()):
-            if value in self.read_values and not value.uses() and not value.is_graph_output():
-                del self.graph.initializers[name]
-
-    def _append_node(self, node: ir.Node) -> None:
-        super()._append_node(node)
-        self.added_nodes.add(node)
 
 
 def _convert_source_model_to_opset(network: Network, source_model: SourceModel, opset: int) -> ir.Model:
@@ -291,6 +251,11 @@ def _convert_source_model_to_opset(network: Network, source_model: SourceModel, 
         raise InputError(f"{network.name} cannot be converted to opset {opset}", str(error),
                          getattr(error, "next_step", "") or "Give no layer a precision that needs it, or quantize the "
                          f"network at opset {opset}.") from None
+
+
+def _list_operands(value: ir.Value) -> list[ir.Value]:
+    node = value.producer()
+    return [] if node is None else [node_input for node_input in node.inputs if node_input is not None]
 
 
 def node_name(node: ir.Node) -> str:

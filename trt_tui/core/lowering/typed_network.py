@@ -19,7 +19,7 @@ from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape
-from trt_tui.core.network.graph_editor import GraphEditor
+from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
 from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.network import Network
@@ -123,7 +123,7 @@ class TypedLowering(GraphEditor):
         self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
         self.layer_changes: dict[str, str] = {}
         self.notes: list[str] = []
-        self._replaced_constants: list[str] = []  # constants that were replaced by another form
+        self._replaced_constants: list[ir.Value] = []  # constants that were replaced by another form
 
     def lower_network(self) -> TypedNetwork:
         """Lowers all layers and outputs and returns the typed network."""
@@ -147,7 +147,7 @@ class TypedLowering(GraphEditor):
 
     def build_typed_network(self) -> TypedNetwork:
         """Returns the typed network from the lowered model, with its notes and refusals."""
-        self._remove_replaced_constants()
+        remove_unread_values(self.graph, self._replaced_constants)
         fp32_attention = [
             layer.name
             for layer in self.network.layers
@@ -284,7 +284,7 @@ class TypedLowering(GraphEditor):
                 name = self.names.make_unique_name(f"{value.name}__spread")
                 bias_value = register_constant(self.graph, name, ir.LazyTensor(
                     partial(_reshape_tensor, stored, shape), dtype=stored.dtype, shape=shape, cache=True, name=name))
-                self._replaced_constants.append(value_name(value))
+                self._replaced_constants.append(value)
             node.replace_input_with(index, bias_value)
 
     def _is_float(self, value: ir.Value) -> bool:
@@ -391,7 +391,7 @@ class TypedLowering(GraphEditor):
         if qdq_scale.quantized_type.block_scale_type:
             self.qdq_cache[key] = self._add_block_qdq_pair(qdq_site, qdq_scale, value, boundary_type, suffix)
             return self.qdq_cache[key]
-        packed = self._build_block_weight(qdq_site, qdq_scale, f"{suffix}__codes")
+        packed = self._build_block_weight(qdq_site, qdq_scale, value, f"{suffix}__codes")
         if packed is None:
             value = self._add_cast(
                 self._add_cast(value, boundary_type) if qdq_site.role != "weight" else value, scale_type)
@@ -433,7 +433,7 @@ class TypedLowering(GraphEditor):
             np.asarray(qdq_scale.tensor_scale if is_weight else qdq_scale.values, np.float32),
             f"{suffix}__tensor_scale")
         if is_weight:
-            quantized = self._build_block_weight(qdq_site, qdq_scale, f"{suffix}__codes")
+            quantized = self._build_block_weight(qdq_site, qdq_scale, value, f"{suffix}__codes")
             assert quantized is not None, "the weight is stored"
             ratios = qdq_scale.values / np.float32(qdq_scale.tensor_scale)
             scales = self._add_constant((np.frexp(ratios)[1] + 126).astype(np.uint8) if is_mxfp8 else ratios.astype(
@@ -463,7 +463,8 @@ class TypedLowering(GraphEditor):
                                     ir.DataType.FLOAT, shape, result_name)
         return self._add_cast(result, boundary_type)
 
-    def _build_block_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, name: str) -> ir.Value | None:
+    def _build_block_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, weight: ir.Value,
+                            name: str) -> ir.Value | None:
         """Returns a weight as quantized values that are computed at the first access; None if the weight keeps a
         QuantizeLinear.
 
@@ -484,16 +485,10 @@ class TypedLowering(GraphEditor):
                 qdq_scale.quantized_type.quantize(array / qdq_scale.broadcast_to_shape(array.shape)).astype(
                     dtype.numpy()), dtype=dtype)
 
-        self._replaced_constants.append(qdq_site.tensor)
+        self._replaced_constants.append(weight)
         name = self.names.make_unique_name(name)
         return register_constant(self.graph, name, ir.LazyTensor(
             compute_quantized_tensor, dtype=dtype, shape=shape, cache=True, name=name))
-
-    def _remove_replaced_constants(self) -> None:
-        for name in self._replaced_constants:
-            value = self.graph.initializers.get(name)
-            if value is not None and not value.uses() and not value.is_graph_output():
-                del self.graph.initializers[name]
 
 
 def is_quantized_matmul(node: ir.Node | None) -> bool:

@@ -1,10 +1,13 @@
-"""The addition of nodes and constants to a graph, each under a unique name, and the replacement of values."""
+"""Changes of a graph: nodes and constants with unique names, the replacement of values, and the removal of unread ones.
+"""
+
+from collections.abc import Iterable
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.naming import FreshNames, value_name
 
 
 class GraphEditor:
@@ -65,3 +68,18 @@ def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, ide
             ir.val(old_value.name, shape=old_value.shape, type=old_value.type)])
         graph.append(identity)
         old_value.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
+
+
+def remove_unread_values(graph: ir.Graph, values: Iterable[ir.Value]) -> None:
+    """Removes the given values that nothing reads, with their nodes, and then what only these nodes read."""
+    pending = list(values)
+    while pending:
+        value = pending.pop()
+        node = value.producer()
+        if any(result.uses() or result.is_graph_output() for result in ((value,) if node is None else node.outputs)):
+            continue
+        if node is not None and node.graph is graph:
+            pending += filter(None, node.inputs)
+            graph.remove(node, safe=True)
+        elif graph.initializers.get(value_name(value)) is value:
+            del graph.initializers[value_name(value)]

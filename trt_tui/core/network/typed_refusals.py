@@ -12,15 +12,15 @@ are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer g
 - An operator in a float type without a kernel (`operators.UNSUPPORTED_FLOAT_TYPES`): computed in FP32.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.graph_editor import replace_value
-from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.constants import largest_magnitude, stored_tensor
+from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values, replace_value
+from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
 from trt_tui.core.network.qdq_removal import can_be_negative
 from trt_tui.core.network.qdq_steps import (
@@ -127,18 +127,18 @@ def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
     return lines
 
 
-def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], bool],
+def replace_refused_nodes(graph: ir.Graph, file_nodes: Collection[ir.Node],
                           dtype_by_tensor: Mapping[str, ir.DataType]) -> list[str]:
     """Rewrites all nodes that TensorRT refuses, in place; returns a sentence for each kind of rewrite.
 
     Args:
-        is_from_file: Returns True if a node is from the file; other nodes do not change.
+        file_nodes: The nodes of the file; other nodes do not change.
         dtype_by_tensor: The types of the graph's tensors below FP32, by name.
     """
     reason_by_node = {
         node: reason
         for node in graph
-        if is_from_file(node) and (reason := _node_refusal_reason(node, dtype_by_tensor))
+        if node in file_nodes and (reason := _node_refusal_reason(node, dtype_by_tensor))
     }
     workarounds = _RefusedNodeRewriter(graph)
     steps = {node: read_qdq_step(node) for node in reason_by_node if is_quantize(node) or is_dequantize(node)}
@@ -147,7 +147,7 @@ def replace_refused_nodes(graph: ir.Graph, is_from_file: Callable[[ir.Node], boo
             workarounds.replace_refused_qdq_node(node, steps[node], reason)
         else:
             workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
-    workarounds.drop_unused_values()
+    remove_unread_values(graph, workarounds.released_values)
     counts = {reason: sum(node_reason == reason for node_reason in reason_by_node.values())
               for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *reason_by_node.values()))}
     return ([
@@ -173,13 +173,17 @@ def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, i
             workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
 
 
-class _RefusedNodeRewriter:
+class _RefusedNodeRewriter(GraphEditor):
+    """The rewriter of one graph.
+
+    Attributes:
+        released_values: The values that rewritten nodes no longer read.
+    """
+
     def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._fresh_names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
-        self._constant_by_key: dict[tuple[str, str, int], ir.Value] = {}
+        super().__init__(graph)
         self._relu_by_source: dict[tuple[ir.Value, bool], ir.Value] = {}
-        self._released_values: list[ir.Value] = []
+        self.released_values: list[ir.Value] = []
 
     def replace_refused_qdq_node(self, node: ir.Node, step: QdqStep, reason: str) -> None:
         value = node.inputs[0]
@@ -188,15 +192,16 @@ class _RefusedNodeRewriter:
         constant = stored_tensor(value) if is_dequantize(node) else None
         if reason == BIAS or constant is not None and reason == WIDE:
             if constant is not None:
-                self._replace_by_constant(node, apply_qdq_step(step, constant.numpy()), step.dtype)
+                array = round_to_type(apply_qdq_step(step, constant.numpy()), step.dtype).astype(step.dtype.numpy())
+                self._replace_node_by_value(node, self._add_constant(
+                    np.ascontiguousarray(array), f"{value_name(node.outputs[0])}__float"))
         elif reason == WIDE:
-            if is_dequantize(node):
-                quantize = value.producer()
-                if quantize is not None and is_quantize(quantize) and quantize.inputs[0] is not None:
-                    self._restore_dropped_relu(quantize, read_qdq_step(quantize), drops_quantization=True)
-                    self._replace_node_by_value(node, quantize.inputs[0])
+            quantize = value.producer() if is_dequantize(node) else None
+            if quantize is not None and is_quantize(quantize) and quantize.inputs[0] is not None:
+                self._restore_dropped_relu(quantize, read_qdq_step(quantize), drops_quantization=True)
+                self._replace_node_by_value(node, quantize.inputs[0])
         elif constant is not None:
-            self._convert_weight_to_int8(node, step, constant)
+            self._convert_weight_to_int8(node, step, constant, reason)
         else:
             self._convert_qdq_node_to_int8(node, step, reason)
 
@@ -205,7 +210,7 @@ class _RefusedNodeRewriter:
         for index, value in enumerate(node.inputs):
             if value is not None and dtype_by_tensor.get(value.name or "") in PRECISION_BY_HALF_TYPE:
                 cast = self._create_cast(value, ir.DataType.FLOAT, f"{value.name}__fp32")
-                self._graph.insert_before(node, cast)
+                self.graph.insert_before(node, cast)
                 node.replace_input_with(index, cast.outputs[0])
         for output in node.outputs:
             dtype = dtype_by_tensor.get(output.name or "")
@@ -213,20 +218,15 @@ class _RefusedNodeRewriter:
                 continue
             name = value_name(output)
             cast = self._create_cast(output, dtype, name)
-            result = cast.outputs[0]
-            self._graph.insert_after(node, cast)
-            ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
+            self.graph.insert_after(node, cast)
+            ir.convenience.replace_all_uses_with(output, cast.outputs[0], replace_graph_outputs=True)
             cast.replace_input_with(0, output)
-            result.name, output.name = name, self._fresh_names.make_unique_name(f"{name}__fp32")
+            cast.outputs[0].name, output.name = name, self.names.make_unique_name(f"{name}__fp32")
             output.type = ir.TensorType(ir.DataType.FLOAT)
 
     def _create_cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
-        cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))],
-                       name=self._fresh_names.make_unique_name(f"{name}__cast"))
-        result = cast.outputs[0]
-        result.name, result.type, result.shape = self._fresh_names.make_unique_name(name), ir.TensorType(
-            dtype), value.shape
-        return cast
+        return ir.node("Cast", [value], {"to": int(dtype)}, name=self.names.make_unique_name(f"{name}__cast"),
+                       outputs=[ir.val(self.names.make_unique_name(name), dtype, value.shape)])
 
     def _convert_qdq_node_to_int8(self, node: ir.Node, step: QdqStep, reason: str) -> None:
         """Converts a Q or DQ node of an activation to symmetric INT8."""
@@ -240,55 +240,35 @@ class _RefusedNodeRewriter:
                 self._restore_dropped_relu(node, step)
         self._set_symmetric_scale(node, scale.astype(np.float32))
 
-    def _convert_weight_to_int8(self, node: ir.Node, step: QdqStep, weight: ir.TensorProtocol) -> None:
+    def _convert_weight_to_int8(self, node: ir.Node, step: QdqStep, weight: ir.TensorProtocol, reason: str) -> None:
         """Converts the DequantizeLinear of a weight to symmetric INT8 values of the same weight."""
         assert step.scale is not None and step.zero_point is not None
-        quantized_values = weight.numpy().astype(np.int32)
-        if step.quantized_dtype is ir.DataType.UINT8 and (step.zero_point == 128).all():
-            scale, signed_values = step.scale, quantized_values - 128
-        else:
-            zero_point = broadcast_scale(step.zero_point.astype(np.int32), quantized_values.shape, step.axis,
-                                         step.block_size)
-            centred_values = quantized_values - zero_point
-            axis = step.axis % max(quantized_values.ndim, 1)
-            if step.block_size:
-                max_magnitude = np.maximum.reduceat(np.abs(centred_values),
-                                                    np.arange(0, quantized_values.shape[axis], step.block_size),
-                                                    axis=axis)
-            else:
-                max_magnitude = np.abs(centred_values).max(axis=tuple(
-                    other_axis for other_axis in range(quantized_values.ndim)
-                    if step.scale.size == 1 or other_axis != axis))
-            max_magnitude = np.maximum(max_magnitude, 1).astype(np.float32).reshape(step.scale.shape)
-            factor = np.maximum(max_magnitude / np.float32(127), 1)  # values that fit into INT8 do not change
-            scale = (step.scale * factor).astype(np.float32)
-            signed_values = np.clip(
-                np.rint(centred_values / broadcast_scale(factor, quantized_values.shape, step.axis, step.block_size)),
-                -128, 127)
-        old_input = node.inputs[0]
-        node.replace_input_with(
-            0, self._add_constant(np.ascontiguousarray(signed_values.astype(np.int8)), f"{node.name}__codes"))
-        if old_input is not None:
-            self._released_values.append(old_input)
+        shape, scale = tuple(weight.shape.numpy()), step.scale
+        values = weight.numpy().astype(np.int32) - broadcast_scale(step.zero_point.astype(np.int32), shape, step.axis,
+                                                                   step.block_size)
+        if reason != UNSIGNED:
+            axis = None if scale.size == 1 and not step.block_size else step.axis % max(len(shape), 1)
+            block_size = min(step.block_size, shape[axis]) if axis is not None and step.block_size else None
+            amax = np.maximum(largest_magnitude(values.astype(np.float32), axis, block_size), 1).reshape(scale.shape)
+            factor = np.maximum(amax / np.float32(127), 1)  # values that fit into INT8 do not change
+            scale = (scale * factor).astype(np.float32)
+            values = np.clip(np.rint(values / broadcast_scale(factor, shape, step.axis, step.block_size)), -128, 127)
+        self._replace_input(node, 0, np.ascontiguousarray(values.astype(np.int8)), f"{node.name}__codes")
         self._set_symmetric_scale(node, scale)
 
     def _set_symmetric_scale(self, node: ir.Node, scale: np.ndarray) -> None:
-        old_scale = node.inputs[1]
-        assert old_scale is not None, "a step that is known has a scale"
-        constant = stored_tensor(old_scale)
-        scale_type = constant.dtype if constant is not None else ir.DataType.FLOAT
-        typed_scale = scale.astype(scale_type.numpy())
-        for index, array, suffix in ((1, typed_scale, "scale"), (2, np.zeros(scale.shape, np.int8), "zero_point")):
-            old_input = node.inputs[index] if len(node.inputs) > index else None
-            new_value = self._add_constant(array, f"{value_name(old_scale)}__{suffix}")
-            if len(node.inputs) <= index:
-                node.resize_inputs(index + 1)
-            node.replace_input_with(index, new_value)
-            if old_input is not None:
-                self._released_values.append(old_input)
+        old_scale, constant = node.inputs[1], stored_tensor(node.inputs[1])
+        assert old_scale is not None and constant is not None, "a step that is known has a scale"
+        node.resize_inputs(3)
+        self._replace_input(node, 1, scale.astype(constant.dtype.numpy()), f"{old_scale.name}__scale")
+        self._replace_input(node, 2, np.zeros(scale.shape, np.int8), f"{old_scale.name}__zero_point")
         if is_quantize(node):
             node.outputs[0].type = ir.TensorType(ir.DataType.INT8)
             node.attributes.pop("output_dtype", None)
+
+    def _replace_input(self, node: ir.Node, index: int, array: np.ndarray, name: str) -> None:
+        self.released_values += filter(None, [node.inputs[index]])
+        node.replace_input_with(index, self._add_constant(array, name))
 
     def _restore_dropped_relu(self, node: ir.Node, step: QdqStep, drops_quantization: bool = False) -> None:
         """Inserts the Relu that a quantizer replaced by a range that begins at 0.
@@ -309,42 +289,17 @@ class _RefusedNodeRewriter:
             float_dtype = (source.dtype or ir.DataType.FLOAT).numpy()
             bounds = [self._add_constant(np.array(bound, float_dtype), f"{source.name}__{bound}")
                       for bound in (0, 6)] if is_relu6 else []
-            relu = ir.Node("", "Clip" if is_relu6 else "Relu", [source, *bounds],
-                           name=self._fresh_names.make_unique_name(f"{node.name}__relu"))
-            relu.outputs[0].name = self._fresh_names.make_unique_name(f"{source.name}__relu")
-            relu.outputs[0].type, relu.outputs[0].shape = source.type, source.shape
-            self._graph.insert_before(node, relu)
+            relu = ir.node("Clip" if is_relu6 else "Relu", [source, *bounds],
+                           name=self.names.make_unique_name(f"{node.name}__relu"), outputs=[
+                               ir.val(self.names.make_unique_name(f"{source.name}__relu"), shape=source.shape,
+                                      type=source.type)])
+            self.graph.insert_before(node, relu)
             self._relu_by_source[source, is_relu6] = relu.outputs[0]
         node.replace_input_with(0, self._relu_by_source[source, is_relu6])
 
-    def _replace_by_constant(self, node: ir.Node, array: np.ndarray, dtype: ir.DataType) -> None:
-        typed_array = round_to_type(array, dtype).astype(dtype.numpy())
-        new_value = self._add_constant(np.ascontiguousarray(typed_array), f"{value_name(node.outputs[0])}__float")
-        self._replace_node_by_value(node, new_value)
-
     def _replace_node_by_value(self, node: ir.Node, value: ir.Value) -> None:
         is_output = node.outputs[0].is_graph_output()
-        replace_value(self._graph, node.outputs[0], value,
-                      self._fresh_names.make_unique_name(f"{node.name}__identity") if is_output else "")
-        self._released_values += [candidate for candidate in node.inputs if candidate is not None]
-        self._graph.remove(node, safe=True)
-
-    def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        key = name, str(array.dtype), hash(array.tobytes())
-        if key not in self._constant_by_key:
-            self._constant_by_key[key] = register_constant(self._graph, self._fresh_names.make_unique_name(name),
-                                                           ir.tensor(array))
-        return self._constant_by_key[key]
-
-    def drop_unused_values(self) -> None:
-        """Removes nodes and initializers that the rewrite left without readers."""
-        while self._released_values:
-            value = self._released_values.pop()
-            node = value.producer()
-            if value.uses() or value.is_graph_output():
-                continue
-            if node is not None and node.graph is self._graph:
-                self._released_values += [input_value for input_value in node.inputs if input_value is not None]
-                self._graph.remove(node, safe=True)
-            elif self._graph.initializers.get(value_name(value)) is value:
-                del self._graph.initializers[value_name(value)]
+        replace_value(self.graph, node.outputs[0], value,
+                      self.names.make_unique_name(f"{node.name}__identity") if is_output else "")
+        self.released_values += filter(None, node.inputs)
+        self.graph.remove(node, safe=True)
