@@ -68,15 +68,15 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         if value.dtype in _HALF_TYPES:
             value.dtype = ir.DataType.FLOAT
     for value in inputs:
-        cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))},
-                       name=node_names.make_unique_name(f"{value.name}__to_fp32"))
-        cast.outputs[0].name = tensor_names.make_unique_name(f"{value.name}__fp32")
+        uses = tuple(value.uses())
+        cast = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)},
+                       name=node_names.make_unique_name(f"{value.name}__to_fp32"), outputs=[
+                           ir.val(tensor_names.make_unique_name(f"{value.name}__fp32"), ir.DataType.FLOAT,
+                                  value.shape)])
         conversion.added_nodes.add(cast.name or "")
-        conversion.source_tensors[cast.outputs[0].name] = value.name or ""
-        cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
-        for use in list(value.uses()):
+        conversion.source_tensors[value_name(cast.outputs[0])] = value.name or ""
+        for use in uses:
             use.node.replace_input_with(use.idx, cast.outputs[0])
-        cast.replace_input_with(0, value)
         graph.insert_before(graph[0], cast)
     for index, value in enumerate(list(graph.outputs)):
         dtype = output_types.get(id(value))
@@ -85,11 +85,10 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         name = value.name
         value.name = tensor_names.make_unique_name(f"{name}__fp32")
         conversion.source_tensors[value.name] = name or ""
-        cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(dtype))},
-                       name=node_names.make_unique_name(f"{name}__to_output_type"))
+        cast = ir.node("Cast", [value], {"to": int(dtype)},
+                       name=node_names.make_unique_name(f"{name}__to_output_type"),
+                       outputs=[ir.val(name, dtype, value.shape)])
         conversion.added_nodes.add(cast.name or "")
-        cast.outputs[0].name = name
-        cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape
         graph.append(cast)
         graph.outputs[index] = cast.outputs[0]
 

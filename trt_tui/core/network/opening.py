@@ -233,12 +233,10 @@ def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str
     for index, value in enumerate(graph.outputs):
         if value.name not in own_values and value.name in outer_values:
             # onnx-ir represents it by another value, which has no producer
-            identity = ir.Node("", "Identity", [outer_values[value.name]])
+            identity = ir.node("Identity", [outer_values[value.name]], outputs=[
+                ir.val(fresh_names.make_unique_name(f"{value.name}_returned"), shape=value.shape, type=value.type)])
             graph.append(identity)
-            result, = identity.outputs
-            result.name, result.type, result.shape = fresh_names.make_unique_name(
-                f"{value.name}_returned"), value.type, value.shape
-            graph.outputs[index] = result
+            graph.outputs[index] = identity.outputs[0]
     inner_values = outer_values.new_child(own_values)
     for node in graph:
         for subgraph in list_subgraphs(node):

@@ -156,23 +156,18 @@ class _ActivationRestorer:
         """Returns a value behind a Relu, or behind a Clip to 0 and 6 (ReLU6) if its range ends at 6."""
         operator = "Clip" if abs(max_value - 6) < 0.01 else "Relu"
         if (value, operator) not in self._activation_by_value:
-            self._activation_by_value[value, operator] = self._create_activation(value, operator)
+            producer = value.producer()
+            assert producer is not None, "a value that may be negative is computed"
+            bounds = [register_constant(self._graph, self._tensor_names.make_unique_name(f"{value.name}__{bound}"),
+                                        ir.tensor(np.float32(bound)))
+                      for bound in ((0, 6) if operator == "Clip" else ())]
+            node = ir.node(operator, [value, *bounds], name=self.node_names.make_unique_name(f"{producer.name}__relu"),
+                           metadata_props=dict(producer.metadata_props), outputs=[
+                               ir.val(self._tensor_names.make_unique_name(f"{value.name}__relu"), ir.DataType.FLOAT,
+                                      value.shape)])
+            node.meta.update(producer.meta)
+            self._graph.insert_after(producer, node)
+            self._conversion.added_nodes.add(node.name or "")
+            self._conversion.source_tensors[value_name(node.outputs[0])] = value_name(value)
+            self._activation_by_value[value, operator] = node.outputs[0]
         return self._activation_by_value[value, operator]
-
-    def _create_activation(self, value: ir.Value, operator: str) -> ir.Value:
-        inputs = [value]
-        for bound in (0, 6) if operator == "Clip" else ():
-            inputs.append(register_constant(self._graph, self._tensor_names.make_unique_name(f"{value.name}__{bound}"),
-                                            ir.tensor(np.float32(bound))))
-        producer = value.producer()
-        assert producer is not None, "a value that may be negative is computed"
-        node = ir.Node("", operator, inputs, name=self.node_names.make_unique_name(f"{producer.name}__relu"),
-                       metadata_props=dict(producer.metadata_props))
-        output = node.outputs[0]
-        output.name = self._tensor_names.make_unique_name(f"{value.name}__relu")
-        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
-        node.meta.update(producer.meta)
-        self._graph.insert_after(producer, node)
-        self._conversion.added_nodes.add(node.name or "")
-        self._conversion.source_tensors[output.name] = value_name(value)
-        return output

@@ -4,12 +4,10 @@ ONNX Runtime's quantizer leaves such copies between Q and DQ, and TensorRT reads
 do not change.
 """
 
-from functools import cached_property
-
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values
 from trt_tui.core.network.qdq_steps import has_known_attributes, is_dequantize
 
 _COPY_OPERATORS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
@@ -18,27 +16,25 @@ _COPY_OPERATORS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten
 
 def rewrite_quantized_copies(graph: ir.Graph) -> int:
     """Rewrites copies of quantized values as copies between DQ and Q, in place; returns their number."""
-    return _CopyRewriter(graph).rewrite_all_copies()
+    has_quantized_values = any(node.op_type == "QuantizeLinear" or is_dequantize(node) for node in graph)
+    return _CopyRewriter(graph).rewrite_all_copies() if has_quantized_values else 0
 
 
-class _CopyRewriter:
+class _CopyRewriter(GraphEditor):
     def __init__(self, graph: ir.Graph) -> None:
-        self._graph = graph
-        self._scale_by_value: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}  # scale and zero point
-
-    @cached_property
-    def _fresh_names(self) -> FreshNames:
-        return FreshNames(self._graph, taken_names=(node.name for node in self._graph if node.name))
+        super().__init__(graph)
+        self._parameters_by_value: dict[ir.Value | None, list[ir.Value]] = {}  # scale, and zero point if stated
 
     def rewrite_all_copies(self) -> int:
         count = 0
-        for node in filter(has_known_attributes, list(self._graph)):
+        for node in filter(has_known_attributes, list(self.graph)):
             if node.op_type == "QuantizeLinear" and len(node.inputs) > 1 and node.inputs[1] is not None:
-                self._scale_by_value[node.outputs[0]] = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+                self._parameters_by_value[node.outputs[0]] = _list_parameters(node)
             elif node.domain == "" and node.op_type in _COPY_OPERATORS and node.inputs and node.inputs[
-                    0] in self._scale_by_value:
-                count += self._rewrite_copy(node)
-        for node in [candidate for candidate in self._graph if is_dequantize(candidate)]:
+                    0] in self._parameters_by_value and len([output for output in node.outputs if output.name]) == 1:
+                self._rewrite_copy(node, self._parameters_by_value[node.inputs[0]])
+                count += 1
+        for node in [candidate for candidate in self.graph if is_dequantize(candidate)]:
             count += self._rewrite_constant_copy(node)
         return count
 
@@ -46,73 +42,59 @@ class _CopyRewriter:
         """Moves a DequantizeLinear of a copied constant before the copy operator, which then copies floats."""
         copy_node = node.inputs[0].producer() if node.inputs[0] is not None else None
         quantized_value = copy_node.inputs[0] if copy_node is not None and copy_node.inputs else None
-        scale, zero_point = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
-        if (copy_node is None or quantized_value is None or scale is None or copy_node.domain != ""
+        if (copy_node is None or quantized_value is None or node.inputs[1] is None or copy_node.domain != ""
                 or copy_node.op_type not in _COPY_OPERATORS or stored_tensor(quantized_value) is None
-                or len(copy_node.outputs) != 1 or _has_many_scales(scale)):
+                or len(copy_node.outputs) != 1 or _has_many_scales(node.inputs[1])):
             return False
-        output, copied_value = node.outputs[0], copy_node.outputs[0]
-        new_node = ir.Node(
-            "", copy_node.op_type,
-            [self._insert_dequantize(copy_node, quantized_value, scale, zero_point), *copy_node.inputs[1:]],
-            list(copy_node.attributes.values()), name=self._fresh_names.make_unique_name(f"{copy_node.name}__float"),
-            metadata_props=dict(copy_node.metadata_props))
-        new_node.meta.update(copy_node.meta)
-        new_value = new_node.outputs[0]
-        new_value.type, new_value.shape = ir.TensorType(ir.DataType.FLOAT), copied_value.shape
-        self._graph.insert_before(node, new_node)
-        ir.convenience.replace_all_uses_with(output, new_value, replace_graph_outputs=True)
-        new_value.name, output.name = output.name, f"{output.name}__behind"
-        self._graph.remove(node, safe=True)
-        if not copied_value.uses() and not copied_value.is_graph_output():
-            self._graph.remove(copy_node, safe=True)
+        new_node = self._insert_float_copy(copy_node, node, _list_parameters(node))
+        new_node.name = self.names.make_unique_name(f"{copy_node.name}__float")
+        new_node.outputs[0].name = node.outputs[0].name
+        ir.convenience.replace_all_uses_with(node.outputs[0], new_node.outputs[0], replace_graph_outputs=True)
+        self.graph.remove(node, safe=True)
+        remove_unread_values(self.graph, copy_node.outputs)
+        if copy_node.graph is None:
             new_node.name = copy_node.name
         return True
 
-    def _rewrite_copy(self, node: ir.Node) -> bool:
+    def _rewrite_copy(self, node: ir.Node, parameters: list[ir.Value]) -> None:
         """Converts an operator that copies quantized values to one that copies dequantized values, followed by a
         quantization."""
-        quantized_value = node.inputs[0]
-        if quantized_value is None or len([output for output in node.outputs if output.name]) != 1:
-            return False
-        scale, zero_point = self._scale_by_value[quantized_value]
-        inputs = [self._insert_dequantize(node, quantized_value, scale, zero_point), *node.inputs[1:]]
-        new_node = ir.Node("", node.op_type, inputs, list(node.attributes.values()), name=node.name,
-                           metadata_props=dict(node.metadata_props))
-        new_node.meta.update(node.meta)
-        result, copied_value = new_node.outputs[0], node.outputs[0]
-        result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), copied_value.shape
-        result.name = self._fresh_names.make_unique_name(f"{copied_value.name}__float")
-        quantize = ir.Node("", "QuantizeLinear", [result, scale] if zero_point is None else [result, scale, zero_point],
-                           name=self._fresh_names.make_unique_name(f"{copied_value.name}_QuantizeLinear"))
-        new_value = quantize.outputs[0]
-        new_value.shape = copied_value.shape
-        new_value.type = ir.TensorType(_find_zero_point_type(zero_point))
-        self._graph.insert_before(node, [new_node, quantize])
-        self._scale_by_value[new_value] = scale, zero_point
-        copied_value.replace_all_uses_with(new_value, replace_graph_outputs=True)
-        new_value.name, copied_value.name = copied_value.name, f"{copied_value.name}__codes"
-        self._graph.remove(node, safe=True)
-        return True
+        new_node, copied_value = self._insert_float_copy(node, node, parameters), node.outputs[0]
+        new_node.outputs[0].name = self.names.make_unique_name(f"{copied_value.name}__float")
+        zero_point = stored_tensor(parameters[1]) if len(parameters) > 1 else None
+        quantize = ir.node("QuantizeLinear", [new_node.outputs[0], *parameters],
+                           name=self.names.make_unique_name(f"{copied_value.name}_QuantizeLinear"), outputs=[
+                               ir.val(copied_value.name, zero_point.dtype if zero_point is not None else
+                                      ir.DataType.UINT8, copied_value.shape)])
+        self.graph.insert_before(node, quantize)
+        self._parameters_by_value[quantize.outputs[0]] = parameters
+        copied_value.replace_all_uses_with(quantize.outputs[0], replace_graph_outputs=True)
+        self.graph.remove(node, safe=True)
 
-    def _insert_dequantize(self, node: ir.Node, quantized_value: ir.Value, scale: ir.Value,
-                           zero_point: ir.Value | None) -> ir.Value:
-        inputs = [quantized_value, scale] if zero_point is None else [quantized_value, scale, zero_point]
-        dequantize = ir.Node("", "DequantizeLinear", inputs,
-                             name=self._fresh_names.make_unique_name(f"{quantized_value.name}_DequantizeLinear"))
-        output = dequantize.outputs[0]
-        output.name = self._fresh_names.make_unique_name(f"{quantized_value.name}__dequantized")
-        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), quantized_value.shape
-        self._graph.insert_before(node, dequantize)
-        return output
+    def _insert_float_copy(self, node: ir.Node, position: ir.Node, parameters: list[ir.Value]) -> ir.Node:
+        """Inserts a copy of dequantized values, with the name of the copy of quantized values."""
+        quantized_value = node.inputs[0]
+        assert quantized_value is not None, "it has a scale"
+        dequantize = ir.node(
+            "DequantizeLinear", [quantized_value, *parameters],
+            name=self.names.make_unique_name(f"{quantized_value.name}_DequantizeLinear"), outputs=[
+                ir.val(self.names.make_unique_name(f"{quantized_value.name}__dequantized"), ir.DataType.FLOAT,
+                       quantized_value.shape)])
+        self.graph.insert_before(node, dequantize)
+        new_node = ir.Node("", node.op_type, [dequantize.outputs[0], *node.inputs[1:]], list(node.attributes.values()),
+                           name=node.name, metadata_props=dict(node.metadata_props),
+                           outputs=[ir.val(None, ir.DataType.FLOAT, node.outputs[0].shape)])
+        new_node.meta.update(node.meta)
+        self.graph.insert_before(position, new_node)
+        return new_node
+
+
+def _list_parameters(node: ir.Node) -> list[ir.Value]:
+    """Returns the scale of a Q or DQ node, and its zero point if it states one."""
+    return [value for value in node.inputs[1:3] if value is not None]
 
 
 def _has_many_scales(scale: ir.Value | None) -> bool:
     """Returns True if a stored scale has more than one element."""
     constant = stored_tensor(scale)
     return constant is not None and constant.size > 1
-
-
-def _find_zero_point_type(zero_point: ir.Value | None) -> ir.DataType:
-    constant = stored_tensor(zero_point)
-    return constant.dtype if constant is not None else ir.DataType.UINT8
