@@ -15,7 +15,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.tui import config_status
+from trt_tui.tui.state import config_status
 from trt_tui.tui.state.config_list import config_table, find_toggle_result
 from trt_tui.tui.state.summary import summary_lines
 

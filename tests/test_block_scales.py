@@ -24,7 +24,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
-from trt_tui.tui.screens.fields import list_raised_precision_choices
+from trt_tui.tui.screens.forms import list_raised_precision_choices
 
 FP32, FP16, FILE = Precision.FP32, Precision.FP16, Precision.FILE
 LISTINGS = Path(__file__).parent / "listings"

@@ -14,8 +14,7 @@ from trt_tui.core.measure.error_metrics import ERROR_METRICS
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, find_term
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import keys
-from trt_tui.tui.screens.help import HelpPage
-from trt_tui.tui.screens.texts import ExplanationDialog
+from trt_tui.tui.screens.pages import ExplanationDialog, HelpPage
 from trt_tui.tui.state import marks
 from trt_tui.tui.state.columns import LAYER_COLUMNS, LAYER_COLUMNS_BY_ID, fit_columns
 from trt_tui.tui.state.config_list import config_table
@@ -210,7 +209,7 @@ async def test_help_finds_and_explains_every_word_column_and_mark(tmp_path):
         assert page.text.splitlines()[0] not in listed, "a key still finds its action first"
         for term in [term for terms in listed.values() for term in terms]:
             page.query_one(Input).value = term.name
-            page.update_lines()
+            page.update_action_list()
             assert term in page._listed_terms.values(), term.name
             first_words = " ".join(term.explanation.split()[:3])
             assert first_words in " ".join(page.text.split()), term.name

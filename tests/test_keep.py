@@ -23,7 +23,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.demo import network_path
 from trt_tui.errors import InputError
-from trt_tui.tui.screens.fields import RulesDialog
+from trt_tui.tui.screens.forms import RulesDialog
 from trt_tui.tui.state.config_list import config_table
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)

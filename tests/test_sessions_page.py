@@ -8,7 +8,7 @@ from tests.screen import answered, opened, press, screen_text, status
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, KeyHints
-from trt_tui.tui.screens.tables import SessionsPage
+from trt_tui.tui.screens.pages import SessionsPage
 from trt_tui.tui.widgets.inputs import ValueList
 
 pytestmark = pytest.mark.usefixtures("quick")

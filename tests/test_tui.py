@@ -25,14 +25,12 @@ from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui import config_status, main_screen, spans
-from trt_tui.tui.actions import ACTIONS
+from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.keys import ACTIONS
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt
-from trt_tui.tui.screens.help import HelpPage
-from trt_tui.tui.screens.tables import ConfigsPage
-from trt_tui.tui.screens.texts import LogPage
-from trt_tui.tui.state import layer_list
+from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
+from trt_tui.tui.state import config_status, layer_list
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
 from trt_tui.tui.state.row_values import ColourMeasure
 from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View

@@ -16,14 +16,14 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.tui import keys
-from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers.presenter import Presenter
+from trt_tui.tui.keys import ACTIONS
 from trt_tui.tui.main_screen import EVENT_HANDLERS, MainScreen
 from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints, OverlayScreen, Picker, PickerItem
-from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.screens.pages import HelpPage
 from trt_tui.tui.state.columns import build_row_cells
+from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.marks import BARRIER_MARK
 from trt_tui.tui.table import Column
 from trt_tui.tui.widgets.inputs import KeyedOptionList, ValueList

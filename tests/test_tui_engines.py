@@ -1,4 +1,4 @@
-"""What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, engine_page, and what others add.
+"""What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, and what others add.
 """
 
 import re
@@ -27,14 +27,12 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.spans import line_width
-from trt_tui.tui.state import detail, engine_page, engine_texts, summary
+from trt_tui.tui.state import detail, engine_texts, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_table
-from trt_tui.tui.state.hint import Hint, next_step_hint
-from trt_tui.tui.state.job_list import job_table, job_texts
 from trt_tui.tui.state.marks import DIVERGENCE_MARK
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
-from trt_tui.tui.state.status import StatusLines, status_lines
+from trt_tui.tui.state.status import Hint, StatusLines, job_table, job_texts, next_step_hint, status_lines
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = local.outline()
@@ -159,7 +157,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
     gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
-    lines = [" ".join(text(line).split()) for line in engine_page.engine_page_lines(session, 200)]
+    lines = [" ".join(text(line).split()) for line in engine_texts.engine_page_lines(session, 200)]
     assert f"tried as requested: failed: {result.attempts[0].failure_reason}" in lines
     assert f"{QKV} raised to FP16: built" in lines
     assert f"built in another precision than requested: {QKV} in FP16" in lines
@@ -178,7 +176,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
         line = table(session, width, 24)["FP32"]
         assert "FP32 engine OK" not in line and line.count("not built") == 2
         assert any("not built: no implementation" in text(line)
-                   for line in engine_page.engine_page_lines(session, width))
+                   for line in engine_texts.engine_page_lines(session, width))
 
 
 @pytest.mark.parametrize(("made", "shown"), [(None, ""), (GroupImplementation(Precision.INT8, False, ("a", )), "INT8"),
@@ -293,13 +291,13 @@ def test_the_page_tells_all(build):
     session, result = build(replace(OTHERWISE, worse=0.8))
     gap = f"{sqnr_gap_of_engine_db(session.get_run_results('config').accuracy, result.accuracy):.1f} dB worse than "
     for width in (60, 90):
-        lines = engine_page.engine_page_lines(session, width)
+        lines = engine_texts.engine_page_lines(session, width)
         assert all(spans.line_width(line) <= width for line in lines)
         assert gap in "\n".join(map(text, lines))
     session.toggle_fp32(FIRST)
-    assert engine_page.engine_page_title(session) == "The engine of c0, 1 change before c1"
-    assert gap in "\n".join(map(text, engine_page.engine_page_lines(session, width)))
-    page = "\n".join(map(text, engine_page.engine_page_lines(build()[0], 80)))
+    assert engine_texts.engine_page_title(session) == "The engine of c0, 1 change before c1"
+    assert gap in "\n".join(map(text, engine_texts.engine_page_lines(session, width)))
+    page = "\n".join(map(text, engine_texts.engine_page_lines(build()[0], 80)))
     assert "What to check" not in page and "run as requested" in page
 
 

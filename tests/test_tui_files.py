@@ -1,4 +1,4 @@
-"""Exports to files, and the footer that follows the focus: trt_tui.tui.screens.export, tui.actions."""
+"""Exports to files, and the footer that follows the focus: trt_tui.tui.screens.forms, tui.keys."""
 
 import os
 

@@ -12,7 +12,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.screens.dialogs import ErrorDialog, KeyHints, Picker
-from trt_tui.tui.screens.export import ExportDialog
+from trt_tui.tui.screens.forms import ExportDialog
 
 pytestmark = pytest.mark.usefixtures("quick")
 

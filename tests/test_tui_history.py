@@ -11,9 +11,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import UserState
-from trt_tui.tui.actions import ACTIONS
+from trt_tui.tui.keys import ACTIONS
 from trt_tui.tui.state.config_list import change_text
-from trt_tui.tui.state.job_list import clock_text
+from trt_tui.tui.state.status import clock_text
 
 pytestmark = pytest.mark.usefixtures("quick")
 

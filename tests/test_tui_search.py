@@ -22,12 +22,12 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.history import SearchDoubt
 from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make_search_request
-from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
-from trt_tui.tui.screens.fields import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
-from trt_tui.tui.screens.search_result import SearchResultPage
+from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
+from trt_tui.tui.screens.pages import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
+from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.marks import BEST_SET_MARK
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,

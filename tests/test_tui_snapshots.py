@@ -21,7 +21,7 @@ from trt_tui.jobs import comparison, engine
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session import jobs, session
-from trt_tui.tui.state import job_list
+from trt_tui.tui.state import status
 
 pytestmark = pytest.mark.usefixtures("quick")
 SNAPSHOTS = Path(__file__).parent / "__snapshots__"
@@ -81,7 +81,7 @@ def steady(monkeypatch):
     monkeypatch.setattr(jobs, "time", Clock(0.0))
     noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
     monkeypatch.setattr(session, "time", noon)
-    monkeypatch.setattr(job_list, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1), strftime=noon.strftime))
+    monkeypatch.setattr(status, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1), strftime=noon.strftime))
 
 
 async def take_picture(pilot, name: str, keys: str) -> str:

@@ -34,15 +34,15 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import list_toggled_configs
 from trt_tui.session.comparison_report import _error_share_cells
 from trt_tui.session.loss_causes import collect_cause_facts
-from trt_tui.tui import config_status, spans, themes
-from trt_tui.tui.state import charts, detail, summary
+from trt_tui.tui import spans, themes
+from trt_tui.tui.state import charts, config_status, detail, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
+from trt_tui.tui.state.config_status import value_margin_text
 from trt_tui.tui.state.filters import FilterItem, parse_filter
-from trt_tui.tui.state.hint import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.layer_list import LayerList
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues, build_row_values, find_colour_band, legend_text
-from trt_tui.tui.state.target_gauge import value_margin_text
+from trt_tui.tui.state.status import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.text_plots import bar_text
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 

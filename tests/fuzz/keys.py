@@ -25,8 +25,8 @@ from tests.screen import key_event
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
-from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.keys import ACTIONS
 
 SIZES = ((80, 24), (120, 40))
 ODD_SIZES = (*SIZES, (20, 5), (3, 2), (79, 12), (200, 60))

@@ -89,7 +89,7 @@ def record_recent_session(session: Session, arguments: list[str]) -> None:
     The list is a convenience: if it cannot be written, no error is reported.
     """
     from trt_tui.session.results import outcome_texts
-    from trt_tui.tui.config_status import config_title
+    from trt_tui.tui.state.config_status import config_title
 
     if session.outline is None:
         return

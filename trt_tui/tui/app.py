@@ -18,7 +18,7 @@ from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import keys, themes
 from trt_tui.tui.main_screen import MainScreen
-from trt_tui.tui.screens.texts import ExplanationDialog
+from trt_tui.tui.screens.pages import ExplanationDialog
 from trt_tui.tui.state.explanations import explain_term, find_term_at
 from trt_tui.tui.terminal import TerminalDriver, call_on_termination_signal
 from trt_tui.tui.terminal_output import ControlCharacterFilter, TerminalCells, TerminalUpdate

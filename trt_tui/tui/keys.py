@@ -1,10 +1,14 @@
-"""The current keys: the default keys of all actions, and the changes of a user's ``keys.json``.
+"""The table of actions, each with its keys and its texts, and the current keys.
 
-A text that names a key calls `shown_key`, so that it is correct after such changes too.
+The main screen performs an action by its method ``do_`` with the id of the action. If it has a method ``refuse_`` with
+the id, that returns the reason why the action is impossible now. A ``keys.json`` of the user changes keys: a text that
+names a key calls `shown_key`, so that it is correct after such changes too.
 """
 
+import enum
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
@@ -13,7 +17,125 @@ import platformdirs
 from trt_tui.errors import TrtTuiError
 from trt_tui.files.read_budget import limit_file_reading
 from trt_tui.files.reading import read_bytes
-from trt_tui.tui.actions import ACTIONS
+
+
+class Need(enum.Enum):
+    """What an action needs. Without it the action is impossible."""
+
+    NOTHING = enum.auto()
+    NETWORK = enum.auto()
+    ROW = enum.auto()
+    GROUPS = enum.auto()
+    SAMPLES = enum.auto()
+    BUILDER = enum.auto()
+
+
+@dataclass(frozen=True)
+class Action:
+    """A command that the user can give with a key, with its texts for the footer and the help page.
+
+    Attributes:
+        keys: The default keys, as Textual names them, with commas. The program shows the first key.
+        label: One or two words for the footer.
+        group: The heading above the action on the help page.
+        help: A sentence for the help page.
+        footer: The rank of the action in the footer; None if the footer does not show the action. Actions of low rank
+            come first and remain in a narrow footer.
+    """
+
+    id: str
+    keys: str
+    label: str
+    group: str
+    help: str
+    need: Need = Need.NOTHING
+    footer: int | None = None
+
+
+ACTIONS = (
+    Action("up", "up,k", "up", "Move", "Move up"),
+    Action("down", "down,j", "down", "Move", "Move down"),
+    Action("left", "left,h", "close", "Move", "Close the row, or go to the scope around it"),
+    Action("right", "right,l", "open", "Move", "Open the row, or go into it"),
+    Action("open", "enter", "open", "Move", "Open or close a scope, a group's nodes, the folded nodes", Need.ROW),
+    Action("page_up", "pageup", "page up", "Move", "Move up by a page"),
+    Action("page_down", "pagedown", "page down", "Move", "Move down by a page"),
+    Action("first", "home", "first", "Move", "Go to the first row"),
+    Action("last", "end", "last", "Move", "Go to the last row"),
+    Action("next_bad", "n", "next bad", "Move",
+           "Go to the next row with a share of 1 % or more, or NaN or Inf", Need.NETWORK, footer=45),
+    Action("first_nan", "w", "worst", "Move",
+           "Go to the row to raise first: the first with NaN or Inf, else that with the largest share, "
+           "without rows whose raise was measured and does not help", Need.NETWORK),
+    Action("filter", "slash", "find", "Move",
+           "Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv", Need.NETWORK, footer=30),
+    Action("toggle", "space", "FP32", "Change",
+           "Toggle FP32 for a group, a scope or a role of the blocks", Need.GROUPS, footer=10),
+    Action("higher", "equals_sign", "up", "Change", "Raise by one of the precisions in use", Need.GROUPS, footer=11),
+    Action("lower", "minus", "down", "Change", "Reduce by one of the precisions in use", Need.GROUPS, footer=12),
+    Action("precision", "p", "precision", "Change",
+           "Choose a precision from a list, for the row or all rows that match the filter", Need.GROUPS, footer=50),
+    Action("barrier", "f", "barrier", "Change",
+           "Toggle a fusion barrier: the row's output becomes a network output, and TensorRT does not "
+           "fuse across it", Need.GROUPS),
+    Action("rules", "5", "rules", "Change",
+           "Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule", Need.NETWORK),
+    Action("range", "r", "range", "Change",
+           "Next range method for the group's inputs (minmax, percentile, entropy, mse); of "
+           "a scope: type one for all", Need.GROUPS, footer=15),
+    Action("type_range", "6", "type range", "Change",
+           "Type a range for the inputs: an amax, a method, p99.9, top5-mean", Need.GROUPS),
+    Action("methods", "7", "methods", "Work",
+           "Calibration methods side by side; enter uses one for the whole network", Need.SAMPLES),
+    Action("free", "9", "free", "Change",
+           "Zero-cost changes of the row and of the network, each with its value", Need.SAMPLES, footer=51),
+    Action("undo", "z", "undo", "Change", "Undo the last change", Need.NETWORK, footer=40),
+    Action("redo", "full_stop,ctrl+r", "redo", "Change", "Redo what was undone", Need.NETWORK),
+    Action("sessions", "S", "sessions", "Files",
+           "The saved sessions of this network; enter opens one, and one can be deleted", Need.NETWORK),
+    Action("explain", "f3", "explain", "Look",
+           "Explain the value under the cursor: what it is and how it came about. A right click "
+           "does so for any value, title or word", Need.ROW, footer=43),
+    Action("view", "t", "view", "Look", "Tree, worst first, blocks", Need.NETWORK, footer=41),
+    Action("colour", "v", "colour by", "Look",
+           "Colour by share, isolated or accumulated error; of FP16, INT8 or the config", Need.NETWORK, footer=42),
+    Action("sort", "s", "sort", "Look",
+           "Sort again if the order is out of date; else choose the column that sorts the rows. A "
+           "click on a column title sorts by it", Need.NETWORK),
+    Action("copy", "y", "copy name", "Look", "Copy the full name to the clipboard (OSC 52)", Need.ROW),
+    Action("pane_tree", "1", "list", "Look", "Go to the list; again: full screen, and back"),
+    Action("pane_detail", "2", "detail", "Look", "Detail pane full screen, and back", Need.ROW),
+    Action("pictures", "8", "pictures", "Look",
+           "Charts: values and channels, errors over samples, classes", Need.NETWORK),
+    Action("build", "b", "build", "Work",
+           "Build the config and measure its accuracy and latency; without TensorRT, execute "
+           "its export", Need.BUILDER, footer=20),
+    Action("engine", "i", "engine", "Look",
+           "The engine: its layers, their times, and what to check", Need.NETWORK, footer=65),
+    Action("find", "a", "fix", "Work",
+           "Find the fewest layers to raise so that the target is met; again: what it "
+           "found, to look at and to take", Need.NETWORK, footer=18),
+    Action("compare", "f5", "compare", "Work", "Measure everything again"),
+    Action("stop", "x", "stop", "Work",
+           "Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all", footer=60),
+    Action("jobs", "f9", "jobs", "Work", "All jobs, running and done, with their times; stops one or all"),
+    Action("target", "g", "target", "Work", "Change the target that runs must meet", Need.NETWORK),
+    Action("configs", "4,c", "configs", "Configs",
+           "Go to the configs; again: all of them with their results. Enter selects one", Need.NETWORK, footer=55),
+    Action("export", "e", "export", "Files",
+           "Write precision.json, the typed network, files for other tools, or a report", Need.NETWORK, footer=58),
+    Action("log", "o", "log", "Files",
+           "Show why a job failed, then the log; at its end the reasons for PASS? and FAIL? in full"),
+    Action("help", "f1,f2,question_mark,colon,ctrl+p", "keys", "Application",
+           "All keys, actions, words and marks: type to find one, enter runs or explains it", footer=0),
+    Action("close", "escape", "close", "Application", "Close the topmost dialog or pane"),
+    Action("quit", "q", "quit", "Application", "Save and quit", footer=70),
+)
+"""All actions, in the order of the help page. The first key of each action needs no ctrl, and no shift besides those of
+capital letters. The help page performs the actions without their keys."""
+
+ACTIONS_BY_ID = {action.id: action for action in ACTIONS}
+
 
 KeyTable = Mapping[str, tuple[str, ...]]
 """The keys of each action by its id, as Textual names them. The program shows the first key of an action."""

@@ -13,18 +13,13 @@ from textual.timer import Timer
 
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.controllers.changes import PrecisionController, RangeController, ZeroCostController
-from trt_tui.tui.controllers.configs import ConfigController
-from trt_tui.tui.controllers.explanation import ExplanationController
-from trt_tui.tui.controllers.export import ExportController
-from trt_tui.tui.controllers.view import NavigationController, ViewController
+from trt_tui.tui.controllers.configs import ConfigController, ExportController
+from trt_tui.tui.controllers.view import ExplanationController, NavigationController, ViewController
 from trt_tui.tui.controllers.work import JobController, SearchController
-from trt_tui.tui.keys import REMOVED_KEYS, fill_in_keys, key_text
-from trt_tui.tui.screens.charts import ChartsPage
+from trt_tui.tui.keys import ACTIONS, REMOVED_KEYS, fill_in_keys, key_text
 from trt_tui.tui.screens.dialogs import TextPage
-from trt_tui.tui.screens.search_result import SearchResultPage
-from trt_tui.tui.screens.tables import JobsPage
+from trt_tui.tui.screens.pages import ChartsPage, JobsPage, SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.block_map import BlockMap

@@ -25,11 +25,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.editable_session import find_stepped_precision
 from trt_tui.session.result_tables import find_best_range_method, method_comparison_table, ranking_column_title
-from trt_tui.tui.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt
-from trt_tui.tui.screens.fields import RulesDialog
+from trt_tui.tui.screens.forms import RulesDialog
+from trt_tui.tui.state.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.state.engine_texts import preview_refusal_text
 from trt_tui.tui.table import Column
 

@@ -14,18 +14,24 @@ from trt_tui.errors import InputError, NotReadyError, TrtTuiError
 from trt_tui.files.read_budget import limit_reading_resources
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import ACTIONS_BY_ID, Need
-from trt_tui.tui.keys import fill_in_keys, shown_key
+from trt_tui.tui.keys import ACTIONS_BY_ID, Need, fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.detail import detail_pane_lines, detail_title
 from trt_tui.tui.state.filters import parse_filter
-from trt_tui.tui.state.hint import Hint, next_step_hint
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
 from trt_tui.tui.state.row_values import legend_text
-from trt_tui.tui.state.status import Focus, StatusLines, first_warning_text, footer_action_line, status_lines
+from trt_tui.tui.state.status import (
+    Focus,
+    Hint,
+    StatusLines,
+    first_warning_text,
+    footer_action_line,
+    next_step_hint,
+    status_lines,
+)
 from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.textual_internals import ReliableTimers
 from trt_tui.tui.widgets.block_map import BlockMap

@@ -9,22 +9,17 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text, evaluation_table, reduction_table
-from trt_tui.tui import config_status
-from trt_tui.tui.actions import Need
-from trt_tui.tui.config_status import target_value_span
 from trt_tui.tui.controllers.configs import target_error_text
 from trt_tui.tui.controllers.presenter import Presenter
-from trt_tui.tui.keys import shown_key
+from trt_tui.tui.keys import Need, shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage
-from trt_tui.tui.screens.export import find_export_dialog_of_job
-from trt_tui.tui.screens.fields import SearchDialog
-from trt_tui.tui.screens.search_result import SEARCH_AGAIN, SearchResultPage
-from trt_tui.tui.screens.tables import JobsPage
-from trt_tui.tui.state import engine_page, engine_texts
-from trt_tui.tui.state.job_list import stopped_jobs_text
+from trt_tui.tui.screens.forms import SearchDialog, find_export_dialog_of_job
+from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
+from trt_tui.tui.state import config_status, engine_texts
+from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.row_values import find_search_marks
 from trt_tui.tui.state.search_result import SearchOption
-from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, UnreadFailure
+from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, UnreadFailure, stopped_jobs_text
 
 MIN_CONFIRM_AGE_S = 10.0
 """The job age in seconds above which stopping needs a confirmation."""
@@ -147,8 +142,8 @@ class JobController(Presenter):
 
     def do_engine(self) -> None:
         width = min(90, self.screen_width * 96 // 100 - 5)
-        lines = engine_page.engine_page_lines(self.session, width)
-        self.open_dialog(TextPage(engine_page.engine_page_title(self.session), lambda _: lines))
+        lines = engine_texts.engine_page_lines(self.session, width)
+        self.open_dialog(TextPage(engine_texts.engine_page_title(self.session), lambda _: lines))
 
 
 class SearchController(Presenter):

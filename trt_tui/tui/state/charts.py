@@ -20,9 +20,9 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.result_tables import metric_part_table
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, wrap_text
+from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.detail import worst_input_lines
 from trt_tui.tui.state.row_values import RowValues
 from trt_tui.tui.state.text_plots import (

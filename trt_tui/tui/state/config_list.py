@@ -23,18 +23,18 @@ from trt_tui.formatting import (
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.history import UserState
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import (
+from trt_tui.tui.spans import Line, Span
+from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.config_status import (
     config_meets_target_simulated,
     is_within_noise,
     meets_target,
     target_outcome_line,
     target_outcome_text,
     target_value_span,
+    value_margin_text,
 )
-from trt_tui.tui.spans import Line, Span
-from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK, OTHER_PRECISION_MARK, SAME_VALUE_MARK
-from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.table import Column, fit_table
 
 

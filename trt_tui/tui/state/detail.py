@@ -46,7 +46,6 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs.events import ZERO_COST_KEY, Remedy
 from trt_tui.session.loss_causes import collect_cause_facts, find_raised_group_causes, list_lowered_configs
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import accuracy_order, is_within_noise, meets_target, noise_text, target_value_span
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
     Line,
@@ -62,9 +61,16 @@ from trt_tui.tui.spans import (
     sqnr_span,
 )
 from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.config_status import (
+    accuracy_order,
+    is_within_noise,
+    meets_target,
+    noise_text,
+    target_value_span,
+    value_margin_text,
+)
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
-from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.text_plots import find_bin_of_index, group_channel_range_lines, histogram_lines, sparkline_text
 from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 

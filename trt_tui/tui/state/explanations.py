@@ -25,16 +25,15 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, config_title
 from trt_tui.tui.keys import fill_in_keys, shown_key
 from trt_tui.tui.spans import Line, find_span_text, labelled_lines, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts
 from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
 from trt_tui.tui.state.config_list import find_toggled_config
+from trt_tui.tui.state.config_status import config_name, config_title, find_displayed_target
 from trt_tui.tui.state.marks import MARGIN_MARK, MARKS, Mark, find_marks
 from trt_tui.tui.state.row_values import ColourMeasure, RowValues
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
-from trt_tui.tui.state.target_gauge import find_displayed_target
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
 from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 

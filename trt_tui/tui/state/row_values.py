@@ -23,10 +23,10 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import SIMULATED_MARK, cell_width, decibels_text, number_text, percent_text, run_title
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, current_config_meets_target, is_measuring_current_config
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
+from trt_tui.tui.state.config_status import config_name, current_config_meets_target, is_measuring_current_config
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BAND_GLYPHS,

@@ -25,10 +25,9 @@ from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
 from trt_tui.session.search_status import SearchStatus, held_out_result_text
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import config_name, target_value_span
 from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
+from trt_tui.tui.state.config_status import config_name, target_value_span, value_margin_text
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
-from trt_tui.tui.state.target_gauge import value_margin_text
 from trt_tui.tui.state.tree import TreeModel
 from trt_tui.tui.table import Column, fit_table
 

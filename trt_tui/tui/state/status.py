@@ -1,17 +1,472 @@
-"""The status lines: running jobs, the last message or failure, and the hint; and the footer with the keys."""
+"""The status lines: jobs, the last message or failure, and the recommended next step; the footer; tables of jobs."""
 
 import enum
+import itertools
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.measure.results import ConfigResults
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import Precision
+from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
+from trt_tui.jobs.requests import BuildEngine, MeasureToggles
+from trt_tui.session.jobs import DONE, FAILED, Job
+from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import ACTIONS, ACTIONS_BY_ID
-from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width
-from trt_tui.tui.state.hint import Hint
-from trt_tui.tui.state.job_list import jobs_line, jobs_status_lines
+from trt_tui.session.session_folder import SessionEntry
+from trt_tui.tui.keys import ACTIONS, ACTIONS_BY_ID, shown_key
+from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_middle, shorten_path
+from trt_tui.tui.state import engine_texts
+from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
+from trt_tui.tui.state.config_status import (
+    config_meets_target_simulated,
+    config_name,
+    exported_run_meets_target,
+    has_unfinished_accuracy,
+    is_measuring_current_config,
+    meets_target,
+)
+from trt_tui.tui.state.marks import CURSOR_MARK, DONE_MARK, RUNNING_MARK
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.table import Column, fit_table
+
+_BAR_CELLS = 20
+"""The width of a progress bar."""
+
+_SAME_PREFIX_CHARACTERS = 4
+"""The number of equal first letters from which the phase of a job counts as a repetition of its title."""
+
+
+_MIN_SHOWN_S = 0.5
+"""The minimum age of a displayed automatic job. Shorter jobs follow each cursor movement, and the line would flicker.
+"""
+
+
+def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
+    """Returns the running jobs and the waiting jobs, without very short automatic jobs."""
+    running, waiting = ([
+        job for job in jobs if not job.is_automatic or job.duration_s >= _MIN_SHOWN_S
+    ] for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs))
+    return running, waiting
+
+
+def _job_phase_text(job: Job) -> str:
+    phase = job.phase.removeprefix("building: ")
+    return "" if phase[:_SAME_PREFIX_CHARACTERS] == job.title[:_SAME_PREFIX_CHARACTERS] else phase
+
+
+def _job_progress_texts(job: Job) -> tuple[str, str]:
+    """Returns the progress of a job, or its elapsed time if its progress is unknown, and the remaining time."""
+    progress = job.progress
+    if progress is None:
+        seconds = job.phase_duration_s
+        return (f", {elapsed_text(seconds)}" if seconds >= 1 else "", "")
+    return f" {progress.done}/{progress.total}", _time_left_text(job)
+
+
+def _time_left_text(job: Job) -> str:
+    return f", {elapsed_text(job.left_s)} left" if job.left_s is not None else ""
+
+
+def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
+    """Returns descriptions of a job with its progress, from the longest to the shortest.
+
+    Args:
+        stop_key: The key that stops the job, which the longest form names.
+    """
+    if job.is_stopping:
+        return [f"stopping: {job.title}", "stopping"]
+    progress_text, time_left = _job_progress_texts(job)
+    phase = _job_phase_text(job)
+    full_title = f"{job.title}: {phase}" if phase else job.title
+    search_status = session.search_status
+    if search_status is not None and search_status.request is job.request and search_status.progress is not None:
+        progress = search_status.progress
+        tried = shorten_middle(progress.group, 24) if progress.group else f"{len(progress.trial_groups)} raised"
+        short_title = f"{job.title}, {progress.done} tried"
+        best = f"best: {best_evaluation_text(search_status)}"
+        texts = [
+            f"{progress.pass_name or 'search'}: {tried}, {progress.done} tried; {best}", f"{short_title}; {best}",
+            short_title
+        ]
+    else:
+        texts = [
+            f"{full_title}{progress_text}{time_left}", f"{job.title}{progress_text}{time_left}",
+            f"{job.title}{progress_text}", job.title,
+            job.title.partition(" of ")[0]
+        ]
+    stop_texts = [f"{texts[0]}, {stop_key} stops"
+                  ] if stop_key and not job.is_automatic else []
+    return [*stop_texts, *dict.fromkeys(texts)]
+
+
+def _last_job_text(session: Session) -> str:
+    """Returns the title, outcome and duration of the job that ended last; "" if no job has ended."""
+    job = session.pending_requests.last_ended_job
+    if job is None:
+        return ""
+    return f"{DONE_MARK if job.outcome == DONE else job.outcome + ':'} {job.title} {duration_text(job.duration_s)}"
+
+
+def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
+    """Returns texts for jobs on a shared status line, from the longest to the shortest.
+
+    If no job runs, the text is about the job that ended last.
+
+    Args:
+        stop_key: The key that stops jobs.
+    """
+    running, waiting = split_running_and_waiting_jobs(session)
+    listed_jobs = running or waiting
+    if not listed_jobs:
+        return [[(f" {_last_job_text(session)}",
+                  "dim")], []] if session.pending_requests.last_ended_job is not None else [[]]
+    waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
+    more_count = len(waited_for) - (listed_jobs[0] in waited_for)
+    more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
+    return [[(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans]
+            for text in job_texts(session, listed_jobs[0], stop_key)]
+
+
+def jobs_line(session: Session, width: int, stop_key: str) -> Line:
+    """Returns a line with the last ended job, the running jobs with progress bars, and the number of waiting jobs.
+
+    The last ended job is omitted if there is no room.
+    """
+    running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
+    listed_jobs = running_jobs or waiting_jobs[:1]
+    unlisted_count = len(running_jobs) + len(waiting_jobs) - len(listed_jobs)
+    end: Line = [(f"   {unlisted_count} wait{'s' if unlisted_count == 1 else ''}", "dim")] if unlisted_count else []
+    start: Line = [(f" {_last_job_text(session)} ",
+                    "dim")] if session.pending_requests.last_ended_job is not None else []
+    parts = [_job_bar_spans(session, job, stop_key if index == 0 else "") for index, job in enumerate(listed_jobs)]
+    line = [*start, *(span for part in parts for span in part), *end]
+    if line_width(line) > width:
+        line = [*(span for part in parts for span in part), *end]
+    return clip_line(line, width)
+
+
+def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
+    progress = job.progress
+    text = job_texts(session, job, stop_key)[0]
+    if progress is None or not progress.total:
+        return [(f" {RUNNING_MARK} ", "key"), (f"{text}  ", "")]
+    text_before, count, text_after = text.partition(f" {progress.done}/{progress.total}")
+    full_cells = round(_BAR_CELLS * progress.done / progress.total)
+    return [(f" {RUNNING_MARK} ", "key"), (f"{text_before}{count} ", ""), ("█" * full_cells, "plot"),
+            ("░" * (_BAR_CELLS - full_cells), "rule"), (f"{text_after.removeprefix(',')}  ", "")]
+
+
+def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]]]:
+    """Returns the titles and all jobs with a line each: time of the request, duration, title and state.
+
+    Running and waiting jobs come first, then ended jobs from the newest to the oldest.
+    """
+    pending_requests = session.pending_requests
+    ended_jobs = [job for job in reversed(pending_requests.jobs) if job.end_time is not None]
+    jobs, rows = [*pending_requests.running_jobs, *pending_requests.waiting_jobs, *ended_jobs], list[list[Span]]()
+    for job in jobs:
+        time_text = elapsed_text(job.duration_s) if job.end_time is None else duration_text(
+            job.duration_s) if job.begin_time is not None else ""
+        rows.append([(time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time)), "dim"),
+                     (time_text, "" if job.end_time is None else "dim"),
+                     (_job_title_text(job), "strong" if job in pending_requests.running_jobs else ""),
+                     _job_state_text(job)])
+    columns = [Column("asked at", width=8), Column("time", True, width=11),
+               Column("what", min_width=10, fills=True), Column("", True)]
+    header, *lines = fit_table(columns, rows, width)
+    return header, list(zip(jobs, lines, strict=True))
+
+
+def _job_title_text(job: Job) -> str:
+    phase = _job_phase_text(job)
+    return f"{job.title}: {phase}" if phase and job.end_time is None else job.title
+
+
+def _job_state_text(job: Job) -> tuple[str, str]:
+    if job.end_time is not None:
+        return job.outcome, "dim" if job.outcome == DONE else "warn"
+    if job.is_stopping:
+        return "is stopping", "warn"
+    if job.begin_time is None:
+        return "waits", "dim"
+    progress = job.progress
+    return (f"{progress.done}/{progress.total}{_time_left_text(job)}",
+            "key") if progress is not None and progress.total else ("runs", "key")
+
+
+def stopped_jobs_text(jobs: Sequence[Job]) -> str:
+    """Returns a phrase for the jobs that a stop ends, such as "the search from c3 and 2 others"."""
+    first = next((job for job in jobs if not job.is_automatic), jobs[0])
+    return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
+
+
+_MIN_SAMPLES_WIDTH = 70
+"""The width of the list from which it has the number of samples."""
+
+
+def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, width: int
+                  ) -> tuple[Line, list[tuple[str, Line]]]:
+    """Returns the titles and a line for each session: when it was saved, config, result with its samples, and target.
+    """
+    rows: list[list[Span]] = []
+    for entry in entries.values():
+        saved = entry.saved_session
+        config = saved.current.to_precision_config()
+        raised_count = len(config.find_raised_groups(outline))
+        name = saved.to_config_names().get(config, "c?")
+        outcome = saved.outcome or "not measured"
+        own_style = "strong" if entry.is_own else ""
+        rows.append([
+            (f" {CURSOR_MARK if entry.is_own else ' '}", "strong"), (clock_text(entry.modified_time), "dim"),
+            (f"{name} · {raised_count} raised" if raised_count else name, own_style),
+            (outcome, "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"),
+            (saved.samples, "dim"),
+            (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", "")])
+    columns = [Column(""), Column("saved", width=12), Column("config", width=13), Column("result", width=12),
+               Column("samples", width=8), Column("target")]
+    if width < _MIN_SAMPLES_WIDTH:
+        del columns[4]
+        rows = [[*row[:4], row[5]] for row in rows]
+    header, *lines = fit_table(columns, rows, width, gap=1)
+    return header, list(zip(entries, lines, strict=True))
+
+
+def clock_text(seconds: float, current_time: float | None = None) -> str:
+    """Returns a Unix time as text: "14:02:11" for today, else with the day; "" for 0, or for an impossible time."""
+    try:
+        moment = time.localtime(seconds)
+        today = time.localtime(current_time)[:3]
+    except (OverflowError, ValueError, OSError):  # a time from a file
+        return ""
+    return "" if not seconds else time.strftime("%H:%M:%S" if moment[:3] == today else "%d %b %H:%M", moment)
+
+
+_MAX_JUDGED_RAISES = 20
+"""The maximum number of rows whose raise is judged at each key."""
+
+MAX_NAME_CELLS = 60, 24
+"""The maximum width of a row name in the longest form of a hint, and in all other forms."""
+
+
+@dataclass(frozen=True)
+class Hint:
+    """A recommended next step, in several lengths.
+
+    Attributes:
+        forms: The text from the longest to the shortest form; empty if there is no hint.
+        actions: The ids of the actions whose keys the text names, in the order of the key presses.
+        group: The name of the fusion group that the actions raise; "" if they raise no group.
+    """
+
+    forms: tuple[str, ...] = ()
+    actions: tuple[str, ...] = ()
+    group: str = ""
+
+    @property
+    def text(self) -> str:
+        """The longest form of the hint; "" if there is no hint."""
+        return self.forms[0] if self.forms else ""
+
+    def __bool__(self) -> bool:
+        return bool(self.forms)
+
+
+_MEASURING_HINT = Hint(("still measuring",))
+"""The hint while values are not final, when no step can be recommended."""
+
+
+def next_step_hint(session: Session, row_values: RowValues | None, cursor_group: str = "",
+                   is_typing: bool = False) -> Hint:
+    """Returns the hint for the current state of the session. No step is recommended while its values are not final.
+
+    Args:
+        cursor_group: The name of the fusion group under the cursor of the focused layer list; "" if there is none.
+        is_typing: True if the filter field has the focus.
+    """
+    if session.outline is None or row_values is None:
+        return Hint()
+    if is_typing:
+        return Hint((f"{shown_key('open')} goes to the rows, {shown_key('close')} shows all of them again",))
+    if session.data_summary is None:
+        return Hint(("next: reopen with --data to measure accuracy",))
+    if session.data_summary.is_random and session.get_run_results(
+            "int8").accuracy is None and not is_measuring_current_config(session):
+        return Hint((f"next: reopen with --data to measure accuracy, or {shown_key('compare')} compares on random "
+                     "inputs",
+                     f"next: reopen with --data, or {shown_key('compare')} compares"), ("compare",))
+    if session.is_building:
+        return Hint()
+    if session.is_searching:
+        has_best = session.search_status is not None and session.search_status.best_config is not None
+        return Hint((f"{shown_key('find')} shows the best so far",), ("find",)) if has_best else Hint()
+    if _has_search_result_for_config(session):
+        return Hint((f"next: {_search_key_text(session)}",), ("find",))
+    if has_unfinished_accuracy(session, session.config):
+        return _MEASURING_HINT if is_measuring_current_config(session) else Hint(
+            (f"next: {shown_key('compare')} compares", ), ("compare", ))
+    if engine_hint := _engine_hint(session, row_values, cursor_group):
+        return engine_hint
+    is_reached = config_meets_target_simulated(session, session.config)
+    if is_reached is None and session.target is not None and not reduces_precision(session.outline, session.config):
+        return Hint((f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row",
+                     f"{shown_key('toggle')} lowers a row"), ("toggle",))
+    if is_reached is None:
+        return _raise_row_hint(session, row_values, cursor_group) if session.target is None else Hint()
+    if not is_reached:
+        return _raise_row_hint(session, row_values, cursor_group)
+    if _has_failed_build(session):
+        return Hint((f"{shown_key('log')} shows why {config_name(session)} was not "
+                     f"{'built' if session.builder is not None else 'executed'}",), ("log",))
+    if is_measuring_current_config(session) and (exported_hint := _exported_hint(session)):
+        return exported_hint  # the comparison after a resume sends the stored builds and executed exports
+    action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
+    return Hint((f"next: {shown_key('build')} {action_text.format(config_name(session))}",), ("build",))
+
+
+def _has_search_result_for_config(session: Session) -> bool:
+    """Returns True if a search from the current config ended with another config that meets the target."""
+    search_status = session.search_status
+    return (search_status is not None and search_status.end_event is not None and search_status.is_target_met
+            and search_status.request.config == session.config and search_status.best_config != session.config)
+
+
+def _exported_hint(session: Session) -> Hint:
+    """Returns the hint for a config that was exported; an empty hint if it was not."""
+    is_exported = session.config in session.config_names.exported_configs
+    return Hint((f"{config_name(session)} is exported",)) if is_exported else Hint()
+
+
+def _has_failed_build(session: Session) -> bool:
+    """Returns True if the last build of the current config, or the last execution of its export, failed."""
+    outcome = next((job.outcome for job in reversed(session.pending_requests.jobs)
+                    if isinstance(job.request, BuildEngine) and job.request.config == session.config), "")
+    return outcome == FAILED
+
+
+def _search_key_text(session: Session) -> str:
+    """Returns the effect of the search key: it starts a search, or shows the last one."""
+    search_status = session.search_status
+    has_result = search_status is not None and search_status.best_config is not None
+    return f"{shown_key('find')} {'shows what the search found' if has_result else 'finds a fix'}"
+
+
+def find_worst_row(session: Session, row_values: RowValues) -> str | None:
+    """Returns the name of the fusion group to examine first.
+
+    This is the first group, in network order, with NaN or Inf. Without such a group, it is the group with the largest
+    error share of all groups that can be raised to FP32. Groups whose raise is known not to improve the value that the
+    target bounds come last. None if there is neither.
+    """
+    groups = row_values.model.outline.groups
+    if row_values.nonfinite_groups:
+        return next(group.name for group in groups if group.name in row_values.nonfinite_groups)
+    shares, config = session.get_run_results("config").shares, session.config
+    harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
+    harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
+    raisable_groups = (group for group in harmful_groups
+                       if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32)
+    first: str | None = None
+    for group in itertools.islice(raisable_groups, _MAX_JUDGED_RAISES):
+        if _can_improve(session, find_toggle_result(session, [group])):
+            return group.name
+        first = first or group.name
+    return first
+
+
+def _can_improve(session: Session, toggle: ToggleResult) -> bool:
+    """Returns False if a toggled row was measured and does not improve the value that the target bounds."""
+    accuracy = session.get_run_results("config").accuracy
+    if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
+        return True
+    margin = session.target.margin_to_bound(accuracy)
+    return margin is None or toggle.margin > margin
+
+
+def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
+    """Returns the hint for a config that misses the target: start a search, or raise the worst row."""
+    if is_measuring_current_config(session):
+        return Hint(
+            (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
+             *_MEASURING_HINT.forms))
+    if session.fp32_miss_text:
+        return Hint((f"{session.fp32_miss_text}: no raised row meets it", session.fp32_miss_text))
+    search_text = _search_key_text(session)
+    worst = find_worst_row(session, row_values)
+    outline, config = row_values.model.outline, session.config
+    forms = [prefix + search_text]
+    if all(group.name in session.get_run_results("config").shares for group in outline.groups):
+        forms.insert(0, f"{prefix.removeprefix('next: ')}no single raise helps, {search_text}")
+    search_hint = Hint(tuple(forms), ("find",))
+    if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(
+            outline.get_group(worst)) is not Precision.FP32:
+        return search_hint
+    toggle = find_toggle_result(session, [outline.get_group(worst)])
+    if worst not in row_values.nonfinite_groups and not _can_improve(session, toggle):
+        return search_hint
+    is_simulated_met = config_meets_target_simulated(session, config)
+    row_count = None if is_simulated_met else count_rows_to_raise_for_target(
+        session, session.results.get_results_or_empty(config))
+    actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")
+    if cursor_group == worst:
+        action_texts = [f"{shown_key('toggle')} raises this one"] * 2
+    else:
+        keys = ", ".join(shown_key(action) for action in actions)
+        is_settled = toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
+        action_texts = [f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" if is_settled else
+                        f"{keys} raises the worst row so far" for width in MAX_NAME_CELLS]
+    gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
+    sure_gain = f"{gain} {toggle.margin_of_error_text}".rstrip() if gain else ""
+    rows_text = f"; {row_count} rows to FP32 meet the target" if row_count is not None and row_count > 1 else ""
+    return Hint((f"{prefix}{search_text}, or {action_texts[0]}{sure_gain}{rows_text}",
+                 f"{prefix}{search_text}, or {action_texts[1]}{gain}", f"{prefix}{search_text}, or {action_texts[1]}",
+                 f"{prefix}{action_texts[1]}"), actions, worst)
+
+
+def is_measuring_toggles(session: Session) -> bool:
+    """Returns True while values of toggled rows of the current config are measured, which can change the worst row."""
+    return any(isinstance(request, MeasureToggles) and request.config == session.config
+               for request in session.pending_requests.values())
+
+
+def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
+    """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown."""
+    if session.target is None:
+        return None
+    return next((count for count, accuracy in enumerate(config_results.cumulative, 1)
+                 if all(target.is_met_by(accuracy) for target in session.targets) and meets_target(session, accuracy)),
+                None)
+
+
+def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> Hint:
+    """Returns the hint that follows from the engine or the executed export of the config; empty if neither exists."""
+    result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
+        "config").exported_run
+    is_simulated_met = config_meets_target_simulated(session, session.config)
+    export = _exported_hint(session) or Hint((f"next: {shown_key('export')} exports precision.json",
+                                               f"next: {shown_key('export')} exports"), ("export",))
+    if result is None and exported_run is not None:
+        if is_simulated_met and exported_run_meets_target(session, exported_run) is False:
+            return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
+        return export if is_simulated_met else Hint()
+    if result is None:
+        return Hint()
+    if alert_line := engine_texts.engine_alert_text(session):
+        return Hint((f"engine: {alert_line}",))
+    if result.accuracy is None and export.actions:
+        export = Hint((f"next: {shown_key('export')} exports; the engine was built but cannot run here",
+                       f"next: {shown_key('export')} exports"), ("export",))
+    passes = meets_target(session, result.accuracy) if result.accuracy is not None else None
+    if passes is None:
+        return export if is_simulated_met else Hint()
+    if not passes:
+        return _raise_row_hint(session, row_values, cursor_group,
+                               "the build misses the target: ") if is_simulated_met else Hint()
+    return export
 
 
 @dataclass(frozen=True)

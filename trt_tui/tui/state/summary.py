@@ -28,14 +28,6 @@ from trt_tui.formatting import (
 )
 from trt_tui.session.results import collect_run_accuracies, find_decisive_outcome
 from trt_tui.session.session import Session
-from trt_tui.tui.config_status import (
-    config_name,
-    config_title,
-    current_config_meets_target,
-    has_unfinished_accuracy,
-    meets_target,
-    target_outcome_line,
-)
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import (
     Line,
@@ -49,6 +41,17 @@ from trt_tui.tui.spans import (
     worst_sqnr_span,
     wrap_text,
 )
+from trt_tui.tui.state.config_status import (
+    config_name,
+    config_title,
+    current_config_meets_target,
+    find_displayed_target,
+    has_unfinished_accuracy,
+    meets_target,
+    target_gauge_line,
+    target_outcome_line,
+    value_margin_text,
+)
 from trt_tui.tui.state.engine_texts import (
     CANNOT_RUN_TEXT,
     ShownEngine,
@@ -60,7 +63,6 @@ from trt_tui.tui.state.engine_texts import (
     shows_engine_layers,
 )
 from trt_tui.tui.state.marks import MARGIN_MARK, OTHER_PRECISION_MARK
-from trt_tui.tui.state.target_gauge import find_displayed_target, target_gauge_line, value_margin_text
 from trt_tui.tui.table import Cell, Column, draw_row, fit_columns, fitting_cell
 
 _OUTCOME_AND_GAUGE_CELLS = 28

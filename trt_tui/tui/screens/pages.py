@@ -1,0 +1,679 @@
+"""The pages: the log and explanations, configs, jobs and sessions, help, charts, and what a search found."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.report.glossary import Term
+from trt_tui.errors import InputError
+from trt_tui.formatting import cell_width, escape_hidden_characters
+from trt_tui.session.history import MAX_NAME_LENGTH
+from trt_tui.session.jobs import Job
+from trt_tui.session.search_status import SearchStatus
+from trt_tui.session.session import Session
+from trt_tui.session.session_folder import SessionEntry
+from trt_tui.tui.keys import ACTIONS, Action, fill_in_keys, get_action_keys, key_text
+from trt_tui.tui.screens.dialogs import (
+    ConfirmDialog,
+    Dialog,
+    KeyHints,
+    OverlayScreen,
+    Prompt,
+    ScrollingDialog,
+    TablePage,
+    TextPage,
+    fit_key_hints,
+)
+from trt_tui.tui.spans import Line, clip_line, wrap_text
+from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title_line
+from trt_tui.tui.state.config_list import config_table
+from trt_tui.tui.state.config_status import config_name
+from trt_tui.tui.state.explanations import Explanation
+from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.search_result import (
+    BEST_SO_FAR,
+    RESULT,
+    SearchOption,
+    list_search_options,
+    search_change_lines,
+    search_check_lines,
+    search_note_lines,
+    search_option_lines,
+    search_page_title,
+)
+from trt_tui.tui.state.status import clock_text, job_table, session_table
+from trt_tui.tui.state.summary import outcome_reason_lines
+from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
+from trt_tui.tui.widgets.lines import Lines
+
+MAX_LOG_LINES = 5000
+"""The maximum number of displayed log lines. Of a longer log, the last lines are displayed."""
+
+_STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "dim"}
+
+
+def log_lines(log: list[str], width: int) -> list[Line]:
+    """Returns the log as styled lines, wrapped to a width. A level at the start of a line, such as "warning:", selects
+    its style."""
+    lines: list[Line] = []
+    for text in log[-MAX_LOG_LINES:]:
+        style = _STYLES_BY_LEVEL.get(text.partition(":")[0], "")
+        for line in escape_hidden_characters(text, keep_line_breaks=True).split("\n"):
+            parts = [line] if cell_width(line) <= width else wrap_text(line, width)
+            lines += [[("" if index == 0 else "  ", ""), (part, style)] for index, part in enumerate(parts)]
+    return lines or [[("nothing was logged", "dim")]]
+
+
+class LogPage(TextPage):
+    """The page that shows the log of a session. While its end is visible, the page follows new messages.
+
+    The end has the reasons for the outcome of the current config in full, since the summary table cuts them.
+    """
+
+    def __init__(self, session: Session) -> None:
+        super().__init__("Log", self._build_log_lines, starts_at_end=True)
+        self.session = session
+        self._shown_state: tuple[int, list[str]] | None = None
+
+    def update_lines(self) -> None:
+        """Shows the newest log messages and reasons, if there are new ones."""
+        state = len(self.session.log), outcome_reason_lines(self.session)
+        if state != self._shown_state:
+            self._shown_state = state
+            super().update_lines()
+
+    def _build_log_lines(self, width: int) -> list[Line]:
+        reason_lines = [line for text in outcome_reason_lines(self.session) for line in ([], *log_lines([text], width))]
+        return [*log_lines(self.session.log, width), *reason_lines]
+
+
+class ExplanationDialog(ScrollingDialog):
+    """A dialog with the explanation of one value or word.
+
+    Arrow keys move to the next column or row; in the explanation of a word they scroll.
+
+    Args:
+        get_explanation: Returns the explanation to show.
+        move: Moves to another value, by a number of columns and of rows; None for the explanation of a word.
+    """
+
+    BINDINGS = bind_keys(quit="close", explain="close", open="close", left="move(-1, 0)",
+                         right="move(1, 0)", up="move(0, -1)", down="move(0, 1)")
+
+    def __init__(self, get_explanation: Callable[[], Explanation],
+                 move: Callable[[int, int], None] | None = None) -> None:
+        super().__init__()
+        self.get_explanation, self.move = get_explanation, move
+        self._line_count = 0
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box explanation"):
+            yield Static("", classes="heading", markup=False)
+            with VerticalScroll(classes="body", can_focus=False):
+                yield Lines()
+        yield KeyHints()
+
+    def update_lines(self) -> None:
+        """Shows the explanation of the current value, from its beginning."""
+        if not self.is_mounted:
+            return
+        explanation, scroll, pane = self.get_explanation(), self.query_one(VerticalScroll), self.query_one(Lines)
+        width = max(20, scroll.size.width - 2)  # the scrollbar
+        lines = explanation.build_lines(width)
+        self._line_count = max(self._line_count, len(lines))  # the box grows, and never jumps
+        height = min(self._line_count, self.size.height // 2)
+        scroll.styles.height, pane.styles.height = height, len(lines)
+        pane.lines = lines
+        self.query_one(".heading", Static).update(escape_hidden_characters(explanation.heading(width)))
+        hints = ["{left}{right} columns", "{up}{down} rows"] if self.move is not None else []
+        hints += [f"{'{page_down}' if self.move is not None else '{up}{down}'} more"] * (len(lines) > height)
+        self.query_one(KeyHints).show_keys("  ".join([*hints, "{close} close"]))
+
+    @property
+    def text(self) -> str:
+        """The heading and the explanation, without styles."""
+        return f"{self.query_one('.heading', Static).content}\n{self.query_one(Lines).text}"
+
+    def action_move(self, columns: int, rows: int) -> None:
+        """Shows the explanation of another value, or scrolls the explanation of a word."""
+        if self.move is None:
+            self.query_one(VerticalScroll).scroll_relative(y=rows, animate=False)
+            return
+        self.move(columns, rows)
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+        self.update_lines()
+
+
+class ConfigsPage(TablePage[PrecisionConfig]):
+    """The page of all configs with their results. Its result is the config that the user chooses."""
+
+    HEADING, KEY_HINTS = "Configs", "{open} selects it  {name} name  {close} close"
+    BINDINGS = bind_keys(quit="close", configs="close", name="name")
+
+    def build_table(self, width: int) -> tuple[Line, list[tuple[PrecisionConfig, Line]]]:
+        """Implements `TablePage.build_table`. The cursor is on the current config first."""
+        header, rows = config_table(self.session, width)
+        self.table.first_value = self.session.config
+        return header, rows
+
+    def action_name(self) -> None:
+        """Asks for a name of the selected config."""
+        config, names = self.table.selected_value, self.session.config_names
+        if config is None:
+            return
+
+        def save_name(name: str | None) -> None:
+            if name is not None:
+                self.session.rename_config(config, name.strip())
+                self.update_lines()
+
+        def find_name_error(name: str) -> str:
+            try:
+                names.copy().rename_config(config, name.strip())
+            except InputError as error:
+                return f"{error.title}: {error.cause}"
+            return ""
+
+        self.app.push_screen(Prompt("Name", names[config], f"at most {MAX_NAME_LENGTH} characters", find_name_error),
+                             save_name)
+
+
+class JobsPage(TablePage[Job]):
+    """The page of all jobs, on which the user can stop one job or all jobs.
+
+    Args:
+        stop_jobs: Stops jobs, after a question if one of them is old.
+    """
+
+    HEADING, KEY_HINTS = "Jobs", "{stop} stops this one  {stop_all} all  {close} close"
+    BINDINGS = bind_keys(quit="close", jobs="close", stop="stop", stop_all="stop_all")
+
+    def __init__(self, session: Session, stop_jobs: Callable[[Sequence[Job]], None]) -> None:
+        super().__init__(session)
+        self.stop_jobs = stop_jobs
+
+    def build_table(self, width: int) -> tuple[Line, list[tuple[Job, Line]]]:
+        return job_table(self.session, width)
+
+    def take_value(self, value: Job) -> None:
+        """Does nothing, because the keys of the page stop jobs."""
+
+    def action_stop(self) -> None:
+        """Stops the selected job."""
+        job = self.table.selected_value
+        self.stop_jobs([job] if job is not None else [])
+        self.update_lines()
+
+    def action_stop_all(self) -> None:
+        """Stops all running and waiting jobs."""
+        self.stop_jobs([*self.session.pending_requests.running_jobs, *self.session.pending_requests.waiting_jobs])
+        self.update_lines()
+
+
+class SessionsPage(TablePage[str]):
+    """The page of the saved sessions, the newest first. Its result is the name of the session that the user opens.
+
+    Args:
+        show_error: Shows why a session cannot be deleted.
+    """
+
+    HEADING = "Sessions of this network"
+    BINDINGS = bind_keys(quit="close", sessions="close", delete_session="delete")
+
+    def __init__(self, session: Session, show_error: Callable[[InputError], None]) -> None:
+        super().__init__(session)
+        self.show_error = show_error
+        self._entries: dict[str, SessionEntry] = {}
+
+    def build_table(self, width: int) -> tuple[Line, list[tuple[str, Line]]]:
+        """Implements `TablePage.build_table`, after it read the list of sessions."""
+        self._entries = {entry.name: entry for entry in self.session.list_saved_sessions()}
+        return session_table(self._entries, self.session.opened_network.outline, max(40, width))
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Shows the name of the selected session, which the command line takes."""
+        name = self.table.values[event.option_index]
+        self.query_one(KeyHints).show_keys(
+            f"{{open}} opens it  {{delete_session}} deletes it  --session {name}  {{close}} close")
+
+    def take_value(self, value: str) -> None:
+        """Closes the page with the chosen session; the current session only closes the page."""
+        self.dismiss(None if self._entries[value].is_own else value)
+
+    def action_delete(self) -> None:
+        """Deletes the selected session after a question."""
+        if (name := self.table.selected_value) is None:
+            return
+        if self._entries[name].is_own:
+            self._delete(name)  # it cannot be deleted, and the error says why
+            return
+
+        def delete_if_confirmed(is_confirmed: bool | None) -> None:
+            if is_confirmed:
+                self._delete(name)
+
+        saved_text = clock_text(self._entries[name].modified_time)
+        self.app.push_screen(ConfirmDialog(f"Delete the session saved at {saved_text}? It cannot be brought back.",
+                                           "delete it", "keep it"), delete_if_confirmed)
+
+    def _delete(self, name: str) -> None:
+        try:
+            self.session.session_folder.delete_session(name)
+        except InputError as error:
+            self.show_error(error)
+        else:
+            self.update_lines()
+
+
+_TEXT_INDENT = 13
+"""The number of cells before the text of an action."""
+
+_TERM_PREFIX = "term "
+"""The beginning of the ids of entries for words, which no action id has."""
+
+
+class HelpPage(Dialog):
+    """A page that lists every action with its keys, its help text and the reason why it is disabled, and every word.
+
+    The result is the id of the chosen action, or the chosen `Term`. If consecutive actions have the same reason, only
+    the first shows the reason.
+
+    Args:
+        disabled_reason: Returns the reason why an action is impossible now, by its id; "" if it is possible.
+        terms: The words, columns and marks that are explained, by their heading.
+    """
+
+    BINDINGS = bind_keys(down="go('down')", up="go('up')", page_down="go('page_down')",
+                         page_up="go('page_up')")
+
+    def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
+        super().__init__()
+        self.terms = terms
+        self._listed_terms: dict[str, Term] = {}
+        groups = list(dict.fromkeys(action.group for action in ACTIONS))
+        self.actions = sorted(ACTIONS, key=lambda action: groups.index(action.group))
+        self.disabled_reasons = {action.id: disabled_reason(action.id) for action in ACTIONS}
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box page"):
+            yield Static("Keys, actions, words and marks", classes="heading")
+            yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
+            yield KeyedOptionList(compact=True)
+        yield KeyHints()
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+        self.call_after_refresh(self.update_action_list)
+
+    @on(Input.Changed)
+    def update_action_list(self) -> None:
+        """Lists the actions that match all typed words, under the headings of their groups."""
+        choices = self.query_one(KeyedOptionList)
+        terms = self.query_one(Input).value.lower().split()
+        matching = [action for action in self.actions if self._matches_search_terms(action, terms)]
+        options: list[Option] = []
+        group = previous_reason = ""
+        for action in matching:
+            if action.group != group:
+                group, previous_reason = action.group, ""
+                options.append(Option(Content.styled(group, "bold"), disabled=True))
+            disabled_reason = self.disabled_reasons[action.id]
+            options.append(
+                Option(
+                    self._build_action_entry(action,
+                                             "" if disabled_reason == previous_reason else disabled_reason),
+                    id=action.id))
+            previous_reason = disabled_reason
+        options = self._build_term_options(terms) + options if self._is_term_name(terms) else (
+            options + self._build_term_options(terms))
+        choices.set_options(options)
+        choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
+
+    def _is_term_name(self, search_terms: list[str]) -> bool:
+        """Returns True if the typed text is the name of a word and no key; words are listed first then."""
+        text = " ".join(search_terms)
+        return any(term.is_named(text) for terms in self.terms.values() for term in terms) and not any(
+            text == key_text(key) for action in self.actions for key in get_action_keys(action.id))
+
+    def _build_term_options(self, search_terms: list[str]) -> list[Option]:
+        """Returns the entries of the words that match all typed words. Words with exactly this name are first."""
+        text, options = " ".join(search_terms), list[Option]()
+        self._listed_terms = {}
+        for heading, terms in sorted(self.terms.items(),
+                                     key=lambda entry: not any(term.is_named(text) for term in entry[1])):
+            matching = sorted((term for term in terms if self._term_matches(term, heading, search_terms)),
+                              key=lambda term: not term.is_named(text))
+            if matching:
+                options.append(Option(Content.styled(heading, "bold"), disabled=True))
+            for term in matching:
+                option_id = f"{_TERM_PREFIX}{len(self._listed_terms)}"
+                self._listed_terms[option_id] = term
+                options.append(Option(self._build_entry(term.name, term.explanation), id=option_id))
+        return options
+
+    @staticmethod
+    def _term_matches(term: Term, heading: str, search_terms: list[str]) -> bool:
+        text = " ".join((heading, term.name, *term.other_names, term.explanation)).lower()
+        return all(word in text for word in search_terms)
+
+    @staticmethod
+    def _matches_search_terms(action: Action, search_terms: list[str]) -> bool:
+        names = [key_text(key) for key in get_action_keys(action.id)]
+        text = f"{action.label} {action.help} {action.group}".lower()
+        return all(term in text or term in names for term in search_terms)
+
+    def _build_action_entry(self, action: Action, disabled_reason: str) -> Content:
+        return self._build_entry(" ".join(map(key_text, get_action_keys(action.id))), action.help, disabled_reason,
+                                 bool(self.disabled_reasons[action.id]))
+
+    def _build_entry(self, names: str, explanation: str, disabled_reason: str = "", is_quiet: bool = False) -> Content:
+        width = max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2)
+        lines = wrap_text(explanation, width)
+        if cell_width(names) > _TEXT_INDENT - 4:  # keys that are too wide get a line above the text
+            text = [f"  {names}", *(" " * _TEXT_INDENT + line for line in lines)]
+        else:
+            text = [f"  {names:<{_TEXT_INDENT - 2}}{lines[0]}", *(" " * _TEXT_INDENT + line for line in lines[1:])]
+        text += [
+            " " * _TEXT_INDENT + line
+            for line in (wrap_text(f"not now: {disabled_reason}", width) if disabled_reason else ())
+        ]
+        content = Content("\n".join(text))
+        if is_quiet:
+            return content.stylize("$quiet")
+        return content.stylize("bold $accent", 2, 2 + len(names))
+
+    @property
+    def text(self) -> str:
+        """The text of the listed actions, without styles."""
+        choices = self.query_one(KeyedOptionList)
+        return "\n".join(str(choices.get_option_at_index(index).prompt) for index in range(choices.option_count))
+
+    def action_go(self, direction: str) -> None:
+        """Moves the cursor of the list while the focus stays in the search field."""
+        choices = self.query_one(KeyedOptionList)
+        if direction.startswith("page"):
+            (choices.action_page_down if direction == "page_down" else choices.action_page_up)()
+        else:
+            (choices.action_cursor_down if direction == "down" else choices.action_cursor_up)()
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """Shows the id of the selected action, which users write in ``keys.json``."""
+        is_term = event.option_id in self._listed_terms
+        name = f"  keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
+        verb = "explains" if is_term else "runs"
+        keys_text = f"{{up}}{{down}} go  {{open}} {verb} it{name}  {{close}} close"
+        self.query_one(KeyHints).show_keys(f"type to find  {keys_text}")
+
+    def on_input_submitted(self) -> None:
+        self._dismiss_with_action(self.query_one(KeyedOptionList).highlighted_option)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self._dismiss_with_action(event.option)
+
+    def _dismiss_with_action(self, option: Option | None) -> None:
+        if option is not None and option.id is not None:
+            self.dismiss(self._listed_terms.get(option.id, option.id))
+
+
+_MAX_SCROLL_LINES = 10 ** 6
+
+
+class ChartsPage(OverlayScreen):
+    """A page that shows one chart at a time.
+
+    The widgets of the page keep their places for all charts, because a new layout would repaint the whole page.
+
+    Args:
+        get_row_values: Returns the current values of the rows.
+        group: The fusion group under the cursor of the main screen.
+        chart_index: The index of the first displayed chart.
+    """
+
+    BINDINGS = bind_keys(quit="close", right="move(1)", left="move(-1)", open="take",
+                         next_picture="turn(1)", down="scroll(1)", up="scroll(-1)", page_down="scroll(10)",
+                         page_up="scroll(-10)", first=f"scroll({-_MAX_SCROLL_LINES})",
+                         last=f"scroll({_MAX_SCROLL_LINES})")
+
+    def __init__(self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None,
+                 chart_index: int = 0) -> None:
+        super().__init__()
+        self.session, self.get_row_values, self.group, self.chart_index = session, get_row_values, group, chart_index
+        self._cursor_index: int | None = None
+        self._top_line = 0
+        self._drawn_chart = DrawnChart([])
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box whole"):
+            yield Lines(id="pictures")
+            yield Lines(id="picture")
+            yield Lines(id="picture-keys")
+
+    def on_mount(self) -> None:
+        self.show_chart(self.chart_index)
+
+    @property
+    def text(self) -> str:
+        """The text of the displayed chart, without styles."""
+        return self.query_one("#picture", Lines).text
+
+    def show_chart(self, chart_index: int) -> None:
+        """Shows another chart, and requests the data that the chart needs."""
+        self.chart_index, self._cursor_index, self._top_line = chart_index, None, 0
+        if (request_data := CHARTS[chart_index].request_data) is not None:
+            request_data(self.session)
+        self.update_lines()
+
+    def update_lines(self) -> None:
+        """Draws the chart with the newest values, its list of titles and its key hints."""
+        pane = self.query_one("#picture", Lines)
+        width, height = pane.size.width, pane.size.height
+        if width < 20:
+            return
+        frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height, self._cursor_index)
+        self._drawn_chart = chart = CHARTS[self.chart_index].draw(frame)
+        self._top_line = max(0, min(self._top_line, len(chart.lines) - height))
+        pane.lines = chart.lines[self._top_line:self._top_line + height]
+        below = len(chart.lines) - self._top_line - height
+        hints = [f"1-{len(CHARTS)} chart"]
+        hints += ["{left}{right} sample  {open} measures it alone"] * bool(chart.samples)
+        hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
+        hints += ["{close} close"]
+        self.query_one("#pictures", Lines).lines = [chart_title_line(frame, self.chart_index, width)]
+        self.query_one("#picture-keys", Lines).lines = [[(fit_key_hints("  ".join(hints), width - 2).plain, "dim")]]
+
+    def on_key(self, event: events.Key) -> None:
+        """Shows the chart whose number was typed."""
+        if event.character and event.character in "123456789"[:len(CHARTS)]:
+            event.stop()
+            self.show_chart(int(event.character) - 1)
+
+    def scroll_by_wheel(self, line_count: int) -> None:
+        self.action_scroll(line_count)
+
+    def action_scroll(self, line_count: int) -> None:
+        """Scrolls the chart down by some lines; negative counts scroll up."""
+        self._top_line = max(0, self._top_line + line_count)
+        self.update_lines()
+
+    def action_turn(self, step: int) -> None:
+        """Shows the next chart (step 1) or the previous chart (step -1)."""
+        self.show_chart((self.chart_index + step) % len(CHARTS))
+
+    def action_move(self, step: int) -> None:
+        """Moves the cursor of the chart to the next or previous sample."""
+        if self._drawn_chart.samples:
+            self._cursor_index = (self._drawn_chart.cursor + step) % len(self._drawn_chart.samples)
+            self.update_lines()
+
+    def action_take(self) -> None:
+        """Requests a measurement of the selected sample alone."""
+        if self._drawn_chart.samples:
+            self._cursor_index = self._drawn_chart.cursor
+            self.session.request_single_sample(self._drawn_chart.samples[self._cursor_index])
+            self.update_lines()
+
+
+SEARCH_AGAIN = "search again"
+"""The result of the page if the user wants to start another search."""
+
+MAX_OPTION_ROWS = 8
+"""The maximum number of offered configs that are visible together."""
+
+MIN_HEIGHT_WITH_GAP = 18
+"""The minimum height of the page, in lines, at which a blank line is between the checks and the changes."""
+
+
+class SearchResultPage(OverlayScreen):
+    """The page of the configs that a search offers, with the changes that the selected config would make.
+
+    Its result is the chosen `SearchOption`, or `SEARCH_AGAIN`. Closed without a result, the page changes nothing. The
+    page shows the state of the search when it was opened, so the key to take a config always takes the shown one.
+
+    Args:
+        search_status: The search, which may go on. It must have a best config.
+    """
+
+    BINDINGS = bind_keys(quit="close", down="move(1)", up="move(-1)", open="take", page_down="scroll(1)",
+                         page_up="scroll(-1)", first="scroll_to(0)", last="scroll_to(-1)", find="again")
+
+    def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
+        super().__init__()
+        self.session, self.tree_model, self._newest = session, tree_model, search_status
+        self.search_status = replace(search_status)
+        self.options: tuple[SearchOption, ...] = ()
+        self._cursor_index = self._top_line = self._page_lines = self._max_top_line = 0
+        self._load_newest()
+
+    def _load_newest(self) -> None:
+        """Shows the newest state of the search, with the cursor on its result."""
+        self.search_status = replace(self._newest)
+        self.options = list_search_options(self.session, self.search_status)
+        self._cursor_index = next((index for index, option in enumerate(self.options)
+                                   if option.relation in (RESULT, BEST_SO_FAR)), 0)
+        self._top_line = 0
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box whole"):
+            yield Lines(id="search-result")
+            yield Lines(id="search-keys")
+
+    def on_mount(self) -> None:
+        """Requests a preview for the cost of the selected config."""
+        self._request_preview()
+
+    @property
+    def chosen_option(self) -> SearchOption:
+        """The config under the cursor."""
+        return self.options[self._cursor_index]
+
+    @property
+    def text(self) -> str:
+        """The text of the page, without styles."""
+        return self.query_one("#search-result", Lines).text
+
+    @property
+    def _title(self) -> str:
+        return search_page_title(self.session, self.search_status, self.has_newer_result)
+
+    @property
+    def has_newer_result(self) -> bool:
+        """True if the search found a better config or ended after the page was opened."""
+        return (self._newest.end_event is not self.search_status.end_event
+                or self._newest.best_config != self.search_status.best_config)
+
+    def update_lines(self) -> None:
+        """Draws the page with the newest kernels and latencies; its configs stay those that it was opened with."""
+        pane = self.query_one("#search-result", Lines)
+        width, height = pane.size.width, pane.size.height
+        if width < 20:
+            return
+        option = self.chosen_option
+        option_rows = min(MAX_OPTION_ROWS, len(self.options), max(4, height // 4))
+        lines: list[Line] = [clip_line([(f" {self._title}", "strong")], width)]
+        lines += search_option_lines(self.session, self.tree_model, self.search_status, self.options,
+                                     self._cursor_index, width, option_rows)
+        changes = search_change_lines(self.session, self.tree_model, self.search_status, option, width)
+        notes = search_note_lines(self.session, self.search_status, width)
+        checks = search_check_lines(self.session, self.search_status, option, width)
+        gap: list[Line] = [[]] if height >= MIN_HEIGHT_WITH_GAP else []
+        room = height - len(lines) - len(gap) - 1 - min(len(changes) - 1, height // 3)
+        shown_checks = checks
+        for max_lines in (3, 1):
+            if len(shown_checks) > room:
+                shown_checks = search_check_lines(self.session, self.search_status, option, width, max_lines)
+        shown_checks = shown_checks[:max(1, room)]
+        if shown_checks != checks:  # they are in full below the changes
+            notes = [*notes, *checks]
+        lines += [*shown_checks, *gap, changes[0]]
+        scrolled = [*changes[1:], *([[]] if notes else []), *notes]
+        self._page_lines = max(1, height - len(lines))
+        self._max_top_line = max(0, len(scrolled) - self._page_lines)
+        self._top_line = max(0, min(self._top_line, self._max_top_line))
+        pane.lines = [*lines, *scrolled[self._top_line:self._top_line + self._page_lines]]
+        hidden_count = self._max_top_line - self._top_line
+        self.query_one("#search-keys", Lines).lines = [self._key_line(hidden_count, shown_checks != checks, width)]
+
+    def _key_line(self, hidden_count: int, has_cut_checks: bool, width: int) -> Line:
+        name = self.session.config_names.get(self.chosen_option.config, "it")
+        current = config_name(self.session)
+        end = ", ends the search" if self.session.is_searching else ""
+        hints = [f"{{open}} takes {name}{end}"] if self.chosen_option.config != self.session.config else []
+        hints += [f"{{close}} keeps {current}"]
+        hints += ["{find} shows the newer result"] * self.has_newer_result
+        hints += ["{up}{down} others"] * (len(self.options) > 2)
+        hints += [f"{{page_down}} {hidden_count} more"] * bool(hidden_count)
+        hints += ["{last} checks in full"] * bool(hidden_count and has_cut_checks)
+        if not self.has_newer_result and not self.session.is_searching:
+            hints += ["{find} searches again"]
+        hints += ["{page_up} back"] * bool(self._top_line)
+        text = ""
+        for hint in map(fill_in_keys, hints):  # without enough room, whole hints are left out
+            text += f"  {hint}" if cell_width(text) + cell_width(hint) + 2 <= width else ""
+        return [(text[1:], "dim")]
+
+    def scroll_by_wheel(self, line_count: int) -> None:
+        self._top_line = max(0, self._top_line + line_count)
+        self.update_lines()
+
+    def action_scroll(self, page_count: int) -> None:
+        """Scrolls the changes by some pages; negative counts scroll back."""
+        self.scroll_by_wheel(page_count * self._page_lines)
+
+    def action_scroll_to(self, line: int) -> None:
+        """Scrolls the changes to a line; -1 is the end, with the checks in full."""
+        self._top_line = self._max_top_line if line < 0 else line
+        self.update_lines()
+
+    def action_move(self, step: int) -> None:
+        """Moves the cursor to the next or previous offered config."""
+        self._cursor_index = max(0, min(len(self.options) - 1, self._cursor_index + step))
+        self._top_line = 0
+        self.update_lines()
+        self._request_preview()
+
+    def _request_preview(self) -> None:
+        if self.session.is_searching:
+            return  # the search uses the builder of the previews
+        self.session.request_preview(self.chosen_option.config, with_effects=False)
+
+    def action_take(self) -> None:
+        """Closes the page with the selected config, unless it is the current one."""
+        option = self.chosen_option
+        self.dismiss(option if option.config != self.session.config else None)
+
+    def action_again(self) -> None:
+        """Shows a newer result; if there is none and the search has ended, closes the page for another search."""
+        if self.has_newer_result:
+            self._load_newest()
+            self.update_lines()
+        elif not self.session.is_searching:
+            self.dismiss(SEARCH_AGAIN)
