@@ -14,7 +14,7 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
+from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities

@@ -18,7 +18,7 @@ from trt_tui.core.calibration.calibration import StatsReducer, calibrate, collec
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, Histogram, choose_amax
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.network.model_outputs import add_outputs
+from trt_tui.core.network.model_editing import add_outputs
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError

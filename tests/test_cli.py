@@ -307,6 +307,6 @@ def test_the_app_needs_a_terminal(run, mlp):
 
 
 def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
-    monkeypatch.setattr("trt_tui.core.network.hierarchy.build_scope_tree", lambda *args: 1 / 0)
+    monkeypatch.setattr("trt_tui.core.network.layer_tree.build_scope_tree", lambda *args: 1 / 0)
     code, _, err = run("inspect", mlp.model)
     assert code == 2 and "ZeroDivisionError" in err and "defect" in err

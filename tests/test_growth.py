@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.network.constant_growth: constants that a few bytes ask for are refused, not computed."""
+"""Tests of trt_tui.core.network.inference: constants that a few bytes ask for are refused, not computed."""
 
 import numpy as np
 import onnx
@@ -7,7 +7,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network import constant_growth
+from trt_tui.core.network import inference
 from trt_tui.errors import InputError
 
 MANY = 1 << 20
@@ -77,9 +77,9 @@ def test_what_a_network_may_grow_by_follows_its_size(opened, monkeypatch):
         codes = b.weight("codes", np.ones((256, 256), np.int8))
         return b.node("Cast", [codes], name="unpack", to=TensorProto.FLOAT)
 
-    monkeypatch.setattr(constant_growth, "MAX_GROWTH_BYTES", 0)
+    monkeypatch.setattr(inference, "MAX_GROWTH_BYTES", 0)
     assert opened_with(opened, unpacked).constant_tensors
-    monkeypatch.setattr(constant_growth, "MAX_GROWTH_FACTOR", 2)
+    monkeypatch.setattr(inference, "MAX_GROWTH_FACTOR", 2)
     with refused("do not fit in memory", cause="unpack"):
         opened_with(opened, unpacked)
 

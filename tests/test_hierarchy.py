@@ -9,19 +9,19 @@ import pytest
 
 from tests import networks
 from tests.networks.decoder import attention
-from trt_tui.core.network.blocks import find_repeated_blocks
-from trt_tui.core.network.hierarchy import (
+from trt_tui.core.network.layer_tree import (
     GroupRow,
     Scope,
     UngroupedRow,
     build_scope_tree,
+    find_repeated_blocks,
+    read_scope_from_metadata,
+    render_tree,
     walk_rows,
 )
-from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.model_editing import SCOPE_KEY
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.scopes import read_scope_from_metadata
-from trt_tui.core.network.tree_text import render_tree
 
 
 def light(name: str) -> onnx.ModelProto:

@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.inlining import MAX_INLINED_NODES, SCOPE_KEY
+from trt_tui.core.network.model_editing import MAX_INLINED_NODES, SCOPE_KEY
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError

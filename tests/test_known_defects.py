@@ -12,13 +12,14 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from tests.schemas import mismatches
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.known_defects import KNOWN_DEFECTS, match_known_defects
-from trt_tui.core.network.target_release import (
+from trt_tui.core.network.known_defects import (
+    KNOWN_DEFECTS,
     TENSORRT,
     TENSORRT_RTX,
     AffectedReleases,
     BuildTarget,
     installed_release,
+    match_known_defects,
     parse_release,
 )
 from trt_tui.core.precision import Precision

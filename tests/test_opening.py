@@ -11,8 +11,7 @@ from tests import networks
 from tests.lowered import run, sqnr
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.inlining import SCOPE_KEY
-from trt_tui.core.network.naming import assign_node_names
+from trt_tui.core.network.model_editing import SCOPE_KEY, assign_node_names
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.errors import InputError

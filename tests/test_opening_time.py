@@ -12,7 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
-from trt_tui.core.network.hierarchy import build_scope_tree
+from trt_tui.core.network.layer_tree import build_scope_tree
 from trt_tui.core.network.network import open_network
 
 

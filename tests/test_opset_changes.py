@@ -18,10 +18,9 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network import opset_conversion
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET, OPSET_CHANGES, OpsetChange
-from trt_tui.core.network.opset_conversion import convert_opset
+from trt_tui.core.network.operators import UNSUPPORTED
+from trt_tui.core.network.opset_conversion import NEWEST_WRITTEN_OPSET, OPSET_CHANGES, OpsetChange, convert_opset
 from trt_tui.core.network.structure_check import OLDEST_OPSET
-from trt_tui.core.network.unsupported_operators import UNSUPPORTED
 from trt_tui.core.precision import MIN_OPSETS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError

@@ -1,4 +1,4 @@
-"""trt_tui.core.network.plugins: networks with plugins open, are simulated up to them, and leave with them."""
+"""trt_tui.core.network.operators: networks with plugins open, are simulated up to them, and leave with them."""
 
 import contextlib
 import ctypes
@@ -27,7 +27,7 @@ from trt_tui.core.measure.judged_outputs import (
 )
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.model_outputs import add_outputs
+from trt_tui.core.network.model_editing import add_outputs
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities

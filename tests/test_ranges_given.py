@@ -24,7 +24,7 @@ from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.measure.target import judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import read_config
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.network import open_network
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.errors import InputError

@@ -9,9 +9,9 @@ from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
 from tests.networks import Builder, floats
 from tests.refusals import refused
-from trt_tui.core.network.foreign_operators import FOREIGN_SCHEMAS
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
+from trt_tui.core.network.operators import FOREIGN_SCHEMAS
 from trt_tui.errors import InputError
 
 

@@ -21,7 +21,7 @@ from onnx import helper, numpy_helper
 from tests import networks
 from tests.networks.encoders import WEIGHT_MARK
 from tests.test_hierarchy import light, scope_of
-from trt_tui.core.network.hierarchy import GroupRow, Row, Scope, UngroupedRow, build_scope_tree
+from trt_tui.core.network.layer_tree import GroupRow, Row, Scope, UngroupedRow, build_scope_tree
 from trt_tui.core.network.network import Network
 
 _HERE = Path(__file__).with_name("trees")

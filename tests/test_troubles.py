@@ -8,7 +8,7 @@ from onnx import TensorProto, helper, numpy_helper, save
 
 from trt_tui.backends.tensorrt.package import TensorRTLog
 from trt_tui.core.engines.builder_warnings import list_known_warnings
-from trt_tui.core.network.known_issues import known_issue_lines
+from trt_tui.core.network.known_defects import known_issue_lines
 from trt_tui.core.network.network import open_network
 from trt_tui.demo import network_path
 

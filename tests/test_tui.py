@@ -20,7 +20,7 @@ from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.target import Outcome, TargetOutcome
-from trt_tui.core.network.hierarchy import GroupRow, Scope
+from trt_tui.core.network.layer_tree import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text
 from trt_tui.jobs import events as ev

@@ -20,7 +20,7 @@ from trt_tui.core.engines.group_implementations import (
 from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.measure.engine_agreement import UNEXPLAINED_GAP_DB, sqnr_gap_of_engine_db
 from trt_tui.core.measure.results import FP32_ENGINE, EngineErrors, EngineResult, ErrorMetrics, GroupErrors, RunKind
-from trt_tui.core.network.hierarchy import GroupRow, Scope
+from trt_tui.core.network.layer_tree import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import megabytes_text, number_text
 from trt_tui.jobs import events as ev

@@ -9,7 +9,7 @@ from tests import local
 from tests.local import H200
 from tests.screen import answered, current, opened, press, settle, status
 from trt_tui.core.measure.results import ExportedRun, RunKind
-from trt_tui.core.network.hierarchy import GroupRow
+from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

@@ -14,7 +14,7 @@ from tests.screen import LARGE, SMALL, answered, press, settle, status, title
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.results import ExportedRun, RunKind
 from trt_tui.core.measure.target import HeldOutResult, HeldOutValue, Outcome, TargetOutcome, TargetResult
-from trt_tui.core.network.hierarchy import GroupRow
+from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, SearchOutcome
 from trt_tui.jobs import events as ev

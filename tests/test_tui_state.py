@@ -25,7 +25,7 @@ from trt_tui.core.measure.results import (
 from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, count_config_differences
-from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
+from trt_tui.core.network.layer_tree import GroupRow, Scope, UngroupedRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import cell_width, decibels_text, number_text, percent_text

@@ -10,7 +10,7 @@ import pytest
 from tests import local
 from trt_tui.core.measure.results import ErrorMetrics, ExportedRun, OutputErrors, RunKind
 from trt_tui.core.measure.target import Outcome, TargetOutcome
-from trt_tui.core.network.hierarchy import Scope
+from trt_tui.core.network.layer_tree import Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import cell_width, duration_text, metric_text, shorten_number_in_text
 from trt_tui.tui import spans

@@ -13,7 +13,7 @@ from tests.networks import Builder, floats
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.unsupported_operators import UNSUPPORTED
+from trt_tui.core.network.operators import UNSUPPORTED
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.network.target_release import BuildTarget, installed_release, parse_release
+from trt_tui.core.network.known_defects import BuildTarget, installed_release, parse_release
 from trt_tui.core.precision import Precision
 
 

@@ -52,9 +52,9 @@ from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.network.folded_shapes import build_outline_for_input_sizes
+from trt_tui.core.network.known_defects import BuildTarget
 from trt_tui.core.network.layers import NetworkOutline, ReferenceWeights
 from trt_tui.core.network.network import Network, open_network
-from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, ExecutionMode, FixedShape
 from trt_tui.errors import InputError, RunFailedError
 from trt_tui.files.reading import file_sha256

@@ -30,10 +30,8 @@ def inspected(path: Path) -> str:
     Raises:
         Exception: the defect that was found.
     """
-    from trt_tui.core.network.blocks import find_repeated_blocks
-    from trt_tui.core.network.hierarchy import build_scope_tree
+    from trt_tui.core.network.layer_tree import build_scope_tree, find_repeated_blocks, render_tree
     from trt_tui.core.network.network import open_network
-    from trt_tui.core.network.tree_text import render_tree
     from trt_tui.errors import TrtTuiError
 
     try:

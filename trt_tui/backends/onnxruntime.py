@@ -39,8 +39,8 @@ from trt_tui.backends.onnxruntime_device import (
     find_stream,
 )
 from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
-from trt_tui.core.network.naming import value_name
-from trt_tui.core.network.randomness import is_random
+from trt_tui.core.network.model_editing import value_name
+from trt_tui.core.network.operators import is_random
 from trt_tui.core.runner import BackendCapabilities, DeviceTensor, ExecutionMode, Runner, TensorInfo
 from trt_tui.errors import (
     FAILED_ALLOCATION,

@@ -13,7 +13,7 @@ from trt_tui.core.measure.engine_agreement import KernelDiff, diff_kernels
 from trt_tui.core.measure.results import ConfigResults, RunKind
 from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.moves.config import PrecisionConfig, list_config_differences
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.document import Section, Table
 from trt_tui.core.report.json_record import exported_run_record, target_outcome_record

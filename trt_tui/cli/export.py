@@ -80,7 +80,7 @@ def bundle(config_path: str | None, force: bool, precision: str | None, folder: 
     verify.sh and a report with results.
     """
     from trt_tui.cli.headless_session import export_bundle
-    from trt_tui.core.network.target_release import parse_release
+    from trt_tui.core.network.known_defects import parse_release
 
     require_config_or_precision("bundle", config_path, precision)
     release = parse_release(arguments["tensorrt_release"]).family

@@ -57,8 +57,7 @@ def inspect(nodes: bool, engine: str | None, config_path: str | None, force: boo
     With --engine: how this engine runs each fused layer.
     """
     from trt_tui.cli.headless_session import open_config_writer
-    from trt_tui.core.network.hierarchy import build_scope_tree
-    from trt_tui.core.network.tree_text import render_tree
+    from trt_tui.core.network.layer_tree import build_scope_tree, render_tree
 
     with open_config_writer(collect_options(arguments), config_path, precision, force) as writer:
         network = writer.outline

@@ -110,7 +110,7 @@ def validate_target_text(text: str) -> None:
 
 def _validate_release_text(text: str) -> None:
     """Raises an `InputError` if a text is not a valid TensorRT release."""
-    from trt_tui.core.network.target_release import parse_release
+    from trt_tui.core.network.known_defects import parse_release
 
     parse_release(text)
 
@@ -138,8 +138,8 @@ def complete_layers(ctx: click.Context, parameter: click.Parameter, incomplete: 
     process would take another second. Names that a shell or a terminal could misread are omitted.
     """
     from trt_tui.core.moves.keep_rules import KEEP_RULES
+    from trt_tui.core.network.model_editing import assign_node_names
     from trt_tui.core.network.model_file import read_model
-    from trt_tui.core.network.naming import assign_node_names
 
     names = list(KEEP_RULES)
     # click does not parse arguments before an unfinished option.

@@ -10,7 +10,7 @@ from trt_tui.core.measure.causes import cause_lines
 from trt_tui.core.measure.results import EngineResult, RunKind
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves.config import move_tables
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.report.document import Plot, Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import Evaluation, SearchOutcome

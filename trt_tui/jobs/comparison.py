@@ -54,10 +54,10 @@ from trt_tui.core.measure.zero_cost_kind import (
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.hierarchy import Scope, build_scope_tree, walk_rows
 from trt_tui.core.network.inference import infer_shapes
+from trt_tui.core.network.layer_tree import Scope, build_scope_tree, walk_rows
 from trt_tui.core.network.layers import FusionGroup
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
 from trt_tui.core.network.typed_refusals import add_fp32_casts_to_operators

@@ -87,11 +87,10 @@ from trt_tui.core.measure.stages import (
     measure_engine_errors,
 )
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
-from trt_tui.core.network.known_defects import known_defect_warnings
-from trt_tui.core.network.model_outputs import add_outputs, extract_subgraph_of_outputs
+from trt_tui.core.network.known_defects import BuildTarget, known_defect_warnings
+from trt_tui.core.network.model_editing import add_outputs, extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.randomness import is_random
-from trt_tui.core.network.target_release import BuildTarget
+from trt_tui.core.network.operators import is_random
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
     MIN_OPTIMIZATION_LEVEL,

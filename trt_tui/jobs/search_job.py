@@ -51,10 +51,9 @@ from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
 from trt_tui.core.moves.config import BarrierMove, MoveKey, PrecisionConfig, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
-from trt_tui.core.network.known_defects import match_known_defects
+from trt_tui.core.network.known_defects import BuildTarget, match_known_defects
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
 from trt_tui.core.search.pareto import pareto_front

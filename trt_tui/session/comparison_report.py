@@ -14,7 +14,7 @@ from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_g
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.simulation import MIN_DEPENDENCE_DB
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.report.config_report import config_section
 from trt_tui.core.report.document import Block, Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns

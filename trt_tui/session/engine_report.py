@@ -10,7 +10,7 @@ from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.measure.engine_agreement import engine_errors_text, engine_variation_notes
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.measure.results import EngineErrors, EngineResult
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report.document import Block, Table
 from trt_tui.core.report.json_record import preview_record

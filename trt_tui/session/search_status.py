@@ -7,9 +7,8 @@ from typing import Any
 
 from trt_tui.core.measure.target import HeldOutResult, Outcome, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles, tensor_shape_text
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import known_values, target_outcome_record
 from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome

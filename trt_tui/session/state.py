@@ -25,8 +25,8 @@ from trt_tui.core.measure.run_sources import is_network_file
 from trt_tui.core.measure.target import Target, TargetOutcome, choose_default_target, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.keep_rules import apply_default_keep_rules
+from trt_tui.core.network.known_defects import BuildTarget
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.network.target_release import BuildTarget
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import ExecutionMode

@@ -18,8 +18,7 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.model_outputs import drop_unused_nodes
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import drop_unused_nodes, value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, TrtTuiError

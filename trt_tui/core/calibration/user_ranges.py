@@ -10,7 +10,7 @@ import re
 
 from trt_tui.core.calibration.calibration import LARGEST_VALUE_COUNT, TensorStats
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.quantized_types import MAX_AMAX, QuantizedType
 from trt_tui.errors import InputError

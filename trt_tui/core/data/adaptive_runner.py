@@ -18,7 +18,7 @@ import onnx_ir as ir
 
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.network.randomness import is_random
+from trt_tui.core.network.operators import is_random
 from trt_tui.core.runner import Backend, ExecutionMode, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError, TrtTuiError
 from trt_tui.formatting import counted_noun_text

@@ -17,8 +17,8 @@ from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, EngineReport
 from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import LayerKind
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import DebugTensor

@@ -28,7 +28,7 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.known_issues import find_convs_excluded_by_modelopt
+from trt_tui.core.network.known_defects import find_convs_excluded_by_modelopt
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.errors import InputError

@@ -12,7 +12,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

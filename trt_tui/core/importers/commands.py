@@ -41,8 +41,8 @@ from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, BuilderOptionSpec, builder_option_specs
 from trt_tui.core.importers.imported_settings import PRECISION_BY_NAME, ImportedSettings, apply_precision_flags
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX
 from trt_tui.errors import InputError

@@ -40,8 +40,8 @@ from trt_tui.core.lowering.rulebook import find_boundary_type, precision_refusal
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.model_editing import list_subgraphs
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT8
 from trt_tui.core.runner import LayerConstraints

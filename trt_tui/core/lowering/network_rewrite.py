@@ -14,7 +14,7 @@ from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.layers import FusionGroup, LayerKind
-from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.model_editing import FreshNames
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation, Port
 from trt_tui.formatting import counted_noun_text, name_list_text

@@ -17,15 +17,13 @@ from trt_tui.core.lowering.network_rewrite import RewrittenNetwork, rewrite_netw
 from trt_tui.core.lowering.rulebook import NUMPY_TYPES, ONNX_TYPES, GroupLowering, QdqScale
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.foreign_operators import TENSORRT_DOMAIN
 from trt_tui.core.network.graph import reads_only_shape
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqSite
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import list_subgraphs, value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS
+from trt_tui.core.network.operators import INITIALIZER_ONLY_INPUTS, TENSORRT_DOMAIN
 from trt_tui.core.network.opset_conversion import find_ir_version
-from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.formatting import name_list_text

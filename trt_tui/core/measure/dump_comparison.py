@@ -15,8 +15,8 @@ from trt_tui.core.data.tensor_files import Dump, DumpTensor
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.run_sources import IterableRunSource, no_common_tensors_error
 from trt_tui.core.network.layers import LayerKind
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
-from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.errors import InputError
 from trt_tui.formatting import add_decibel_unit, counted_noun_text, name_list_text

@@ -51,11 +51,9 @@ from trt_tui.core.measure.run_sources import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import AttentionScaleMove, attention_scale_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import iterate_reachable, list_subgraphs, value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
-from trt_tui.core.network.reachability import iterate_reachable
-from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import Backend, Runner

@@ -30,9 +30,9 @@ from trt_tui.core.measure.error_metrics import flatten_each_sample
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.folded_shapes import FoldedShapes
 from trt_tui.core.network.layers import Layer, NetworkOutline
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
 from trt_tui.core.network.operators import POINTWISE, PRODUCTS
-from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.runner import Backend, Dimension
 from trt_tui.errors import InputError
 

@@ -30,7 +30,7 @@ from trt_tui.core.lowering.gated.gated_graph import expand_mask_to_axes
 from trt_tui.core.lowering.rulebook import find_compute_type_results
 from trt_tui.core.measure.judged_outputs import JudgedOutput, find_common_mask_name, find_mask_axes, read_mask
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_OVERFLOW
 from trt_tui.core.runner import Backend, Runner

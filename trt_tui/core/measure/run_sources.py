@@ -26,10 +26,10 @@ from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.judged_outputs import JudgedOutput, list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
+from trt_tui.core.network.layer_tree import tensor_shape_text
+from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
 from trt_tui.core.network.model_file import read_model
-from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text

@@ -34,7 +34,7 @@ from trt_tui.core.measure.results import Accuracy, EngineResult, ResultKind, Run
 from trt_tui.core.measure.run_sources import IndexedRunSource
 from trt_tui.core.measure.target import Target, judge_accuracy
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
+from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
 from trt_tui.core.runner import EngineRunner, Runner
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.formatting import (

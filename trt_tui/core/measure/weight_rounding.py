@@ -45,7 +45,7 @@ from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site, quantize_weight
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline, QdqSite
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import BLOCK_PRECISIONS, QUANTIZED_TYPES, QuantizedType

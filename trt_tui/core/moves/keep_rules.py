@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepMove, PrecisionConfig
-from trt_tui.core.network.hierarchy import build_scope_tree, group_titles
+from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
-from trt_tui.core.network.reachability import iterate_reachable
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.errors import InputError
 from trt_tui.files.read_budget import limit_reading_resources

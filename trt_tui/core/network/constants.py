@@ -9,9 +9,8 @@ import onnx_ir as ir
 
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, LayerKind
-from trt_tui.core.network.model_outputs import extract_subgraph_of_outputs
+from trt_tui.core.network.model_editing import extract_subgraph_of_outputs, iterate_reachable
 from trt_tui.core.network.operators import COPIES, POINTWISE, PRODUCTS
-from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import FP16_MAX, FP16_MIN
 from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError

@@ -8,14 +8,19 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core.network.inlining import SCOPE_KEY
+from trt_tui.core.network.layer_tree import read_scope_from_metadata
 from trt_tui.core.network.layers import Layer, LayerKind, Shape
-from trt_tui.core.network.operators import COPIES, INTEGER_OPERATORS, PRODUCTS, SIZE_INPUTS
-from trt_tui.core.network.plugins import blocking_plugin_reason, find_blocking_plugin
-from trt_tui.core.network.randomness import is_random
-from trt_tui.core.network.scopes import read_scope_from_metadata
-from trt_tui.core.network.subgraphs import list_subgraphs
-from trt_tui.core.network.unsupported_operators import unsupported_operator_reason
+from trt_tui.core.network.model_editing import SCOPE_KEY, list_subgraphs
+from trt_tui.core.network.operators import (
+    COPIES,
+    INTEGER_OPERATORS,
+    PRODUCTS,
+    SIZE_INPUTS,
+    blocking_plugin_reason,
+    find_blocking_plugin,
+    is_random,
+    unsupported_operator_reason,
+)
 from trt_tui.core.runner import TensorInfo
 
 SHAPE_READERS = frozenset(("Shape", "Size"))

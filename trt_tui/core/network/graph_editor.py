@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
-from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames, value_name
 
 
 class GraphEditor:

@@ -3,7 +3,7 @@
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames, value_name
 from trt_tui.core.network.qdq_removal import Fp32Conversion
 
 _HALF_TYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)

@@ -18,8 +18,8 @@ import onnx_ir as ir
 
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.operators import COPIES, POINTWISE
-from trt_tui.core.network.reachability import iterate_reachable
 
 INDEX_INPUTS = {"OneHot": (0, 1), "Range": (0, 1, 2), "Resize": (2,), "Upsample": (1,)}
 """Float inputs that are read as positions, counts or factors of a size, by operator.

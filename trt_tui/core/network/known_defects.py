@@ -1,9 +1,13 @@
-"""Accuracy defects of TensorRT releases, each with its source and a workaround.
+"""Accuracy defects of TensorRT releases, and layers that gain little or lose much in quantized types.
 
 `KNOWN_DEFECTS` is the one table. A row states what its source states, and nothing more: a release that the source does
 not name is unknown. A defect warns and never forbids. The places of a network are found when it is opened
 (`find_defect_sites`), and compared with a config and a target release wherever they are shown (`match_known_defects`).
+
+Known issues (`find_known_issues`) are independent of the release.
 """
+
+from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -11,11 +15,147 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 from trt_tui.core.network.graph import LayerGraph
-from trt_tui.core.network.layers import DefectSite, FusionGroup, NetworkOutline
+from trt_tui.core.network.layers import DefectSite, FusionGroup, KnownIssue, Layer, NetworkOutline
 from trt_tui.core.network.opset_conversion import CUBIC_GRID_NEXT_STEP
-from trt_tui.core.network.target_release import TENSORRT_RTX, AffectedReleases, BuildTarget
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import name_list_text
+from trt_tui.errors import InputError
+from trt_tui.formatting import counted_noun_text, name_list_text
+
+TENSORRT, TENSORRT_RTX = "TensorRT", "TensorRT-RTX"
+
+_RELEASE_PATTERN = re.compile(r"(?P<rtx>rtx[-:]?)?(?P<numbers>\d{1,4}(?:\.\d{1,5}){0,3})?", re.IGNORECASE)
+_NUMBERS_PATTERN = re.compile(r"\d{1,4}(?:\.\d{1,5}){0,3}")
+_Version: TypeAlias = tuple[int, ...]
+_MAX_PARTS = 4
+_MAX_PART = 10**6
+
+
+def _oldest_version(text: str, missing_part: int = 0) -> _Version:
+    """Returns the oldest version that a text includes: "10.14" starts with 10.14.0.0."""
+    numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:_MAX_PARTS])
+    return (*numbers, *(missing_part,) * (_MAX_PARTS - len(numbers)))
+
+
+def _newest_version(text: str) -> _Version:
+    """Returns a version that no version is newer than which a text includes: "10.14" includes each 10.14.x.y."""
+    return _oldest_version(text, _MAX_PART)
+
+
+@dataclass(frozen=True)
+class TensorRTRelease:
+    """A release of TensorRT or TensorRT-RTX.
+
+    Attributes:
+        product: `TENSORRT` or `TENSORRT_RTX`.
+        version: The version with one to four numbers. "10.14" stands for all releases 10.14.x. "" if it is unknown.
+    """
+
+    product: str
+    version: str
+
+    @property
+    def title(self) -> str:
+        return f"{self.product} {self.version}".rstrip()
+
+    @property
+    def family(self) -> str:
+        """The name of the release among those of a bundle: "8.6", "10", "11" or "rtx"; "" if it is another one."""
+        if self.product == TENSORRT_RTX:
+            return "rtx"
+        numbers = self.version.split(".")
+        return {"10": "10", "11": "11"}.get(numbers[0], "8.6" if numbers[:2] == ["8", "6"] else "")
+
+
+def parse_release(text: str) -> TensorRTRelease:
+    """Returns the release of a text such as "10.14", "10.14.1.48", "rtx" or "rtx1.5".
+
+    Raises:
+        InputError: The text is not a valid release.
+    """
+    match = _RELEASE_PATTERN.fullmatch(text.strip())
+    if match is None or match["numbers"] is None and match["rtx"] is None:
+        raise InputError(f"{text} is not a TensorRT release", "a release has one to four numbers with points between",
+                         "Write it like 10.14, 10.14.1.48, rtx or rtx1.5.")
+    return TensorRTRelease(TENSORRT_RTX if match["rtx"] else TENSORRT, match["numbers"] or "")
+
+
+def installed_release(builder_name: str, version: str) -> TensorRTRelease:
+    """Returns the release of a builder ("tensorrt", "tensorrt-rtx") from its version, such as "10.7.0.post1"."""
+    match = _NUMBERS_PATTERN.match(version)
+    return TensorRTRelease(TENSORRT_RTX if builder_name == "tensorrt-rtx" else TENSORRT,
+                           match[0] if match is not None else "")
+
+
+@dataclass(frozen=True)
+class AffectedReleases:
+    """The releases of TensorRT or TensorRT-RTX that a known defect affects, as far as its source tells.
+
+    Attributes:
+        product: `TENSORRT` or `TENSORRT_RTX`.
+        observed: The oldest and the newest release in which the defect was observed; None if the source names none.
+        introduced: The first release with the defect; None if it is unknown.
+        fixed: The first release without the defect; None if it is unknown, or if there is none.
+    """
+
+    product: str = TENSORRT
+    observed: tuple[str, str] | None = None
+    introduced: str | None = None
+    fixed: str | None = None
+
+    def affects(self, release: TensorRTRelease) -> bool | None:
+        """Returns True if the source tells that a release has the defect, False if it has not, None if that is unknown.
+
+        A release without a patch number stands for its latest patch. If only earlier patches have the defect, the
+        answer is None.
+        """
+        if release.product != self.product:
+            return False
+        if not release.version:
+            return None
+        oldest, newest = _oldest_version(release.version), _newest_version(release.version)
+        if self.fixed is not None and oldest >= _oldest_version(self.fixed):
+            return False
+        if self.introduced is not None and newest < _oldest_version(self.introduced):
+            return False
+        is_newest_known = (newest < _oldest_version(self.fixed) if self.fixed is not None
+                           else self.observed is not None and newest[:2] <= _newest_version(self.observed[1])[:2])
+        return True if self.includes(release) and is_newest_known else None
+
+    def includes(self, release: TensorRTRelease) -> bool:
+        """Returns True if the source names some version of a release, as "10" includes 10.0.0, or no release at all."""
+        if self == AffectedReleases(self.product):
+            return release.product == self.product
+        first = self.introduced or (self.observed[0] if self.observed is not None else None)
+        last = self.fixed or (self.observed[1] if self.observed is not None else None)
+        return (release.product == self.product and bool(release.version) and first is not None and last is not None
+                and _newest_version(release.version) >= _oldest_version(first)
+                and _oldest_version(release.version) <= _newest_version(last))
+
+    @property
+    def releases_text(self) -> str:
+        """The affected releases for users, such as "since TensorRT 10.8, seen in 10.11.0.33"."""
+        observed_text = " to ".join(dict.fromkeys(self.observed)) if self.observed is not None else ""
+        parts = [f"since {self.product} {self.introduced}"] if self.introduced is not None else (
+            [f"in {self.product} {observed_text}"] if observed_text else [f"in {self.product}, releases unknown"])
+        if self.introduced is not None and observed_text not in ("", self.introduced):
+            parts.append(f"seen in {observed_text}")
+        if self.fixed is not None:
+            parts.append(f"fixed in {self.fixed}")
+        return ", ".join(parts)
+
+
+@dataclass(frozen=True)
+class BuildTarget:
+    """The release and the GPU that engines are built for, as far as they are known.
+
+    Attributes:
+        release: The TensorRT release; None if it is unknown.
+        compute_capability: The compute capability of the GPU; None if it is unknown.
+    """
+
+    release: TensorRTRelease | None = None
+    compute_capability: tuple[int, int] | None = None
+
 
 PrecisionLookup: TypeAlias = Callable[[FusionGroup], Precision]
 """A function that returns the precision of a fusion group in a config."""
@@ -352,3 +492,101 @@ def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
     note = (f"Known defects of some releases or GPUs may concern this config: {' '.join(others)} --for RELEASE names "
             "those of one release.") if others else ""
     return [match.warning_text(network) for match in matches if match.is_certain], note
+
+
+MIN_CHANNELS = 16
+"""The size below which ModelOpt does not quantize a layer: the channels of a Conv, K and N of a MatMul or Gemm."""
+
+MODELOPT = "ModelOpt 0.47"
+RTX = "TensorRT-RTX 1.7"
+FQ_VIT = "Lin et al., FQ-ViT, 2022"
+DOREFA = "Zhou et al., DoReFa-Net, 2016"
+
+
+def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
+    """Returns the Convs that ModelOpt never quantizes under any options, each with the reason.
+
+    The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
+    ``modelopt/onnx/quantization/graph_utils.py``.
+    """
+    inputs = {info.name for info in graph.inputs}
+    reasons = {}
+    for layer in layers:
+        if layer.op_type != "Conv":
+            continue
+        weight = graph.shape(layer.inputs[1])
+        if layer.inputs[1] not in graph.constant_tensors or weight is None or not all(
+                isinstance(dimension, int) for dimension in weight):
+            reasons[layer.name] = "its weight is computed"
+            continue
+        output_channels, input_channels, *kernel = (int(size) for size in weight if isinstance(size, int))
+        shape = graph.shape(layer.inputs[0])
+        channels = shape[1] if shape is not None and len(shape) > 1 else None
+        is_grouped = isinstance(channels, int) and channels != input_channels
+        is_wide = output_channels >= MIN_CHANNELS or input_channels >= MIN_CHANNELS
+        if min(output_channels, input_channels) >= MIN_CHANNELS:
+            continue
+        if is_grouped:
+            is_quantized = output_channels % 8 == 0 and all(size >= 3 for size in kernel)
+        else:
+            is_first = not inputs.isdisjoint(layer.inputs)
+            is_quantized = (output_channels % 8 == 0 or input_channels % 8 == 0) and (is_first or is_wide) and len(
+                set(kernel)) == 1
+        if not is_quantized:
+            reasons[layer.name] = f"{counted_noun_text(input_channels, 'channel')} in, {output_channels} out"
+    return reasons
+
+
+def find_known_issues(graph: LayerGraph, layers: Mapping[str, Layer], groups: Iterable[FusionGroup]
+                      ) -> dict[str, tuple[KnownIssue, ...]]:
+    """Returns the known issues of each quantizable fusion group, by group name; groups without issues are omitted."""
+    quantizable = [group for group in groups if group.is_quantizable]
+    issues_by_group: dict[str, tuple[KnownIssue, ...]] = {}
+    for group in quantizable:
+        issues = list(_iterate_layer_issues(graph, group, layers))
+        for index, position in ((0, "first"), (-1, "last")):
+            if len(quantizable) > 2 and group is quantizable[index]:
+                issues.append(
+                    KnownIssue(f"the {position} layer that can be quantized: often left in a float type", DOREFA))
+        if issues:
+            issues_by_group[group.name] = tuple(dict.fromkeys(issues))
+    return issues_by_group
+
+
+def _iterate_layer_issues(graph: LayerGraph, group: FusionGroup, layers: Mapping[str, Layer]) -> Iterable[KnownIssue]:
+    for layer in (layers[name] for name in sorted(group.main_layers)):
+        for reason in find_convs_excluded_by_modelopt(graph, [layer]).values():
+            yield KnownIssue(f"a Conv with {reason}: ModelOpt leaves it out, as quantization saves no time there",
+                             MODELOPT)
+        if layer.op_type == "ConvTranspose":
+            yield KnownIssue("a ConvTranspose: TensorRT runs it in FP16 or FP32 even if INT8 is requested, so "
+                             "INT8 adds error without speed", RTX)
+        if layer.op_type in ("MatMul", "Gemm") and (reason := _small_product_reason(graph, layer)):
+            yield KnownIssue(f"{reason}: ModelOpt leaves it out, as quantization saves no time there", MODELOPT)
+        if group.attention_role == "PV":
+            yield KnownIssue("it reads a Softmax: most values are near 0, where a scale for values up to 1 leaves few "
+                             "quantized values",
+                             FQ_VIT)
+
+
+def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
+    """Returns the reason why a MatMul or Gemm is too small for quantization; "" if it is not, or if sizes are open.
+
+    The rules are those of ``find_nodes_from_matmul_to_exclude`` in ``modelopt/onnx/quantization/graph_utils.py``: M or
+    N of 1 (GEMV), K or N below 16.
+    """
+    output_shape, input_shape = graph.shape(layer.outputs[0]), graph.shape(layer.inputs[0])
+    if output_shape is None or input_shape is None or len(output_shape) < 2 or len(input_shape) < 2:
+        return ""
+    rows, columns, inner_size = output_shape[-2], output_shape[-1], input_shape[-1]
+    if rows == 1 or columns == 1:
+        return f"a product of {'one row' if rows == 1 else 'one column'}"
+    for size, dimension in ((inner_size, "K"), (columns, "N")):
+        if isinstance(size, int) and size < MIN_CHANNELS:
+            return f"a product with {dimension} = {size}"
+    return ""
+
+
+def known_issue_lines(known_issues: Mapping[str, tuple[KnownIssue, ...]], group: FusionGroup,
+                      is_quantized: bool) -> list[str]:
+    return [issue.issue_description for issue in known_issues.get(group.name, ())] if is_quantized else []

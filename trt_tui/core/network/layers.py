@@ -303,7 +303,7 @@ class NetworkOutline:
         quantized_ranges: amax of activation tensors that have Q/DQ pairs in the file, by tensor name.
         zero_cost_support: Possible changes that add no run time.
         known_issues: Known issues of groups in a quantized type, by group name; see
-            `trt_tui.core.network.known_issues`.
+            `trt_tui.core.network.known_defects`.
         index_groups: Groups whose results become integers or positions; see `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
         qdq_candidates: The forms of Q/DQ nodes that are findings only if an engine converts the values.

@@ -8,8 +8,8 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.network.operators import refuse_quantized_operators
 from trt_tui.core.network.structure_check import check_structure
-from trt_tui.core.network.unsupported_operators import refuse_quantized_operators
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.reading import check_regular_file
 

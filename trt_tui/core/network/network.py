@@ -13,17 +13,17 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network import hashes, plugins, supported_precisions
-from trt_tui.core.network.constant_growth import check_constant_growth
+from trt_tui.core.network import hashes, supported_precisions
 from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.index_paths import find_groups_computing_indices
-from trt_tui.core.network.inference import infer_plugin_types
-from trt_tui.core.network.known_issues import find_known_issues
+from trt_tui.core.network.inference import check_constant_growth, infer_plugin_types
+from trt_tui.core.network.known_defects import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
 from trt_tui.core.network.norm_finder import find_zero_cost_support
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
+from trt_tui.core.network.operators import plugin_note
 from trt_tui.core.network.opset_conversion import convert_opset
 from trt_tui.core.network.original_network import propose_original_weights
 from trt_tui.core.precision import FP16_MAX
@@ -76,7 +76,7 @@ class Network(NetworkOutline):
         self.is_float, self.is_any_float = graph.is_float, graph.is_any_float
         blocking_plugins = [(name, graph.by_name[name].op_type)
                             for name in dict.fromkeys(self.blocking_plugins.values())]
-        notes = (*opened_model.notes, *([plugins.plugin_note(blocking_plugins)] if blocking_plugins else []))
+        notes = (*opened_model.notes, *([plugin_note(blocking_plugins)] if blocking_plugins else []))
         check_constant_growth(graph, self.model.graph.opset_imports, path.name,
                               sum(file.stat().st_size for file in (path, *self.external_files)))
         self.source_model = opened_model.source_model

@@ -1,22 +1,90 @@
 """The conversion of models to another opset, with corrections that onnx's version converter lacks.
 
+A conversion to a higher opset changes neither the result of an operator nor its reading by TensorRT's parser. Therefore
+the table below lists each change of a schema. `tests/test_opset_changes.py` compares the table with the schemas of the
+installed onnx and fails if a change is missing. A change that only adds types needs no row: attributes, inputs, outputs
+and texts are equal.
+
+Sources:
+
+- Meaning: the schemas of onnx 1.23; the tests run operators of both versions in ONNX Runtime.
+- Parser: network definitions that the parsers of TensorRT-RTX 1.4.0 and 1.7.1 create from an operator at each opset,
+  compared layer by layer with their attributes. They differ for GridSample (RTX 1.4 only), and for a Resize of opset 10
+  that shrinks by nearest values. onnx-tensorrt's importers read attributes by name with ONNX's defaults.
+- GridSample: onnx-tensorrt pull request 1060 and TensorRT issue 4646. TensorRT 10.13.3, 11.1 and RTX 1.5 read "linear"
+  and "cubic" as nearest; RTX 1.4 and 1.7.1 read an absent mode as linear, at opset 16 and at 20.
+
 Each adapter is listed with the opset that changed the operator. A node that the new opset cannot express is refused
-with its name. `trt_tui.core.network.opset_changes` lists all changes, with their sources.
+with its name. `trt_tui.core.network.opset_conversion` lists all changes, with their sources.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core.network import plugins
 from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.model_editing import FreshNames, assign_node_names, value_name
 from trt_tui.core.network.model_file import SMALL_TENSOR_BYTES
-from trt_tui.core.network.naming import FreshNames, assign_node_names, value_name
-from trt_tui.core.network.opset_changes import NEWEST_WRITTEN_OPSET
+from trt_tui.core.network.operators import move_plugins_to_own_domain, restore_plugin_domains
 from trt_tui.formatting import name_list_text
+
+NEWEST_WRITTEN_OPSET = 23
+"""The highest opset that a network is converted to; RMSNormalization was introduced in it."""
+
+
+class OpsetChange(Enum):
+    """The way in which the meaning of an operator is kept across a change of its schema."""
+
+    DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
+    MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
+    CONVERTER = "onnx's version converter writes operators of the earlier meaning around it or sets an attribute"
+    ADAPTER = "an adapter in `trt_tui.core.network.opset_conversion` writes the earlier meaning or refuses the node"
+    UNSUPPORTED = "no TensorRT parser reads the operator; onnx's version converter keeps the meaning for ONNX Runtime"
+    WORDING = "the wording of the schema: more types, negative axes, formulas written out"
+
+
+def _map_operators_to_change(change: OpsetChange,
+                             operators_by_opset: Mapping[int, str]) -> dict[tuple[str, int], OpsetChange]:
+    return {(operator, opset): change
+            for opset, operators in operators_by_opset.items()
+            for operator in operators.split()}
+
+
+_REDUCTION_NAMES = (
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare")
+
+OPSET_CHANGES: Mapping[tuple[str, int], OpsetChange] = {
+    **_map_operators_to_change(OpsetChange.DEFAULT, {
+        8: "MaxPool", 10: "AveragePool MaxPool", 11: "Constant DepthToSpace Gemm",
+        12: "ArgMax ArgMin Constant GatherND", 13: "DequantizeLinear QuantizeLinear", 14: "GRU LSTM RNN Reshape",
+        15: "Shape", 16: "ScatterElements ScatterND", 18: "LpPool Resize",
+        19: "AveragePool Cast CastLike QuantizeLinear", 21: "DequantizeLinear QuantizeLinear",
+        23: "DequantizeLinear QuantizeLinear"}),
+    **_map_operators_to_change(OpsetChange.MOVED, {
+        9: "Upsample", 10: "Slice TopK", 11: "Clip TopK", 12: "Dropout",
+        13: "ReduceSum Resize Split Squeeze Unsqueeze", 18: f"{_REDUCTION_NAMES} Pad Split"}),
+    **_map_operators_to_change(OpsetChange.CONVERTER, {
+        9: "BatchNormalization Scan", 10: "Upsample", 11: "Scatter", 13: "LogSoftmax Softmax", 16: "RoiAlign"}),
+    **_map_operators_to_change(OpsetChange.ADAPTER, {
+        11: "Pad Resize", 13: "Hardmax", 14: "BatchNormalization", 20: "GridSample", 21: "GroupNormalization"}),
+    **_map_operators_to_change(OpsetChange.UNSUPPORTED, {18: "OptionalGetElement OptionalHasElement", 20: "DFT"}),
+    **_map_operators_to_change(OpsetChange.WORDING, {
+        8: "Max Mean Min Sum", 9: "Cast", 10: "Dropout",
+        11: f"{_REDUCTION_NAMES} ReduceSum ArgMax ArgMin AveragePool Compress Concat Conv ConvTranspose Flatten Gather "
+            "Hardmax If LogSoftmax Loop LpPool MaxPool MaxUnpool NonMaxSuppression OneHot Scan Slice Softmax Split "
+            "Squeeze Unsqueeze",
+        12: "MaxPool ReduceMax ReduceMin",
+        13: f"{_REDUCTION_NAMES} Abs ArgMax ArgMin Cast Ceil Clip Floor Gather Loop MeanVarianceNormalization Mod Pad "
+            "Pow Slice",
+        14: "Add Div Mul Sub", 15: "BatchNormalization", 18: "ScatterElements ScatterND",
+        19: "DequantizeLinear Pad Resize", 20: "ReduceMax ReduceMin", 21: "Transpose",
+        22: "AveragePool Dropout EyeLike LSTM MaxPool", 23: "Squeeze Unsqueeze"}),
+}
+"""The way to keep the meaning, by operator and the opset that changed it."""
 
 
 def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_opset: int) -> None:
@@ -49,7 +117,7 @@ class OpsetError(ValueError):
 
 CUBIC_GRID_NOTE = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
                    "TensorRT-RTX up to 1.5 read it as nearest")
-"""The note for users on a cubic GridSample. Source: `trt_tui.core.network.opset_changes`."""
+"""The note for users on a cubic GridSample. Source: `trt_tui.core.network.opset_conversion`."""
 
 CUBIC_GRID_NEXT_STEP = "Export the network with an opset from 16 to 19, which names the mode bicubic."
 
@@ -303,10 +371,10 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
         raise ValueError(f"no network is raised above opset {NEWEST_WRITTEN_OPSET}")
     before_opset = model.graph.opset_imports[""]
     drop_batch_normalisation_outputs(model, before_opset, opset)
-    with plugins.move_plugins_to_own_domain(model):
+    with move_plugins_to_own_domain(model):
         skeleton, weights = detach_big_weights(model)
     converted_model = attach_big_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
-    plugins.restore_plugin_domains(converted_model)
+    restore_plugin_domains(converted_model)
     _restore_names_of_replaced_nodes(model.graph, converted_model.graph)
     adapt_converted_operators(converted_model, before_opset)
     node_by_name = {node.name: node for node in model.graph}

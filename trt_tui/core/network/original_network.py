@@ -16,7 +16,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import ConstantValues, register_constant, stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames, value_name
 from trt_tui.core.network.opening import OpenedModel
 from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, QdqStep, apply_qdq_step

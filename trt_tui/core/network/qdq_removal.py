@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.graph_editor import replace_value
-from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames, value_name
 from trt_tui.core.network.qdq_steps import (
     TYPE_NAMES,
     QdqStep,

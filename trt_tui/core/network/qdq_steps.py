@@ -16,7 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.foreign_operators import FOREIGN_SCHEMAS, ORT_DOMAIN, TENSORRT_DOMAIN
+from trt_tui.core.network.operators import FOREIGN_SCHEMAS, ORT_DOMAIN, TENSORRT_DOMAIN
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MXFP8, NVFP4, QuantizedType
 from trt_tui.errors import InputError

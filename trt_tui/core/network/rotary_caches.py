@@ -10,7 +10,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant
 from trt_tui.core.network.inference import infer_shapes
-from trt_tui.core.network.naming import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames, value_name
 from trt_tui.formatting import counted_noun_text
 
 _DATA_INPUT, _CACHE_INPUTS, _POSITION_INPUT = 0, (1, 2), 3

@@ -23,8 +23,7 @@ import onnx_ir as ir
 from onnx.defs import OpSchema
 
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.foreign_operators import FOREIGN_SCHEMAS
-from trt_tui.core.network.plugins import EARLY_RUNTIME_OPERATORS
+from trt_tui.core.network.operators import EARLY_RUNTIME_OPERATORS, FOREIGN_SCHEMAS
 from trt_tui.errors import InputError
 
 OLDEST_OPSET = 7
@@ -116,7 +115,7 @@ def _load_schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
 def get_onnx_schema(op_type: str, opset: int) -> OpSchema:
     """Returns the schema of an ONNX operator at an opset, or at the first opset that defines the operator.
 
-    The latter is for `trt_tui.core.network.plugins.EARLY_RUNTIME_OPERATORS`; `check_operator_opsets` refuses other
+    The latter is for `trt_tui.core.network.operators.EARLY_RUNTIME_OPERATORS`; `check_operator_opsets` refuses other
     operators.
 
     Raises:

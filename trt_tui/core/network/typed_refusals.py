@@ -20,7 +20,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import largest_magnitude, stored_tensor
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values, replace_value
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import list_subgraphs, value_name
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
 from trt_tui.core.network.qdq_removal import can_be_negative
 from trt_tui.core.network.qdq_steps import (
@@ -34,7 +34,6 @@ from trt_tui.core.network.qdq_steps import (
     round_to_type,
     type_limits,
 )
-from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 _WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)

@@ -7,7 +7,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
-from trt_tui.core.network.hierarchy import UngroupedRow
+from trt_tui.core.network.layer_tree import UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError

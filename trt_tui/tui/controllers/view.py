@@ -9,7 +9,7 @@ from textual import on
 from textual.widgets import Input
 
 from trt_tui.core.measure.causes import GROUP_DETAILS
-from trt_tui.core.network.hierarchy import GroupRow, Scope, UngroupedRow
+from trt_tui.core.network.layer_tree import GroupRow, Scope, UngroupedRow
 from trt_tui.core.report.glossary import Term
 from trt_tui.formatting import escape_hidden_characters, run_title
 from trt_tui.jobs import events as ev

@@ -9,7 +9,7 @@ from functools import partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
-from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
+from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import TERMS_BY_NAME

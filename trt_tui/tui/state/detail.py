@@ -21,10 +21,9 @@ from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
-from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope, UngroupedRow
-from trt_tui.core.network.known_issues import known_issue_lines
+from trt_tui.core.network.known_defects import known_issue_lines
+from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow, tensor_shape_text
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
-from trt_tui.core.network.tree_text import tensor_shape_text
 from trt_tui.core.network.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

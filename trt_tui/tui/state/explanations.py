@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from trt_tui.core.measure.error_metrics import CONFIDENCE
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.target import Target
-from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Scope
+from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, Term, find_term

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.hierarchy import GroupRow
+from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session

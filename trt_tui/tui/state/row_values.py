@@ -18,7 +18,7 @@ from trt_tui.core.moves.config import (
     find_network_range_method,
 )
 from trt_tui.core.moves.move import Move
-from trt_tui.core.network.hierarchy import Scope
+from trt_tui.core.network.layer_tree import Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import SIMULATED_MARK, cell_width, decibels_text, number_text, percent_text, run_title

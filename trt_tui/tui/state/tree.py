@@ -8,8 +8,16 @@ from dataclasses import dataclass
 from enum import Enum
 
 from trt_tui.core.engines.inspector import COMPUTE, EngineReport
-from trt_tui.core.network.blocks import BlockMatrix, find_repeated_blocks
-from trt_tui.core.network.hierarchy import GroupRow, OtherNodesRow, Row, Scope, UngroupedRow, build_scope_tree
+from trt_tui.core.network.layer_tree import (
+    BlockMatrix,
+    GroupRow,
+    OtherNodesRow,
+    Row,
+    Scope,
+    UngroupedRow,
+    build_scope_tree,
+    find_repeated_blocks,
+)
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 
 

@@ -4,7 +4,7 @@
 from textual import events
 from textual.geometry import Size
 
-from trt_tui.core.network.blocks import BlockMatrix
+from trt_tui.core.network.layer_tree import BlockMatrix
 from trt_tui.formatting import pad_left
 from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten
 from trt_tui.tui.state.columns import SHARE_COLUMN

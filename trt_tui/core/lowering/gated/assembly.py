@@ -17,8 +17,7 @@ from trt_tui.core.lowering.gated.output_comparison import ComparedTensor, emit_e
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.model_outputs import drop_unused_nodes
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import drop_unused_nodes, value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError

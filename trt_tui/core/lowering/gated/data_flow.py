@@ -18,7 +18,7 @@ from trt_tui.core.lowering.gated.file_precision import FilePrecisionBody
 from trt_tui.core.lowering.gated.group_body import GroupEmitter, PrecisionBody
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS
 from trt_tui.core.network.layers import FusionGroup, Layer
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.precision import Precision
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.layers import Layer
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
 
 Nodes = list[ir.Node]

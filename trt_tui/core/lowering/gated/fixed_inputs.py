@@ -5,8 +5,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.naming import value_name
-from trt_tui.core.network.subgraphs import list_subgraphs, remove_unused_nodes
+from trt_tui.core.network.model_editing import list_subgraphs, remove_unused_nodes, value_name
 
 
 def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:

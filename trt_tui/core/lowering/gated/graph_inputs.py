@@ -10,7 +10,7 @@ from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.emitter import NodeEmitter
 from trt_tui.core.lowering.rulebook import REDUCED_OPERAND_TYPES, GatedFeatures
 from trt_tui.core.network.layers import FusionGroup, QdqSite
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision

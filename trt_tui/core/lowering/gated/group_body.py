@@ -12,7 +12,7 @@ from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Node
 from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.reachability import iterate_reachable
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 

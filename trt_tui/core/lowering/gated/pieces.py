@@ -8,8 +8,7 @@ from itertools import accumulate
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.network.naming import value_name
-from trt_tui.core.network.subgraphs import list_subgraphs, list_values_read_by_node
+from trt_tui.core.network.model_editing import list_subgraphs, list_values_read_by_node, value_name
 
 DEFAULT_PIECES = 6
 """The default number of pieces.

@@ -4,8 +4,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from trt_tui.core.network.fusion.grouping import MAX_REGION_LAYERS, FusionGroupingState, FusionRuleMatch
 from trt_tui.core.network.layers import Layer, LayerKind
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.operators import POINTWISE, REDUCTIONS
-from trt_tui.core.network.reachability import iterate_reachable
 
 _START_OPERATORS = REDUCTIONS | {"Pow", "Mul", "Exp"}
 _REGION_OPERATORS = POINTWISE | REDUCTIONS

@@ -12,8 +12,8 @@ from trt_tui.core.network.fusion.grouping import (
 )
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
+from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.operators import FUSED_COPIES, NORMALISATIONS, POINTWISE, PRODUCTS
-from trt_tui.core.network.reachability import iterate_reachable
 from trt_tui.core.precision import Precision
 
 EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch | None],

@@ -1,15 +1,159 @@
-"""The inlining of local functions: the nodes of a function replace each call, and the call's name becomes their scope.
+"""Edits of a model's graph: unique names, reachability, subgraphs, outputs, and the inlining of local functions.
+
+Nodes follow the naming rule of TensorRT's parser. New tensors get a counter behind the name.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from graphlib import CycleError, TopologicalSorter
 from itertools import zip_longest
+from typing import TypeVar
 
 import onnx_ir as ir
 
-from trt_tui.core.network.naming import FreshNames
-from trt_tui.core.network.subgraphs import list_subgraphs
 from trt_tui.errors import InputError
+
+
+def assign_node_names(graph: ir.Graph) -> None:
+    """Gives every node the unique name that TensorRT's parser would give its layer.
+
+    The rule: the node's own name, else ``node_of_<first output>``; a repeated name gets ``_<n>`` appended.
+    """
+    taken_names: set[str] = set()
+    suffix = 0
+    for node in graph:
+        base_name = node.name or "node_of_" + next(
+            (output.name for output in node.outputs if output.name), node.op_type)
+        name = base_name
+        while name in taken_names:
+            name = f"{base_name}_{suffix}"
+            suffix += 1
+        taken_names.add(name)
+        node.name = name
+
+
+def value_name(value: ir.Value) -> str:
+    """Returns the name of an ONNX value that is known to have one.
+
+    Every value that is read in an opened or lowered network has a name.
+    """
+    assert value.name is not None
+    return value.name
+
+
+class FreshNames:
+    """A generator of tensor names that neither a graph nor its subgraphs use.
+
+    Args:
+        taken_names: Further names that must not be returned.
+    """
+
+    def __init__(self, graph: ir.Graph, taken_names: Iterable[str] = ()) -> None:
+        self._taken_names: set[str | None] = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+        self._taken_names.update(taken_names)
+        self._taken_names.update(value.name for node in graph.all_nodes() for value in node.outputs)
+        for subgraph in graph.subgraphs():
+            self._taken_names.update(value.name for value in (*subgraph.inputs, *subgraph.initializers.values()))
+        self._counts: dict[str, int] = {}
+
+    def make_unique_name(self, base_name: str) -> str:
+        """Returns the base name if it is free, else the first free ``<base name>_<n>``, counted from 2."""
+        name, count = base_name, self._counts.get(base_name, 1)
+        while name in self._taken_names:
+            count += 1
+            name = f"{base_name}_{count}"
+        self._counts[base_name] = count
+        self._taken_names.add(name)
+        return name
+
+
+T = TypeVar("T", bound=Hashable)
+
+
+def iterate_reachable(starts: Iterable[T], find_next: Callable[[T], Iterable[T]]) -> Iterator[T]:
+    """Yields some items and all that can be reached from them, each once, the last one found first.
+
+    Args:
+        find_next: Returns the items that follow an item.
+    """
+    pending = list(dict.fromkeys(starts))
+    found = set(pending)
+    while pending:
+        item = pending.pop()
+        yield item
+        following = [following_item for following_item in dict.fromkeys(find_next(item)) if following_item not in found]
+        found.update(following)
+        pending += following
+
+
+def list_subgraphs(node: ir.Node) -> list[ir.Graph]:
+    """Returns the graphs in the attributes of a node, such as the branches of an If, without those inside them."""
+    graphs: list[ir.Graph] = []
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type == ir.AttributeType.GRAPH:
+            graphs.append(attribute.as_graph())
+        elif attribute.type == ir.AttributeType.GRAPHS:
+            graphs.extend(attribute.as_graphs())
+    return graphs
+
+
+def list_values_read_by_node(node: ir.Node) -> list[ir.Value]:
+    """Returns the values that a node and its subgraphs read."""
+    values = [value for value in node.inputs if value is not None]
+    for graph in list_subgraphs(node):
+        values.extend(value for inner in graph for value in list_values_read_by_node(inner))
+        values.extend(graph.outputs)
+    return values
+
+
+def remove_unused_nodes(graph: ir.Graph) -> set[int]:
+    """Removes the nodes on which no output depends. Returns the ids of the values that outputs and other nodes read.
+
+    A node that stays keeps all its outputs: an operator may need an output without a reader, as Attention with a past
+    needs its present.
+    """
+    used = {id(value) for value in graph.outputs}
+    for node in reversed(graph):
+        if any(id(value) in used for value in node.outputs):
+            used.update(map(id, list_values_read_by_node(node)))
+            continue
+        for reader in (node, *(inner for subgraph in list_subgraphs(node) for inner in subgraph.all_nodes())):
+            reader.resize_inputs(0)
+        graph.remove(node)
+    return used
+
+
+def drop_unused_nodes(model: ir.Model) -> None:
+    """Removes the nodes and initializers on which no output depends, except initializers that are inputs."""
+    used = remove_unused_nodes(model.graph)
+    for name, value in list(model.graph.initializers.items()):
+        if id(value) not in used and not value.is_graph_input():
+            del model.graph.initializers[name]
+
+
+def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
+    """Returns a copy of the model with additional tensors as outputs, in the types they have in the model.
+
+    Returns the model itself if ``tensor_names`` is empty.
+    """
+    if not tensor_names:
+        return model
+    model = model.clone()
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    model.graph.outputs.extend(values[name] for name in tensor_names)
+    return model
+
+
+def extract_subgraph_of_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
+    """Returns the part of a model that computes the named tensors, with these tensors as its only outputs."""
+    model = model.clone()
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    model.graph.outputs.clear()
+    model.graph.outputs.extend(values[name] for name in tensor_names)
+    drop_unused_nodes(model)
+    return model
+
 
 SCOPE_KEY = "trt_tui.scope"
 """The key in ``Node.meta`` of the call path of an inlined node: the names of the calls, outermost first."""

@@ -1,0 +1,560 @@
+"""The layer tree: scopes, each with one row per fusion group, as immutable data, text and a matrix of repeated blocks.
+
+A scope comes from the first of these sources that provides one:
+
+1. the file, by `read_scope_from_metadata`: metadata of torch's default exporter, the calls of inlined functions;
+2. node names: ``/layer1/0/conv/Conv`` (PyTorch's older exporter), ``a/b/c`` (TensorFlow), ``layer1.0.conv``;
+3. structure, if no node name contains a scope. The groups in network order are cut wherever a single tensor is alive,
+  and each part between two cuts is a block (a residual block, a fire or inception module, half an encoder layer).
+  Tensors that reach over half of the network and are read three times or more (attention masks) do not count as alive.
+  A network that is one plain chain is cut behind its pools.
+
+A chain of scopes with a single child is one row,
+``mlp/fc2``. A scope that holds one group is a row with the name of the scope. The groups of one attention are the
+children of a scope of their own.
+"""
+
+from __future__ import annotations
+
+import ast
+import os.path
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+from trt_tui.core.network.layers import IRRELEVANT_KINDS, FusionGroup, Layer, Shape
+from trt_tui.core.precision import Precision
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.formatting import table_lines
+
+_NAME_SCOPES = "pkg.torch.onnx.name_scopes"
+_NAMESPACE = "namespace"
+_NO_MODULE = "_empty_nn_module_stack_from_metadata_hook"
+
+_POOLING_OPERATORS = frozenset(("MaxPool", "AveragePool", "LpPool"))
+_MAX_CHAIN_GROUPS = 8
+
+
+def read_scope_from_metadata(metadata: Mapping[str, str], function_calls: Iterable[str] = ()) -> tuple[str, ...]:
+    """Returns the scope that the file states for a node, outermost part first; () if there is none.
+
+    Reads ``pkg.torch.onnx.name_scopes``, or else ``namespace`` (``path: class/path: class/name: operator``). The former
+    contains the repr of a list of module paths, outermost first, which ends with the name of the node.
+
+    Args:
+        metadata: The node's `metadata_props`.
+        function_calls: Names of the function calls that the node was inlined from.
+    """
+    return (*_split_module_paths(_read_module_paths(metadata)), *(part for call in function_calls
+                                                                  for part in _split_name_into_parts(call)))
+
+
+def _read_module_paths(metadata: Mapping[str, str]) -> list[str]:
+    text = metadata.get(_NAME_SCOPES)
+    if text:
+        try:
+            modules = ast.literal_eval(text)
+        except (ValueError, SyntaxError, MemoryError, RecursionError):
+            modules = None
+        if isinstance(modules, (list, tuple)) and all(isinstance(module, str) for module in modules):
+            return list(modules[:-1])
+    text = metadata.get(_NAMESPACE, "")
+    if ": " in text:
+        return [part.partition(": ")[0] for part in text.split("/")][:-1]
+    return []
+
+
+def _split_module_paths(module_paths: Iterable[str]) -> list[str]:
+    parts: list[str] = []
+    outer = ""
+    for module in module_paths:
+        if not module or module == _NO_MODULE:
+            continue
+        inner = module[len(outer) + 1:] if outer and module.startswith(outer + ".") else module
+        if module != outer:
+            parts.extend(part for part in inner.split(".") if part)
+        outer = module
+    return parts
+
+
+def _split_name_into_parts(name: str) -> list[str]:
+    return [part for part in name.replace("/", ".").split(".") if part]
+
+
+def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
+    """Returns the scope in a node name and the part of the name behind it."""
+    if node_name.startswith("node_of_"):  # the node is named after its first output
+        node_name = node_name[len("node_of_"):].removesuffix("_output_0")
+    if "/" in node_name:
+        scope, _, own_part = node_name.rstrip("/").rpartition("/")
+        return tuple(_split_name_into_parts(scope)), own_part or node_name
+    *scope_parts, own_part = [part for part in node_name.split(".") if part] or [node_name]
+    if any(part.isidentifier() for part in scope_parts):
+        return tuple(scope_parts), own_part
+    return (), node_name
+
+
+def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
+    """Returns the scope of a layer, from the file or else from its name, and the layer's own part of the name."""
+    scope, own_part = _parse_node_name(layer.name)
+    if not layer.scope:
+        return scope, own_part
+    if own_part.startswith("node_"):  # torch's default exporter numbers the nodes of the whole network
+        own_part = re.sub(r"_\d+$", "", own_part[len("node_"):])
+    return tuple(part for scope_name in layer.scope for part in _split_name_into_parts(scope_name)), own_part
+
+
+# -- structure ------------------------------------------------------------------------------------------------------
+
+
+def find_scopes_by_structure(groups: Sequence[FusionGroup],
+                             layer_by_name: Mapping[str, Layer]) -> list[tuple[tuple[str, ...], str]]:
+    """Returns a scope and a role for each group of a network without names, from the tensors alive between groups.
+
+    A role is the operator, with the suffix ``+Add`` for a join.
+    """
+    segments = _split_groups_at_single_tensors(groups)
+    if len(groups) > _MAX_CHAIN_GROUPS and all(len(segment) == 1 for segment in segments):
+        segments = _split_groups_after_pooling(groups)
+    scopes_and_roles: list[tuple[tuple[str, ...], str]] = []
+    block = 0
+    for segment in segments:
+        scope: tuple[str, ...] = ()
+        if len(segment) > 1:
+            scope = (f"block {block}",)
+            block += 1
+        for index in segment:
+            group = groups[index]
+            has_join = any(layer_by_name[name].op_type in (
+                "Add", "Sum") and sum(map(bool, layer_by_name[name].inputs)) > 1 and len(group.inputs) > 1
+                           for name in group.layers[1:])
+            scopes_and_roles.append((scope, f"{group.operator}+Add" if has_join else group.operator))
+    return scopes_and_roles
+
+
+def _split_groups_at_single_tensors(groups: Sequence[FusionGroup]) -> list[list[int]]:
+    producer_index = {tensor: index for index, group in enumerate(groups) for tensor in group.outputs}
+    last_reader_index: dict[str, int] = {}
+    readers: dict[str, int] = {}
+    for index, group in enumerate(groups):
+        for tensor in group.inputs:
+            if tensor in producer_index:
+                last_reader_index[tensor] = index
+                readers[tensor] = readers.get(tensor, 0) + 1
+    ending_counts: list[int] = [0] * len(groups)
+    counted_tensors = {tensor for tensor, last_index in last_reader_index.items()
+                       if readers[tensor] < 3 or last_index - producer_index[tensor] <= len(groups) / 2}
+    for tensor in counted_tensors:
+        ending_counts[last_reader_index[tensor]] += 1
+    alive_count, segments, current_segment = 0, [], []
+    for index, group in enumerate(groups):
+        current_segment.append(index)
+        alive_count += sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
+        if alive_count <= 1:
+            segments.append(current_segment)
+            current_segment = []
+    if current_segment:
+        segments.append(current_segment)
+    return segments
+
+
+def _split_groups_after_pooling(groups: Sequence[FusionGroup]) -> list[list[int]]:
+    segments: list[list[int]] = [[]]
+    for index, group in enumerate(groups):
+        segments[-1].append(index)
+        if group.operator in _POOLING_OPERATORS:
+            segments.append([])
+    return [segment for segment in segments if segment]
+
+
+@dataclass(frozen=True, eq=False)
+class GroupRow:
+    """The row of one fusion group in the layer tree.
+
+    Attributes:
+        label: Unique among the rows of its scope.
+        path: Unique in the tree: the parts of the scope and the part of the row, joined by "/". Repeated blocks have
+            the same paths below the path of the block.
+        group: The group; its ``layers`` are the nodes below the row.
+        refusal_reason: The reason why the group cannot run in FP16 or, if it can, in INT8. "" if it can run in both.
+    """
+
+    label: str
+    path: str
+    group: FusionGroup
+    refusal_reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class UngroupedRow:
+    """The row of a layer that is in no fusion group but shown, such as an If or a custom operator.
+
+    Attributes:
+        refusal_reason: The reason why the layer cannot take a lower precision.
+    """
+
+    label: str
+    path: str
+    layer: Layer
+    refusal_reason: str
+
+
+@dataclass(frozen=True, eq=False)
+class OtherNodesRow:
+    """The last row of the layer tree: the names of all layers that do not affect precision."""
+
+    label: str
+    path: str
+    layers: tuple[str, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Scope:
+    """An inner node of the layer tree, with rows and scopes below.
+
+    Attributes:
+        label: The parts of the scope, joined by "/"; several parts if a chain of scopes was merged; "" for the root.
+        path: Unique in the tree; "" for the root.
+        children: Rows and scopes, in the order of their first group in the network.
+        groups: Names of all groups below, in row order.
+    """
+
+    label: str
+    path: str
+    children: tuple[Row, ...]
+    groups: tuple[str, ...]
+
+
+Row: TypeAlias = "Scope | GroupRow | UngroupedRow | OtherNodesRow"
+
+ATTENTION_LABEL = "attention core"
+"""The label of the scope that holds the groups of one attention."""
+
+_PlacedRow: TypeAlias = "tuple[int, tuple[str, ...], str, str, FusionGroup | Layer]"  # index, scope, path part, label
+
+
+# -- building -------------------------------------------------------------------------------------------------------
+
+
+class _ScopeBuilder:
+    """A mutable scope during the construction of the layer tree.
+
+    Attributes:
+        scopes: The child scopes, by name.
+        items: The children in order: a scope, or a row as its path part, label, and group or layer.
+    """
+
+    __slots__ = ("name", "scopes", "items")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.scopes: dict[str, _ScopeBuilder] = {}
+        self.items: list[_ScopeBuilder | tuple[str, str, FusionGroup | Layer]] = [
+        ]
+
+
+def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> Scope:
+    """Builds the layer tree of a network.
+
+    Args:
+        layers: All layers, in network order.
+        groups: All groups, in network order. A group is placed in the scope of its main layer.
+    """
+    by_name = {layer.name: layer for layer in layers}
+    grouped_layers = {name for group in groups for name in group.layers}
+    folded_layers = tuple(layer.name
+                          for layer in layers
+                          if layer.kind in IRRELEVANT_KINDS and layer.name not in grouped_layers)
+    other_layers = [
+        layer for layer in layers if layer.kind not in IRRELEVANT_KINDS and layer.name not in grouped_layers
+    ]
+
+    placed_rows: list[_PlacedRow] = []
+    for group in groups:
+        scope, own_part = find_layer_scope(by_name[group.name])
+        placed_rows.append((by_name[group.layers[0]].index, scope, own_part, own_part, group))
+    if len(groups) > 1 and not any(scope for _, scope, *_ in placed_rows):
+        placed_rows = [(index, scope, role, own_part, group) for (index, _, _, own_part, group), (scope, role)
+                       in zip(placed_rows, find_scopes_by_structure(groups, by_name), strict=True)]
+    for layer in other_layers:
+        scope, own_part = find_layer_scope(layer)
+        placed_rows.append((layer.index, scope, own_part, own_part, layer))
+    placed_rows = _move_attention_into_own_scopes(placed_rows)
+    if other_layers:
+        placed_rows.sort(key=lambda placed_row: placed_row[0])
+
+    root = _ScopeBuilder("")
+    for _, scope, own_part, label, group_or_layer in placed_rows:
+        parent = root
+        for part in scope:
+            child = parent.scopes.get(part)
+            if child is None:
+                child = parent.scopes[part] = _ScopeBuilder(part)
+                parent.items.append(child)
+            parent = child
+        parent.items.append((own_part, label, group_or_layer))
+    return _build_immutable_tree(root, folded_layers)
+
+
+def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_PlacedRow]:
+    """Moves the groups of each attention into a new scope inside their innermost common scope."""
+    scopes_by_attention: dict[str, list[tuple[str, ...]]] = {}
+    for _, scope, _, _, group_or_layer in placed_rows:
+        if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention:
+            scopes_by_attention.setdefault(group_or_layer.attention, []).append(scope)
+    taken_names: set[str] = set()
+    attention_scopes = {}
+    for attention, group_scopes in scopes_by_attention.items():
+        common_scope = tuple(os.path.commonprefix(group_scopes))
+        *_, name = _make_unique_label("/".join((*common_scope, ATTENTION_LABEL)), taken_names).split("/")
+        attention_scopes[attention] = (*common_scope, name)
+    return [(index, attention_scopes[group_or_layer.attention], group_or_layer.attention_role,
+             group_or_layer.attention_role,
+             group_or_layer) if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention else
+            (index, scope, own_part, label, group_or_layer)
+            for index, scope, own_part, label, group_or_layer in placed_rows]
+
+
+def _build_immutable_tree(root: _ScopeBuilder, folded_layers: tuple[str, ...]) -> Scope:
+    """Converts the scope builders into an immutable tree, from the leaves upwards.
+
+    There is no recursion, because scopes can be nested deeper than Python's recursion limit.
+    """
+    scopes: list[tuple[_ScopeBuilder, str]] = []
+    stack = [(root, "")]
+    while stack:
+        scope, path = stack.pop()
+        scopes.append((scope, path))
+        stack.extend((item, f"{path}/{item.name}" if path else item.name)
+                     for item in scope.items if isinstance(item, _ScopeBuilder))
+    row_by_scope: dict[int, Row] = {}
+    for scope, path in reversed(scopes):
+        taken_names = set(scope.scopes)
+        rows: list[Row] = []
+        for item in scope.items:
+            if isinstance(item, _ScopeBuilder):
+                rows.append(row_by_scope.pop(id(item)))
+                continue
+            own_part, label, group_or_layer = item
+            own_part = _make_unique_label(own_part, taken_names)
+            rows.append(_build_row(label, f"{path}/{own_part}" if path else own_part, group_or_layer))
+        if scope is not root and len(rows) == 1:
+            # the name of a scope identifies its only group, whose own label is dropped
+            label = f"{scope.name}/{rows[0].label}" if isinstance(scope.items[0], _ScopeBuilder) else scope.name
+            row_by_scope[id(scope)] = replace(rows[0], label=label)
+            continue
+        rows = _make_labels_unique(rows)
+        if scope is root and folded_layers:
+            plural = "s" if len(folded_layers) > 1 else ""
+            rows.append(
+                OtherNodesRow(f"{len(folded_layers)} shape and constant node{plural} folded", "\0folded",
+                              folded_layers))
+        row_by_scope[id(scope)] = Scope(scope.name, path, tuple(rows),
+                                        tuple(name for row in rows for name in _group_names(row)))
+    tree = row_by_scope[id(root)]
+    assert isinstance(tree, Scope)
+    return tree
+
+
+def _build_row(label: str, path: str, group_or_layer: FusionGroup | Layer) -> GroupRow | UngroupedRow:
+    if isinstance(group_or_layer, Layer):
+        return UngroupedRow(label, path, group_or_layer, group_or_layer.refusal_reason)
+    refusal_reason = group_or_layer.refusal_reasons.get(Precision.FP16) or group_or_layer.refusal_reasons.get(
+        Precision.INT8, "")
+    return GroupRow(label, path, group_or_layer, refusal_reason)
+
+
+def _make_unique_label(label: str, taken_labels: set[str]) -> str:
+    base_name, count = label, 0
+    while label in taken_labels:
+        count += 1
+        label = f"{base_name}_{count}"
+    taken_labels.add(label)
+    return label
+
+
+def _make_labels_unique(rows: list[Row]) -> list[Row]:
+    """Returns the rows with labels that are unique among them; the labels of scopes do not change."""
+    if len({row.label for row in rows}) == len(rows):
+        return rows
+    taken_names = {row.label for row in rows if isinstance(row, Scope)}
+    return [row if isinstance(row, Scope) or (label := _make_unique_label(row.label, taken_names)) == row.label
+            else replace(row, label=label) for row in rows]
+
+
+def _group_names(row: Row) -> tuple[str, ...]:
+    if isinstance(row, Scope):
+        return row.groups
+    return (row.group.name,) if isinstance(row, GroupRow) else ()
+
+
+# -- traversal ---------------------------------------------------------------------------------------------------------
+
+
+def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
+    """Yields all rows below a scope in display order, each with its depth; the children of the scope have depth 0."""
+    stack: list[tuple[int, Row]] = [(0, row) for row in reversed(scope_tree.children)]
+    while stack:
+        depth, row = stack.pop()
+        yield depth, row
+        if isinstance(row, Scope):
+            stack.extend((depth + 1, child) for child in reversed(row.children))
+
+
+def group_titles(scope_tree: Scope) -> dict[str, str]:
+    """Returns the position of each group in the layer tree as labels joined by "/", by group name."""
+    title_by_group: dict[str, str] = {}
+    parent_labels: list[str] = []
+    for depth, row in walk_rows(scope_tree):
+        del parent_labels[depth:]
+        if isinstance(row, Scope):
+            parent_labels.append(row.label)
+        elif isinstance(row, GroupRow):
+            title_by_group[row.group.name] = "/".join((*parent_labels, row.label))
+    return title_by_group
+
+
+_INVENTED_PREFIX = "unk__"  # the prefix of the names that onnx's shape inference gives to unknown sizes
+_PRECISIONS = (Precision.FP16, *QUANTIZED_TYPES)
+_COLUMNS = ("operator", "shape", "nodes", *(item.label for item in _PRECISIONS), "why not")
+
+
+def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,
+                show_nodes: bool = False) -> str:
+    """Returns the layer tree as indented text with one line per row and aligned columns.
+
+    Args:
+        scope_tree: The result of `build_scope_tree`.
+        find_shape: Returns the shape of a tensor by name; None if unknown.
+        show_nodes: True if the nodes of each group are listed below it.
+    """
+    rows = list(walk_rows(scope_tree))
+    has_file_precision = any(isinstance(row, GroupRow) and row.group.file_precision is not None for _, row in rows)
+    columns = (*_COLUMNS[:-1], "in the file", _COLUMNS[-1]) if has_file_precision else _COLUMNS
+    lines: list[tuple[str, ...]] = [("layer", *columns)]
+    for depth, row in rows:
+        label = "  " * depth + row.label
+        if isinstance(row, GroupRow):
+            group = row.group
+            lines.append(
+                (label, group.operator, tensor_shape_text(find_shape(group.final_tensor)), str(len(group.layers)),
+                 *("yes" if precision in group.allowed_precisions else "no" for precision in _PRECISIONS),
+                 *((group.file_precision.label, ) if group.file_precision is not None else ()), row.refusal_reason))
+            if show_nodes and len(group.layers) > 1:
+                lines.extend((f"{'  ' * depth}  · {name}",) for name in group.layers)
+            if show_nodes and group.file_precision is not None:
+                lines.extend((f"{'  ' * depth}  ! TensorRT refuses {reason} at {name}",)
+                             for name, reason in group.file_precision.refused_nodes)
+        elif isinstance(row, UngroupedRow):
+            output = next((name for name in row.layer.outputs if name), "")
+            lines.append((label, row.layer.op_type, tensor_shape_text(find_shape(output)), "1",
+                          *("no" for _ in _PRECISIONS), *(("", ) if has_file_precision else ()), row.refusal_reason))
+        else:
+            lines.append((label,))
+    return "\n".join(table_lines(lines, left_aligned_columns=1 + len(columns)))
+
+
+def tensor_shape_text(shape: Shape | None) -> str:
+    """Returns a shape as text, such as ``batch×64×56×56``, with ``?`` for an unknown size."""
+    if shape is None:
+        return "?"
+    return "×".join("?" if size is None or str(size).startswith(_INVENTED_PREFIX) else str(size)
+                    for size in shape) or "scalar"
+
+
+_MAX_ROLES = 200
+_DIGITS = re.compile(r"\d+")
+
+
+@dataclass(frozen=True)
+class BlockMatrix:
+    """The fusion groups of a network with repeated blocks, as a matrix.
+
+    Attributes:
+        roles: The roles of groups within a block, such as ``mlp/fc2``.
+        columns: The blocks, such as ``0`` to ``11``.
+        cells: ``cells[role][column]``: names of the groups there; empty if a block lacks the role.
+    """
+
+    roles: tuple[str, ...]
+    columns: tuple[str, ...]
+    cells: tuple[tuple[tuple[str, ...], ...], ...]
+
+
+def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
+    """Returns the matrix of roles and blocks of a repetitive network; None if no scope occurs three times or more.
+
+    Blocks are scopes whose paths differ only in numbers and that share at least half of their roles. There may be
+    several such families (stages and the blocks in them). The result is the family that covers most groups most
+    densely, then the family with the fewest rows and columns.
+    """
+    families: dict[str, list[Scope]] = {}
+    for _, row in walk_rows(scope_tree):
+        if isinstance(row, Scope) and 1 < len(row.groups) <= _MAX_ROLES:
+            pattern = _DIGITS.sub("#", row.path)
+            if pattern != row.path:
+                families.setdefault(pattern, []).append(row)
+    best_score: tuple[float, int] | None = None
+    best_family: tuple[list[Scope], dict[str, str], list[dict[str, str]]] | None = None
+    for scopes in families.values():
+        if len(scopes) < 3:
+            continue
+        roles, columns = _align_block_roles(scopes)
+        cells = sum(map(len, columns))
+        filled_share = cells / (len(roles) * len(scopes))
+        size = len(roles) + len(scopes)
+        if len(roles) > _MAX_ROLES or filled_share < 0.5:
+            continue
+        if best_score is None or cells * filled_share > best_score[0] * 1.01 or (cells * filled_share > best_score[0]
+                                                                                 * 0.99 and size < best_score[1]):
+            best_score, best_family = (cells * filled_share, size), (scopes, roles, columns)
+    if best_family is None:
+        return None
+    scopes, roles, columns = best_family
+    return BlockMatrix(tuple(roles.values()), _block_column_names(scopes),
+                       tuple(tuple((column[role],) if role in column else () for column in columns) for role in roles))
+
+
+def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], list[dict[str, str]]]:
+    """Returns all roles in an order that fits every block, and the groups of each block by role.
+
+    The roles map the path below the block to the label.
+    """
+    order: list[str] = []
+    labels: dict[str, str] = {}
+    columns: list[dict[str, str]] = []
+    for scope in block_scopes:
+        column: dict[str, str] = {}
+        index = 0
+        for role, label, group in _iterate_block_roles(scope):
+            column[role] = group
+            if role not in labels:
+                labels[role] = label
+                order.insert(index, role)
+            index = order.index(role) + 1
+        columns.append(column)
+        if len(order) > _MAX_ROLES:
+            break
+    return {role: labels[role] for role in order}, columns
+
+
+def _iterate_block_roles(block_scope: Scope) -> Iterator[tuple[str, str, str]]:
+    """Yields the path below a block scope, the display label and the name of each group in the block."""
+    prefix_length = len(block_scope.path) + 1
+    is_structural = block_scope.path.startswith("block ")
+    stack: list[tuple[str, Row]] = [("", row) for row in reversed(block_scope.children)]
+    while stack:
+        label_prefix, row = stack.pop()
+        if isinstance(row, Scope):
+            stack.extend((f"{label_prefix}{row.label}/", child) for child in reversed(row.children))
+        elif isinstance(row, GroupRow):
+            role = row.path[prefix_length:]
+            yield role, role if is_structural else label_prefix + row.label, row.group.name
+
+
+def _block_column_names(block_scopes: Sequence[Scope]) -> tuple[str, ...]:
+    """Returns the names of the block columns: the numbers in which the paths differ, joined by "." """
+    numbers = [_DIGITS.findall(scope.path) for scope in block_scopes]
+    varying_columns = [i for i in range(len(numbers[0])) if len({path_numbers[i] for path_numbers in numbers}) > 1]
+    return tuple(".".join(path_numbers[i] for i in varying_columns) for path_numbers in numbers)
