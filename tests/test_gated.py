@@ -13,8 +13,8 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, are_float32_sums_exact
-from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.pieces import fix_inputs
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import piecewise_runner
 from trt_tui.core.measure.error_metrics import ErrorSums

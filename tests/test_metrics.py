@@ -8,8 +8,7 @@ from hypothesis.extra import numpy as arrays
 
 from tests import local
 from tests.measuring import errors_between
-from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS
-from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
+from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, SAMPLE_SUM_COLUMNS
 from trt_tui.core.measure import error_metrics
 from trt_tui.core.measure.error_metrics import (
     ErrorMetrics,

@@ -9,7 +9,7 @@ import numpy as np
 
 from trt_tui.core.data.batches import SampleName
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.lowering.gated.output_comparison import SAMPLE_SUM_COLUMNS
+from trt_tui.core.lowering.gated.error_sums import SAMPLE_SUM_COLUMNS
 from trt_tui.core.measure import error_metrics
 from trt_tui.core.measure.error_metrics import (
     AccuracyIntervals,

@@ -34,7 +34,7 @@ from trt_tui.core.lowering.gated.error_sums import (
     EXTREMES_OUTPUT,
     are_float32_sums_exact,
 )
-from trt_tui.core.lowering.gated.fixed_inputs import fix_inputs
+from trt_tui.core.lowering.gated.pieces import fix_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig

@@ -32,8 +32,8 @@ from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import SamplePosition, Samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.gated.error_sums import ComparedTensor
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.output_comparison import ComparedTensor
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, GatedFeatures
 from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
 from trt_tui.core.measure.error_metrics import (

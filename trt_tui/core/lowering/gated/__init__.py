@@ -9,7 +9,7 @@ The gated network is the test branch. The graph can also contain a reference bra
 whose inputs come from the reference (isolated branch). Reductions on each pair of tensors make sure that only sums
 leave the session.
 
-`assembly` builds the graph and `gated_graph` makes its feeds. A gate is an ``If`` on CPUs (`control_flow`) and a
-``Where`` on GPUs (`data_flow`). `fixed_inputs` reduces a graph on a CPU to one config, without gates. The graph's
-inputs, the walk over a group's layers (`group_body`) and the roundings are independent of this choice.
+`assembly` builds the graph and `gated_graph` makes its feeds. A gate is an ``If`` on CPUs and a ``Where``
+on GPUs (`gates`). `pieces` reduces a graph on a CPU to one config, without gates. The graph's inputs, the walk over a
+group's layers (`group_body`) and the roundings are independent of this choice.
 """

@@ -5,15 +5,17 @@ from dataclasses import replace
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.control_flow import ControlFlowEmitter
-from trt_tui.core.lowering.gated.data_error_sums import DataFlowErrorSumsEmitter
-from trt_tui.core.lowering.gated.data_flow import DataFlowEmitter
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
-from trt_tui.core.lowering.gated.error_sums import ControlFlowErrorSumsEmitter, ErrorSumsEmitter
-from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
+from trt_tui.core.lowering.gated.error_sums import (
+    ComparedTensor,
+    ControlFlowErrorSumsEmitter,
+    DataFlowErrorSumsEmitter,
+    ErrorSumsEmitter,
+    emit_error_sums_per_sample,
+)
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GraphInputs
+from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
 from trt_tui.core.lowering.gated.group_body import emit_ungated_group
-from trt_tui.core.lowering.gated.output_comparison import ComparedTensor, emit_error_sums_per_sample
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

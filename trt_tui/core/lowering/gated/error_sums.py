@@ -1,17 +1,23 @@
-"""Error sums over pairs of tensors, computed inside the graph, so that no activation leaves the inference session."""
+"""The sums of errors that a gated graph returns, by the form of its gates, and those of judged outputs.
 
+With gates as data, every row is computed in the same way, and is not finite if a tensor is not.
+"""
+
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering.gated.control_flow import ControlFlowEmitter
-from trt_tui.core.lowering.gated.emitter import BranchTensors, Nodes
+from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
+from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
 from trt_tui.core.lowering.gated.group_body import GroupEmitter
-from trt_tui.core.lowering.rulebook import MASK_LIMITS
+from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, MASK_LIMITS
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 
 ERROR_SUM_COLUMNS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count", "fp16_over",
@@ -491,3 +497,166 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         result.name = emitter.make_unique_name("row")
         result.type, result.shape = ir.TensorType(dtype), ir.Shape([size])
         return result
+
+
+class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
+    """An emitter of error sums in float64 without control flow; values that FP16 cannot represent are always counted.
+
+    Tensors keep their shapes, because on a GPU the maximum of a long row is slower than reductions of one axis after
+    the other.
+    """
+
+    _flow: DataFlowEmitter
+
+    def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
+        """Implements `ErrorSumsEmitter._emit_isolated_error_row`; the errors are 0 if no gate of the group is true."""
+        emitter, flow, nodes, tail = self._emitter, self._flow, self._emitter.nodes, group.final_tensor
+        exact = self._concatenate_exact_columns(self._get_reference_sums(tail), nodes)
+        gate_by_kind = flow.inputs.gates.get(group.name, {})
+        gates = [gate for kind, gate in gate_by_kind.items() if kind != "operator"]
+        if not gates:
+            return exact
+
+        def clamp_mask(value: ir.Value, tensor: str) -> ir.Value:
+            for boundary_type in HALF_PRECISIONS:
+                if boundary_type in flow.inputs.operand_types[group.name]:
+                    clamped = flow.rounding.clamp(value, MASK_LIMITS[boundary_type], nodes)
+                    value = flow.select_by_gate(gate_by_kind[boundary_type.value], clamped, value, tensor)
+            return value
+
+        # an emitter of its own, which does not reuse rounded values of the test branch
+        isolated_value = DataFlowEmitter(emitter, flow.inputs, flow.rounding).emit_group(
+            group, self._prepare_reference_inputs(group, clamp_mask), (tail, ))[tail]
+        measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
+        lowered = gates[0]
+        for gate in gates[1:]:
+            lowered = emitter.add_operator(nodes, "Or", [lowered, gate], "lowered")
+        return self._set_row_type_and_shape(emitter.add_operator(nodes, "Where", [lowered, measured, exact], "row"))
+
+    def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
+        squares, largest, reference, _ = self._get_reference_sums(tensor)
+        test_tensor = self._prepare_test_tensor(tensor, test_value, nodes)
+        difference = self._emitter.add_operator(nodes, "Sub", [test_tensor, reference], "difference")
+        magnitudes = self._emitter.add_operator(nodes, "Abs", [self._cast_to_float64(difference, nodes)], "size")
+        magnitudes.shape = reference.shape
+        return self._concatenate_columns({
+            "diff2": self._sum_squares(magnitudes, nodes), "ref2": squares,
+            "test2": self._emit_reduction("ReduceSumSquare", test_tensor, nodes),
+            "diff1": self._emit_reduction("ReduceSum", magnitudes, nodes),
+            "diff_max": self._emit_maximum(magnitudes, nodes), "ref_max": largest}, nodes)
+
+    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+        self._emitter.nodes.extend(nodes)
+        return counts
+
+    # -- columns ------------------------------------------------------------------------------------------------
+
+    def _get_column_of_zeros(self) -> ir.Value:
+        return self._emitter.get_array_constant(np.zeros(1, np.float64), "none/double")
+
+    def _flatten(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return value
+
+    def _emit_element_count(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._reshape_to_one_element(self._emitter.add_operator(nodes, "Size", [flat_tensor], "size"), nodes)
+
+    def _emit_reduction(self, operator: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        if operator == "ReduceSumSquare":
+            return self._sum_squares(self._cast_to_float64(flat_tensor, nodes), nodes)
+        return self._reshape_to_one_element(
+            self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=0), nodes)
+
+    def _sum_squares(self, float64_value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emit_reduction("ReduceSum",
+                                    self._emitter.add_operator(nodes, "Mul", [float64_value, float64_value], "squares"),
+                                    nodes)
+
+    def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
+        size = self._copy_type_and_shape(flat_tensor, self._emitter.add_operator(nodes, "Abs", [flat_tensor], "size"))
+        return self._cast_to_float64(self._emit_maximum(size, nodes), nodes)
+
+    def _emit_maximum(self, magnitudes: ir.Value, nodes: Nodes) -> ir.Value:
+        value = magnitudes
+        for axis in reversed(range(1, len(magnitudes.shape) if magnitudes.shape is not None else 0)):
+            value = self._emitter.add_reduction(nodes, "ReduceMax", value, axis)
+        return self._emit_reduction("ReduceMax", value, nodes)
+
+    def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
+        return self._set_row_type_and_shape(
+            self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "row", axis=0))
+
+    def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add_operator(
+            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([1], np.int64), "single")], "single")
+
+
+SAMPLE_SUM_COLUMNS = ("diff2", "test2", "diff1", "diff_max")
+"""The columns of each row: Σ(test-ref)², Σtest², Σ|test-ref| and the largest |test-ref|.
+
+If values of the tensors are not finite, the columns are not finite either."""
+
+
+@dataclass(frozen=True)
+class ComparedTensor:
+    """A tensor, or a part of one, that is compared with the reference inside the graph.
+
+    Attributes:
+        name: A unique name.
+        tensor: The tensor, with at least one axis; the first axis is that of the samples.
+        slices: The compared part: axis, first index, and index behind the last (None: to the end).
+    """
+
+    name: str
+    tensor: str
+    slices: tuple[tuple[int, int, int | None], ...] = ()
+
+
+def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int:
+    """Returns a divisor of the length of every row, near its square root as far as the length is known."""
+    row_length = 1
+    sliced_axes = {axis for axis, _, _ in compared_tensor.slices}
+    for axis, size in enumerate(network.shape(compared_tensor.tensor) or ()):
+        if axis and axis not in sliced_axes and isinstance(size, int):
+            row_length *= max(1, size)
+    return max(size for size in range(1, math.isqrt(row_length) + 1) if row_length % size == 0)
+
+
+def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTensor, test_value: ir.Value,
+                               reference_value: ir.Value) -> ir.Value:
+    """Emits the error sums of a compared tensor, float64 ``(rows, len(SAMPLE_SUM_COLUMNS))``.
+
+    Args:
+        reference_value: The reference, with the shape of the compared part.
+    """
+    nodes = emitter.nodes
+
+    def add_operator(operator: str, *inputs: ir.Value, **attributes: int) -> ir.Value:
+        return emitter.add_operator(nodes, operator, inputs, operator.lower(), **attributes)
+
+    def reshape_to_rows(value: ir.Value) -> ir.Value:
+        wide = add_operator("Cast", value, to=int(ir.DataType.DOUBLE))
+        return add_operator("Reshape", wide, emitter.get_array_constant(np.array([0, -1], np.int64), "rows"))
+
+    def emit_row_maximum(value: ir.Value) -> ir.Value:
+        """Emits the maximum of each row in two steps, because the CUDA provider reduces each row in a single thread
+        block."""
+        part = _find_chunk_length(emitter.network, compared_tensor)
+        split = add_operator("Reshape", value,
+                             emitter.get_array_constant(np.array([0, -1, part], np.int64), f"parts/{part}"))
+        row_maximum = emitter.add_reduction(nodes, "ReduceMax", emitter.add_reduction(nodes, "ReduceMax", split, 2), 1)
+        return add_operator("Reshape", row_maximum, emitter.get_array_constant(np.array([-1, 1], np.int64), "column"))
+
+    last = emitter.get_array_constant(np.array([1], np.int64), "int64/1")
+    for axis, start, stop in compared_tensor.slices:
+        ends = [emitter.get_array_constant(np.array([number], np.int64), f"int64/{number}")
+                for number in (start, np.iinfo(np.int64).max if stop is None else stop, axis)]
+        test_value = add_operator("Slice", test_value, *ends)
+    test_rows = reshape_to_rows(test_value)
+    difference = add_operator("Sub", test_rows, reshape_to_rows(reference_value))
+    size = add_operator("Abs", difference)
+    columns = {name: add_operator("ReduceSum", add_operator("Mul", row_values, row_values), last, keepdims=1)
+               for name, row_values in (("diff2", difference), ("test2", test_rows))}
+    columns |= {"diff1": add_operator("ReduceSum", size, last, keepdims=1), "diff_max": emit_row_maximum(size)}
+    result = add_operator("Concat", *(columns[name] for name in SAMPLE_SUM_COLUMNS), axis=1)
+    result.type, result.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([None, len(SAMPLE_SUM_COLUMNS)])
+    return result

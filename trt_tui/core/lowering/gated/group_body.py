@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import fp16_accumulation, rulebook
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
-from trt_tui.core.lowering.gated.graph_inputs import GraphInputs
+from trt_tui.core.lowering.gated.gated_graph import GraphInputs
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.model_editing import iterate_reachable
