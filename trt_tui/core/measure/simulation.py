@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeVar
 
@@ -35,10 +35,8 @@ from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ComparedTensor
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.rulebook import HALF_PRECISIONS, GatedFeatures
-from trt_tui.core.measure.accuracy_reducer import convert_to_comparable_array
+from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.error_metrics import (
-    ErrorMetrics,
-    ErrorSums,
     flatten_each_sample,
     pair_each_sample_with_another,
 )
@@ -64,7 +62,7 @@ from trt_tui.core.measure.judged_outputs import (
 )
 from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
-from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
+from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, TensorCache
 from trt_tui.core.measure.user_metric import SHUFFLED, Metric, MetricScorer
 from trt_tui.core.moves.config import PrecisionConfig
@@ -149,13 +147,13 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
                               metric_scorer: MetricScorer | None) -> SampleDependence:
     """Measures how much the reference depends on the sample.
 
+    Masked elements and those that are not finite are not exchanged between samples.
+
     Arguments are those of `trt_tui.core.measure.accuracy_reducer.AccuracyReducer`.
     """
     variations: dict[str, _SampleVariation | None] = {}
-    sums = {judged_output.name: ErrorSums() for judged_output in judged_outputs if judged_output.kind != INTEGER_KIND}
-    differ = {judged_output.name: [0, 0] for judged_output in judged_outputs if judged_output.kind == INTEGER_KIND}
     fixed: set[str] = set()
-    agreed = count = 0
+    reducer = AccuracyReducer(samples, feed_indices, judged_outputs, get_reference, classifier_output=classifier_output)
     donors = pair_each_sample_with_another(len(feed_indices))
     for position, index in enumerate(feed_indices):
         rows, tensors = samples.count_samples_of_feed(index), get_reference(index)
@@ -163,51 +161,42 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
         if len(feed_indices) > 1:
             other_tensors = get_reference(feed_indices[donors[position]])
             places = np.arange(rows) % samples.count_samples_of_feed(feed_indices[donors[position]])
-        count += rows
+        exchanged = dict(tensors)
         for judged_output in judged_outputs:
-            own, exchanged_values = take_judged_slice(tensors[judged_output.tensor], judged_output), take_judged_slice(
-                other_tensors[judged_output.tensor], judged_output)
-            if own.ndim and len(own) == rows and exchanged_values.ndim and len(exchanged_values) > places.max(
-                    initial=0):
-                exchanged_values = exchanged_values[places]
-            is_exchangeable = own.shape == exchanged_values.shape and (len(feed_indices) > 1
-                                                                       or own.ndim > 0 and len(own) == rows > 1)
-            if not is_exchangeable:
+            own, other = tensors[judged_output.tensor], other_tensors[judged_output.tensor]
+            has_rows = own.ndim > 0 and len(own) == rows
+            if has_rows and other.ndim and len(other) > places.max(initial=0):
+                other = other[places]
+            if own.shape != other.shape or len(feed_indices) == 1 and not (has_rows and rows > 1):
                 fixed.add(judged_output.name)
+            elif judged_output.kind == INTEGER_KIND:
+                exchanged[judged_output.tensor] = other
+            else:
+                is_exchanged = np.isfinite(own) & np.isfinite(other) & (
+                    np.abs(own) < (judged_output.mask_threshold or math.inf))
+                exchanged[judged_output.tensor] = np.where(is_exchanged, other, own)
             if judged_output.kind == INTEGER_KIND:
-                if is_exchangeable:
-                    differ[judged_output.name][0] += int(np.count_nonzero(own != exchanged_values))
-                    differ[judged_output.name][1] += own.size
                 continue
-            is_counted = find_unmasked_elements(judged_output, samples, index, tensors[judged_output.tensor])
-            elements = _flatten_unmasked_elements(own, is_counted, rows)
+            is_counted = find_unmasked_elements(judged_output, samples, index, own)
+            elements = _flatten_unmasked_elements(take_judged_slice(own, judged_output), is_counted, rows)
             variation_sums = variations.setdefault(judged_output.name, _SampleVariation(elements[0].copy()))
             if variation_sums is not None and variation_sums.first_sample.size == elements.shape[1]:
                 variation_sums.add_samples(elements)
             else:
                 variations[judged_output.name] = None
-            if is_exchangeable:
-                sums[judged_output.name].add_tensor_pair(elements,
-                                                         _flatten_unmasked_elements(exchanged_values, is_counted, rows))
-                if judged_output is classifier_output:
-                    agreed += int((own.reshape(rows, -1).argmax(1) == exchanged_values.reshape(rows,
-                                                                                               -1).argmax(1)).sum())
-    outputs = {}
-    for judged_output in judged_outputs:
-        if judged_output.name not in fixed:
-            integers = differ.get(judged_output.name)
-            outputs[judged_output.name] = OutputErrors(sums[judged_output.name].compute_error_metrics(
-            ) if integers is None else ErrorMetrics.from_sums({"differ": integers[0], "count": integers[1] or 1},
-                                                              exact=not integers[0]))
+        reducer.add_feed_outputs(index, exchanged)
+    shuffled = reducer.compute_accuracy()
     levels = {
         name: judged_output.variation_db
         for name, judged_output in variations.items()
         if judged_output is not None
     }
     metrics = metric_scorer.score_meaningless_outputs(feed_indices) if metric_scorer is not None else {}
-    agreement = agreed / count if classifier_output is not None and not fixed else None
-    runs = {SHUFFLED: Accuracy(outputs, metrics.get(SHUFFLED, {}), agreement, count, count)}
-    runs |= {name: Accuracy({}, metric, None, count, count) for name, metric in metrics.items() if name not in runs}
+    runs = {SHUFFLED: replace(
+        shuffled, outputs={name: errors for name, errors in shuffled.outputs.items() if name not in fixed},
+        metric=metrics.get(SHUFFLED, {}), agreement=None if fixed else shuffled.agreement)}
+    runs |= {name: Accuracy({}, metric, None, shuffled.total, shuffled.total) for name, metric in metrics.items()
+             if name not in runs}
     return SampleDependence({name: level_db for name, level_db in levels.items() if level_db is not None}, runs)
 
 
