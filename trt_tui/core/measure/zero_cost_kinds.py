@@ -2,6 +2,7 @@
 
 A new kind is a subclass of `ZeroCostKind` here, and has one entry in `ZERO_COST_KINDS`."""
 
+from abc import abstractmethod
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -183,6 +184,29 @@ class EqualizationKind(ZeroCostKind):
         return open_subjects
 
 
+class GroupMoveKind(ZeroCostKind):
+    """A kind whose move is made on each group that can have it."""
+
+    move_class: ClassVar[type[Move]]
+
+    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
+        ready, _ = context.prepare_config(context.groups)
+        groups = [group for group in context.groups if ready.precision_of(group) is not Precision.FILE
+                  and not self.refusal_reason(context.network, group, ready)
+                  and group.name not in context.config.get_moves(self.move_class)]
+        if groups:
+            yield from self.propose_moves(context, groups, *context.prepare_config(groups))
+
+    @abstractmethod
+    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
+                      suffix: str) -> Iterator[ConfigProposal]:
+        """Yields proposals for groups that can have the move.
+
+        Args:
+            config: The config of the context, prepared for these groups. ``suffix`` belongs to its labels.
+        """
+
+
 ROUNDING_TITLES = {"scales": "weight scales by error", "GPTQ": "GPTQ"}
 ROUNDING_SHORT_TITLES = {"scales": "weight scales", "GPTQ": "GPTQ"}
 """The titles of proposals by the method of the rounding moves."""
@@ -233,34 +257,26 @@ class RecalibrationKind(ZeroCostKind):
             yield ConfigProposal(f"{self.title}{suffix}", changed)
 
 
-class RewriteKind(ZeroCostKind):
+class RewriteKind(GroupMoveKind):
     """One ONNX operator in place of a decomposed LayerNorm or RMSNorm, for groups in FP16 or BF16."""
 
     title = "operator"
     move_class = RewriteMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        ready = replace_file_precision(config, [group])
+        precision = replace_file_precision(config, [group]).precision_of(group)
         return rewrite_refusal_reason(network, group) or (
-            "" if self._rounds_values(group, ready) else "it runs in neither FP16 nor BF16")
+            "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16")
 
-    @staticmethod
-    def _rounds_values(group: FusionGroup, config: PrecisionConfig) -> bool:
-        return config.precision_of(group).value_type in (Precision.FP16, Precision.BF16)
-
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        ready, _ = context.prepare_config(context.groups)
-        groups = [group for group in context.groups
-                  if self._rounds_values(group, ready) and group.name not in context.config.get_moves(RewriteMove)]
+    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
+                      suffix: str) -> Iterator[ConfigProposal]:
         rewrites = zero_cost_moves.propose_normalisation_rewrites(context.network, groups, context.reason)
-        if rewrites:
-            operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
-            changed, suffix = context.prepare_config(group for group in groups if group.name in rewrites)
-            yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", changed.with_moves(rewrites),
-                                 f"as {min(operator_names)}")
+        operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
+        yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", config.with_moves(rewrites),
+                             f"as {min(operator_names)}")
 
 
-class RoundingKind(ZeroCostKind):
+class RoundingKind(GroupMoveKind):
     """Scales and quantized values of weights that are chosen by the error of the layer's output."""
 
     title = "rounding"
@@ -276,27 +292,21 @@ class RoundingKind(ZeroCostKind):
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
         return (), [subject]
 
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network, (ready, _) = context.network, context.prepare_config(context.groups)
-        groups = [group for group in context.groups if not rounding_refusal_reason(network, group, ready)
-                  and group.name not in context.config.get_moves(RoundingMove)]
-        if not groups:
-            return
-        changed, suffix = context.prepare_config(groups)
-        if not context.budget.reserve_configs(count_simulated_configs(network, changed, groups)):
+    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
+                      suffix: str) -> Iterator[ConfigProposal]:
+        if not context.budget.reserve_configs(count_simulated_configs(context.network, config, groups)):
             return
         names = [group.name for group in groups]
         proposals = context.find_or_measure(
-            self.title, changed, tuple[RoundingProposal, ...], lambda: measure_roundings(
-                network, changed, context.ranges, groups, context.samples, context.backend,
+            self.title, config, tuple[RoundingProposal, ...], lambda: measure_roundings(
+                context.network, config, context.ranges, groups, context.samples, context.backend,
                 progress=context.make_progress("errors of rounded weights")), subjects=names)
         for proposal in proposals:
             moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
             short_title = ROUNDING_SHORT_TITLES[proposal.method]
             title = (f"{short_title} ({len(moves)} of {len(names)} layers)" if len(names) > 1 else
                      ROUNDING_TITLES[proposal.method])
-            yield ConfigProposal(f"{title}{suffix}",
-                                 context.add_moves(changed, moves), short_title)
+            yield ConfigProposal(f"{title}{suffix}", context.add_moves(config, moves), short_title)
 
 
 class AttentionScaleKind(ZeroCostKind):
@@ -347,7 +357,7 @@ class AttentionScaleKind(ZeroCostKind):
                 f"QK {next(iter(places))}")
 
 
-class BiasCorrectionKind(ZeroCostKind):
+class BiasCorrectionKind(GroupMoveKind):
     """Corrected biases of INT8 layers."""
 
     title = "bias correction"
@@ -361,24 +371,19 @@ class BiasCorrectionKind(ZeroCostKind):
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return bias_correction_refusal_reason(network, group, replace_file_precision(config, [group]))
 
-    def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network, (ready, _) = context.network, context.prepare_config(context.groups)
-        groups = [group for group in context.groups if not bias_correction_refusal_reason(network, group, ready)
-                  and group.name not in context.config.get_moves(BiasCorrectionMove)]
-        if not groups:
-            return
-        changed, suffix = context.prepare_config(groups)
-        corrections = context.get_measured_values("bias corrections", (changed, context.range_method),
+    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
+                      suffix: str) -> Iterator[ConfigProposal]:
+        corrections = context.get_measured_values("bias corrections", (config, context.range_method),
                                                   [group.name for group in groups])
         missing = [group for group in groups if group.name not in corrections]
         if missing:
             corrections |= zero_cost_moves.measure_bias_corrections(
-                network, changed, context.ranges, missing, context.samples, context.backend,
+                context.network, config, context.ranges, missing, context.samples, context.backend,
                 progress=context.make_progress("means of channels"), executor=context.make_executor())
         moves = {group.name: replace(corrections[group.name], reason=context.reason)
                  for group in groups if group.name in corrections}
         if moves:
-            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), self.title)
+            yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(config, moves), self.title)
 
 
 ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),

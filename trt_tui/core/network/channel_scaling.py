@@ -7,7 +7,7 @@ producers or readers are the same layers become one `ChannelScaling`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -72,11 +72,11 @@ class _ScalingBuilder:
                     scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(numbers))
                 continue
             draft = sets.setdefault(int(labels[scaled[0]]), _ScalingDraft(group_name))
-            draft.add_producer(layer, index, roots)
+            draft.producers.append((layer, index, roots))
         for layer, index, activation, roots, _ in readers:
             scaled = np.abs(roots[roots != UNSCALED])
             if scaled.size and (reading_set := sets.get(int(labels[scaled[0]]))) is not None:
-                reading_set.add_reader(layer, index, activation, roots)
+                reading_set.readers.append((layer, index, activation, roots))
         for layer, first, second in tracer.products:
             for label in self._list_labels(labels, np.concatenate((first.ravel(), second.ravel()))):
                 if label in sets:
@@ -105,26 +105,20 @@ class _ScalingBuilder:
                 sets[label].tensors.append((tensor, np.where(np.isin(np.abs(roots), own), roots, UNSCALED)))
 
 
+@dataclass
 class _ScalingDraft:
-    """A set of channels while its constants and tensors are collected."""
+    """A set of channels while its constants and tensors are collected, each with the roots of its channels."""
 
-    def __init__(self, group_name: str) -> None:
-        self.group_name = group_name
-        self.products: list[str] = []
-        self.tensors: list[tuple[str, np.ndarray]] = []
-        self.clips: list[ClippedTensor] = []
-        self._producers: list[tuple[Layer, int, np.ndarray]] = []
-        self._readers: list[tuple[Layer, int, str, np.ndarray]] = []
-
-    def add_producer(self, layer: Layer, index: int, roots: np.ndarray) -> None:
-        self._producers.append((layer, index, roots))
-
-    def add_reader(self, layer: Layer, index: int, activation: str, roots: np.ndarray) -> None:
-        self._readers.append((layer, index, activation, roots))
+    group_name: str
+    producers: list[tuple[Layer, int, np.ndarray]] = field(default_factory=list)
+    readers: list[tuple[Layer, int, str, np.ndarray]] = field(default_factory=list)
+    products: list[str] = field(default_factory=list)
+    tensors: list[tuple[str, np.ndarray]] = field(default_factory=list)
+    clips: list[ClippedTensor] = field(default_factory=list)
 
     def build_scaling(self) -> ChannelScaling:
         """Returns the set; the factors are numbered in the order in which the producers have them."""
-        every = np.concatenate([np.abs(roots).ravel() for *_, roots in self._producers])
+        every = np.concatenate([np.abs(roots).ravel() for *_, roots in self.producers])
         unique, first_indices = np.unique(every, return_index=True)
         ordered = [int(root) for root in unique[np.argsort(first_indices)] if root != UNSCALED]
         numbering = np.zeros(max(ordered) + 1, np.int64)
@@ -135,10 +129,10 @@ class _ScalingDraft:
 
         producers = tuple(
             ScaledConstant(layer.inputs[index], roots.shape, encode(roots), (layer.name, index))
-            for layer, index, roots in self._producers)
+            for layer, index, roots in self.producers)
         readers = tuple(
             ScaledConstant(layer.inputs[index], roots.shape, encode(roots, -1), (layer.name, index), activation)
-            for layer, index, activation, roots in self._readers)
+            for layer, index, activation, roots in self.readers)
         scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
             ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(self.clips))
         if self.clips:
