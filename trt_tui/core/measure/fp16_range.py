@@ -643,10 +643,7 @@ def _are_arrays_equal(array: np.ndarray, reference: np.ndarray) -> bool:
         return False
     if reference.dtype.kind != "f":
         return np.array_equal(array, reference)
-    first, second = array.astype(np.float64), reference.astype(np.float64)
-    is_finite = np.isfinite(second)
-    if not np.array_equal(first[~is_finite], second[~is_finite], equal_nan=True):
-        return False
-    first, second = first[is_finite], second[is_finite]
-    rms = float(np.sqrt(np.square(second).mean())) if second.size else 0.0
-    return bool(np.all(np.abs(first - second) <= MAX_RELATIVE_CHANGE * (np.abs(second) + rms)))
+    finite = reference[np.isfinite(reference)].astype(np.float64)
+    rms = float(np.sqrt(np.square(finite).mean())) if finite.size else 0.0
+    return np.allclose(array.astype(np.float64), reference.astype(np.float64), MAX_RELATIVE_CHANGE,
+                       MAX_RELATIVE_CHANGE * rms, equal_nan=True)
