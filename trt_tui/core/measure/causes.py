@@ -367,10 +367,11 @@ def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
     """
     causes: list[Cause] = []
     explained: set[str] = set()
-    for effect, find_cause in CAUSES:
+    for effect, required_loss, iterate_causes in CAUSES:
         is_explained = effect in explained or effect == "not finite" and not explained.isdisjoint(
             ("overflow", "underflow"))
-        if not is_explained and (cause := find_cause(facts)) is not None:
+        cause = next(iterate_causes(facts), None) if not is_explained and getattr(facts, required_loss) else None
+        if cause is not None:
             causes.append(cause)
             explained.add(effect)
     return tuple(causes)
@@ -538,85 +539,74 @@ def range_use_text(facts: CauseFacts) -> str:
             describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, "")).text)
 
 
-def _find_range_cause(facts: CauseFacts) -> Cause | None:
+def _find_range_causes(facts: CauseFacts) -> Iterator[Cause]:
     worst = find_worst_range(facts)
-    if worst is None or facts.precision is Precision.FP8 or not facts.reaches_output:
-        return None
+    if worst is None:
+        return
     tensor, tensor_stats, amax = worst
+    if facts.precision is Precision.FP8:
+        if sum(estimate_fp8_loss_shares(tensor_stats, amax)) >= MIN_CLIPPED_SHARE:
+            sentence, _, evidence = fp8_loss_sentence(tensor_stats, amax).partition(": ")
+            yield Cause("range", sentence, evidence, facts.range_remedy_text())
+        return
     bits = estimate_used_bits(tensor_stats, amax)
     clipped_share = 1 - tensor_stats.estimate_value_share_below(amax) if amax < 0.99 * tensor_stats.amax else 0.0
     if (bits is None or bits > MAX_WEAK_RANGE_BITS) and clipped_share < MIN_CLIPPED_SHARE:
-        return _find_dominant_channel_cause(facts, tensor_stats, amax)
+        yield from _find_dominant_channel_causes(facts, tensor_stats, amax)
+        return
     cause = describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, ""))
-    return replace(cause, sentence="a few large values set the range") if cause.sentence == "range" else cause
+    yield replace(cause, sentence="a few large values set the range") if cause.sentence == "range" else cause
 
 
-def _find_dominant_channel_cause(facts: CauseFacts, tensor_stats: TensorStats, amax: float) -> Cause | None:
+def _find_dominant_channel_causes(facts: CauseFacts, tensor_stats: TensorStats, amax: float) -> Iterator[Cause]:
     """Finds channels that set the range and most of the rms, so that the bits of the whole tensor hide the loss."""
     sentence, top_channels, isolated = (_dominant_channels_text(tensor_stats), tensor_stats.dominant_channels,
                                         facts.isolated)
-    if not sentence or top_channels is None or not top_channels.amaxes:
-        return None
-    median = statistics.median(top_channels.amaxes)
-    if (median <= 0 or amax < median * 2**MIN_CHANNEL_LOST_BITS or isolated is None
-            or isolated.sqnr_db is not None and isolated.sqnr_db >= MAX_WEAK_WEIGHT_SQNR_DB):
-        return None
-    return Cause("range", sentence,
-                 f"the range is {number_text(amax)}, the median channel reaches {number_text(median)} and loses "
-                 f"{_lost_bits_text(amax, median)}", facts.range_remedy_text(has_dominant_channels=True))
+    median = statistics.median(top_channels.amaxes) if top_channels is not None and top_channels.amaxes else 0.0
+    if (sentence and median > 0 and amax >= median * 2**MIN_CHANNEL_LOST_BITS and isolated is not None
+            and (isolated.sqnr_db is None or isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB)):
+        yield Cause("range", sentence,
+                    f"the range is {number_text(amax)}, the median channel reaches {number_text(median)} and loses "
+                    f"{_lost_bits_text(amax, median)}", facts.range_remedy_text(has_dominant_channels=True))
 
 
-def _find_shared_scale_cause(facts: CauseFacts) -> Cause | None:
+def _find_shared_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds a Concat with one scale for parts of very different ranges."""
     parts = [values for values in facts.group_facts.value_ranges
              if values.tensor in facts.group.inputs and 0 < values.amax < math.inf]
-    if facts.group.operator != "Concat" or len(parts) < 2 or not (facts.reaches_output and facts.is_quantized):
-        return None
+    if facts.group.operator != "Concat" or len(parts) < 2 or not facts.is_quantized:
+        return
     smallest, largest = (pick(parts, key=lambda values: values.amax) for pick in (min, max))
-    if largest.amax < smallest.amax * 2**MIN_CHANNEL_LOST_BITS:
-        return None
-    return Cause("shared scale", f"the parts of Concat {facts.group.name} share a scale",
-                 f"{largest.tensor} reaches {number_text(largest.amax)} and {smallest.tensor} "
-                 f"{number_text(smallest.amax)}, which loses {_lost_bits_text(largest.amax, smallest.amax)}",
-                 "quantize each part before the Concat, or keep the Concat in FP16 or FP32")
-
-
-def _find_fp8_range_cause(facts: CauseFacts) -> Cause | None:
-    worst = find_worst_range(facts)
-    if worst is None or facts.precision is not Precision.FP8 or not facts.reaches_output:
-        return None
-    _, tensor_stats, amax = worst
-    if sum(estimate_fp8_loss_shares(tensor_stats, amax)) < MIN_CLIPPED_SHARE:
-        return None
-    sentence, _, evidence = fp8_loss_sentence(tensor_stats, amax).partition(": ")
-    return Cause("range", sentence, evidence, facts.range_remedy_text())
+    if largest.amax >= smallest.amax * 2**MIN_CHANNEL_LOST_BITS:
+        yield Cause("shared scale", f"the parts of Concat {facts.group.name} share a scale",
+                    f"{largest.tensor} reaches {number_text(largest.amax)} and {smallest.tensor} "
+                    f"{number_text(smallest.amax)}, which loses {_lost_bits_text(largest.amax, smallest.amax)}",
+                    "quantize each part before the Concat, or keep the Concat in FP16 or FP32")
 
 
 # -- weights and constants ------------------------------------------------------------------------------------------
 
 
-def _find_weight_axis_cause(facts: CauseFacts) -> Cause | None:
+def _find_weight_axis_causes(facts: CauseFacts) -> Iterator[Cause]:
     for weight in _weak_weight_scales(facts):
         if weight.scale_axis is not None and weight.scale_axis != weight.channel_axis:
-            return Cause(
+            yield Cause(
                 "weight axis", f"the weight scales of {weight.layer} are along the wrong axis",
                 f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
                 f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
                 f"quantize the weight with axis {weight.channel_axis}, or {facts.raise_quantized_text}")
-    return None
 
 
-def _find_weight_channel_cause(facts: CauseFacts) -> Cause | None:
+def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
     for weight in _weak_weight_scales(facts):
         if weight.scale_axis is None:
-            return Cause(
+            yield Cause(
                 "weight channel", f"one channel of {weight.layer} has much larger weights than the others",
                 f"channel {weight.largest_channel} reaches {number_text(weight.largest_channel_amax)}, the median of "
                 f"{counted_noun_text(weight.channel_count, 'channel')} is {number_text(weight.median_channel_amax)}; "
                 f"the single scale leaves {_sqnr_text(weight.median_sqnr_db)} in the median channel, one scale per "
                 f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
                 f"use one weight scale per output channel, or {facts.raise_quantized_text}")
-    return None
 
 
 def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
@@ -626,10 +616,9 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     scale small channels up; if the group loses much, the error of the median channel counts too.
     """
     isolated = facts.isolated
-    if facts.precision is not Precision.INT8 or isolated is None or not facts.reaches_output:
-        return
     for weight in facts.group_facts.weight_scales:
-        if (weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
+        if (facts.precision is Precision.INT8 and isolated is not None
+                and weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
                 and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
                 and (isolated.sqnr_db is None or (
                     weight.median_sqnr_db if isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB else weight.sqnr_db
@@ -637,47 +626,43 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
             yield weight
 
 
-def _find_mask_cause(facts: CauseFacts) -> Cause | None:
-    """Finds a mask of the file beyond FP16. A mask of an FP32 network is clamped where the program writes FP16."""
-    mask = next((constant for constant in facts.group_facts.constants
-                 if constant.is_mask and constant.amax >= FP16_OVERFLOW), None)
-    if mask is None or not facts.is_in_file_precision or not facts.is_lossy_in_fp16:
-        return None
-    return Cause(
-        "mask", f"the mask {mask.tensor} is beyond FP16's range",
-        f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, beyond "
-        f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
-        f"export it again from FP32 with a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
+def _find_mask_causes(facts: CauseFacts) -> Iterator[Cause]:
+    """Finds masks of the file beyond FP16. A mask of an FP32 network is clamped where the program writes FP16."""
+    for mask in facts.group_facts.constants if facts.is_in_file_precision else ():
+        if mask.is_mask and mask.amax >= FP16_OVERFLOW:
+            yield Cause(
+                "mask", f"the mask {mask.tensor} is beyond FP16's range",
+                f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, "
+                f"beyond FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
+                f"export it again from FP32 with a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
 
 
-def _find_weight_overflow_cause(facts: CauseFacts) -> Cause | None:
-    constant = next((constant for constant in facts.group_facts.constants
-                     if constant.over_fp16 and not constant.is_mask), None)
-    if constant is None or not facts.is_lossy_in_fp16:
-        return None
-    return Cause("weight overflow", f"weights of {constant.layer} are beyond FP16's range",
-                 f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} exceed "
-                 f"{FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}", facts.raise_text)
+def _find_weight_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
+    for constant in facts.group_facts.constants:
+        if constant.over_fp16 and not constant.is_mask:
+            yield Cause("weight overflow", f"weights of {constant.layer} are beyond FP16's range",
+                        f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} "
+                        f"exceed {FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}",
+                        facts.raise_text)
 
 
-def _find_weight_underflow_cause(facts: CauseFacts) -> Cause | None:
-    worst = min((constant for constant in facts.group_facts.constants
-                 if not (constant.is_mask or constant.is_epsilon or constant.is_added)),
-                key=lambda constant: constant.fp16_sqnr_db, default=None)
-    if worst is None or worst.fp16_sqnr_db >= MIN_LOSSLESS_SQNR_DB or not facts.is_lossy_in_fp16:
-        return None
-    zeroed_text = (f"{percent_text(worst.zeroed_share)} of {worst.tensor} become 0"
-                   if worst.zeroed_share >= MIN_MENTIONED_SHARE else f"{worst.tensor} is subnormal")
-    return Cause("weight underflow", f"weights of {worst.layer} are below FP16's smallest value",
-                 f"{zeroed_text} (the largest is {number_text(worst.amax, 2)}, the smallest FP16 value "
-                 f"{number_text(FP16_MIN, 2)}); FP16 leaves {_sqnr_text(worst.fp16_sqnr_db)} of them",
-                 f"scale the weights up and the result down, or {facts.raise_text}")
+def _find_weight_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
+    for worst in sorted((constant for constant in facts.group_facts.constants
+                         if not (constant.is_mask or constant.is_epsilon or constant.is_added)
+                         and constant.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB),
+                        key=lambda constant: constant.fp16_sqnr_db):
+        zeroed_text = (f"{percent_text(worst.zeroed_share)} of {worst.tensor} become 0"
+                       if worst.zeroed_share >= MIN_MENTIONED_SHARE else f"{worst.tensor} is subnormal")
+        yield Cause("weight underflow", f"weights of {worst.layer} are below FP16's smallest value",
+                    f"{zeroed_text} (the largest is {number_text(worst.amax, 2)}, the smallest FP16 value "
+                    f"{number_text(FP16_MIN, 2)}); FP16 leaves {_sqnr_text(worst.fp16_sqnr_db)} of them",
+                    f"scale the weights up and the result down, or {facts.raise_text}")
 
 
 # -- values in FP16 -------------------------------------------------------------------------------------------------
 
 
-def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
+def _find_attention_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds a scale behind QK, without which the product overflows.
 
     Source: NVIDIA, TensorRT documentation, "Fused Attention"
@@ -685,122 +670,105 @@ def _find_attention_scale_cause(facts: CauseFacts) -> Cause | None:
     has to be multiplied with the attention scale, or both with its square root, before the first product, for numeric
     stability and performance.
     """
-    if facts.group_facts.attention_scale is None or not facts.is_lossy_in_fp16:
-        return None
-    product, scaled = facts.group_facts.attention_scale
-    if not product.amax >= FP16_OVERFLOW > scaled.amax:
-        return None
-    return Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scaled.layer}",
-                 f"{product.layer} reaches {number_text(product.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and the "
-                 f"scaled product {number_text(scaled.amax, 2)}; {_loss_text(facts)}",
-                 "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in "
-                 "FP32")
+    product, scaled = facts.group_facts.attention_scale or (None, None)
+    if product is not None and scaled is not None and product.amax >= FP16_OVERFLOW > scaled.amax:
+        yield Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scaled.layer}",
+                    f"{product.layer} reaches {number_text(product.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and the "
+                    f"scaled product {number_text(scaled.amax, 2)}; {_loss_text(facts)}",
+                    "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer "
+                    "in FP32")
 
 
-def _find_overflow_cause(facts: CauseFacts) -> Cause | None:
-    errors = facts.errors
-    if errors is None or not facts.is_lossy_in_fp16 or errors.fp16_state in _HARMLESS_STATES:
-        return None
+def _find_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
+    errors, norm = facts.errors, facts.normalisation
+    if errors is None or errors.fp16_state in _HARMLESS_STATES:
+        return
     candidates = [(values.amax, values.layer) for values in facts.group_facts.value_ranges]
     candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result")]
-    first = next(((amax, place) for amax, place in candidates if FP16_OVERFLOW <= amax < math.inf), None)
-    if first is None:
-        return None
-    amax, place = first
-    norm = facts.normalisation
-    remedy = _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text
-    return Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, beyond "
-                 f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}", remedy)
+    for amax, place in candidates:
+        if FP16_OVERFLOW <= amax < math.inf:
+            yield Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, beyond "
+                        f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
+                        _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text)
 
 
-def _find_clamped_constant_cause(facts: CauseFacts) -> Cause | None:
-    """Finds a constant that the exported network clamps like a mask, and whose values count all the same."""
-    constant = next((constant for constant in facts.group_facts.constants
-                     if constant.is_mask and constant.over_fp16 and not constant.is_added), None)
-    if constant is None or facts.is_in_file_precision or not facts.is_lossy_in_fp16 or facts.has_nonfinite_result:
-        return None
-    return Cause("clamped constant", f"the constant {constant.tensor} of {constant.layer} is clamped for FP16",
-                 f"it reaches {number_text(constant.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and is clamped to "
-                 f"{FP16_MAX / 2:.0f} as a mask; {_loss_text(facts)}",
-                 f"write it as two factors within FP16's range, or {facts.raise_text}")
+def _find_clamped_constant_causes(facts: CauseFacts) -> Iterator[Cause]:
+    """Finds constants that the exported network clamps like a mask, and whose values count all the same."""
+    for constant in facts.group_facts.constants:
+        if (constant.is_mask and constant.over_fp16 and not constant.is_added and not facts.is_in_file_precision
+                and not facts.has_nonfinite_result):
+            yield Cause("clamped constant", f"the constant {constant.tensor} of {constant.layer} is clamped for FP16",
+                        f"it reaches {number_text(constant.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and is clamped to "
+                        f"{FP16_MAX / 2:.0f} as a mask; {_loss_text(facts)}",
+                        f"write it as two factors within FP16's range, or {facts.raise_text}")
 
 
-def _find_offset_cause(facts: CauseFacts) -> Cause | None:
+def _find_offset_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds values that vary little around a large offset, so that FP16 rounds them away with the offset."""
-    if not facts.is_lossy_in_fp16:
-        return None
     min_share = 0.0 if facts.has_nonfinite_result else MIN_VANISHED_SHARE
-    worst = min((offset for offset in facts.group_facts.offsets if not offset.is_softmax
-                 and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > min_share)),
-                key=lambda offset: offset.sqnr_db, default=None)
-    if worst is None:
-        return None
-    lost_text = (f", and {percent_text(worst.lost_share)} of them change by more than half"
-                 if worst.lost_share >= MIN_MENTIONED_SHARE else "")
-    return Cause(
-        "offset", f"values of {worst.layer} are small beside the offset that it subtracts",
-        f"FP16's step at {number_text(worst.magnitude, 2)} is {number_text(worst.step, 2)}, the values behind the "
-        f"offset have an rms of {number_text(worst.spread, 2)}: FP16 leaves {_sqnr_text(worst.sqnr_db)}{lost_text}; "
-        f"{_loss_text(facts)}",
-        "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in FP32")
+    for worst in sorted((offset for offset in facts.group_facts.offsets if not offset.is_softmax
+                         and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > min_share)),
+                        key=lambda offset: offset.sqnr_db):
+        lost_text = (f", and {percent_text(worst.lost_share)} of them change by more than half"
+                     if worst.lost_share >= MIN_MENTIONED_SHARE else "")
+        yield Cause(
+            "offset", f"values of {worst.layer} are small beside the offset that it subtracts",
+            f"FP16's step at {number_text(worst.magnitude, 2)} is {number_text(worst.step, 2)}, the values behind the "
+            f"offset have an rms of {number_text(worst.spread, 2)}: FP16 leaves {_sqnr_text(worst.sqnr_db)}{lost_text};"
+            f" {_loss_text(facts)}",
+            "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in "
+            "FP32")
 
 
-def _find_softmax_cause(facts: CauseFacts) -> Cause | None:
+def _find_softmax_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds scores so far from 0 that FP16's step exceeds their differences."""
-    offset = next((offset for offset in facts.group_facts.offsets if offset.is_softmax
-                   and offset.lost_share >= MIN_MENTIONED_SHARE), None)
-    if offset is None or not facts.is_lossy_in_fp16:
-        return None
-    step_text = (f"FP16's step at {number_text(offset.magnitude, 2)} is "
-                 f"{number_text(offset.step, 2)}; {_loss_text(facts)}")
-    if offset.masked_share >= offset.lost_share / 2:
-        return Cause("masked rows", f"rows of {offset.layer} are masked completely",
-                     f"{percent_text(offset.masked_share)} of the rows keep only masked scores, whose differences FP16 "
-                     f"rounds away: {step_text}",
-                     "judge the rows with valid keys only (--judge OUTPUT@MASK), or run the Softmax and the layer "
-                     "before it in FP32")
-    return Cause("large scores", f"the scores of {offset.layer} are too large for FP16's step",
-                 f"the largest score of {percent_text(offset.lost_share)} of the rows is beyond 64: {step_text}",
-                 "run the Softmax and the layer before it in FP32")
+    for offset in facts.group_facts.offsets:
+        if not offset.is_softmax or offset.lost_share < MIN_MENTIONED_SHARE:
+            continue
+        step_text = (f"FP16's step at {number_text(offset.magnitude, 2)} is "
+                     f"{number_text(offset.step, 2)}; {_loss_text(facts)}")
+        if offset.masked_share >= offset.lost_share / 2:
+            yield Cause("masked rows", f"rows of {offset.layer} are masked completely",
+                        f"{percent_text(offset.masked_share)} of the rows keep only masked scores, whose differences "
+                        f"FP16 rounds away: {step_text}",
+                        "judge the rows with valid keys only (--judge OUTPUT@MASK), or run the Softmax and the layer "
+                        "before it in FP32")
+        else:
+            yield Cause("large scores", f"the scores of {offset.layer} are too large for FP16's step",
+                        f"the largest score of {percent_text(offset.lost_share)} of the rows is beyond 64: {step_text}",
+                        "run the Softmax and the layer before it in FP32")
 
 
-def _find_nonfinite_cause(facts: CauseFacts) -> Cause | None:
-    if not facts.has_nonfinite_result:
-        return None
-    return Cause("not finite", "NaN or Inf arise from inputs without any", _loss_text(facts),
-                 "run the layer in FP32")
+def _find_nonfinite_causes(facts: CauseFacts) -> Iterator[Cause]:
+    yield Cause("not finite", "NaN or Inf arise from inputs without any", _loss_text(facts), "run the layer in FP32")
 
 
-def _find_epsilon_cause(facts: CauseFacts) -> Cause | None:
+def _find_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
     norm = facts.normalisation
-    if norm is None or not facts.is_lossy_in_fp16 or not 0 < norm.epsilon <= FP16_MIN / 2:
-        return None
-    return Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
-                 f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as small "
-                 f"become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
+    if norm is not None and 0 < norm.epsilon <= FP16_MIN / 2:
+        yield Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
+                    f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as "
+                    f"small become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
 
 
-def _find_lost_epsilon_cause(facts: CauseFacts) -> Cause | None:
-    """Finds an epsilon that is 0 in the file. The epsilon of an FP32 network is raised where the program writes FP16.
-    """
-    constant = next((constant for constant in facts.group_facts.constants
-                     if constant.is_epsilon and not constant.amax), None)
-    if constant is None or not facts.is_in_file_precision or not facts.is_lossy_in_fp16:
-        return None
-    return Cause("epsilon", f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
-                 f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
-                 f"{_loss_text(facts)}",
-                 f"write an epsilon of {number_text(FP16_MIN_NORMAL)} or more, or run the layer in FP32")
+def _find_lost_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
+    """Finds epsilons that are 0 in the file. The epsilon of an FP32 network is raised where the program writes FP16."""
+    for constant in facts.group_facts.constants if facts.is_in_file_precision else ():
+        if constant.is_epsilon and not constant.amax:
+            yield Cause("epsilon", f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
+                        f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
+                        f"{_loss_text(facts)}",
+                        f"write an epsilon of {number_text(FP16_MIN_NORMAL)} or more, or run the layer in FP32")
 
 
 def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
     return f"{raise_text}; {norm.rewrite_text}" if norm.no_rewrite_reason else f"{norm.rewrite_text}, or {raise_text}"
 
 
-def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
+def _find_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
     values = find_vanishing_values(facts)
     if values is None:
-        return None
+        return
     left_text = f"FP16 leaves {_sqnr_text(values.fp16_sqnr_db)}" if values.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB \
         else _loss_text(facts)
     if values.zeroed_share >= MIN_VANISHED_SHARE:
@@ -813,9 +781,9 @@ def _find_underflow_cause(facts: CauseFacts) -> Cause | None:
                     f"{number_text(FP16_MIN_NORMAL)} on")
     is_log_of_softmax = values.layer.startswith("Softmax ") and any(
         other.layer.startswith("Log ") for other in facts.group_facts.value_ranges)
-    return Cause("underflow", sentence, f"{evidence}; {left_text}",
-                 f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
-                 f"{facts.raise_text}")
+    yield Cause("underflow", sentence, f"{evidence}; {left_text}",
+                f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
+                f"{facts.raise_text}")
 
 
 def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
@@ -835,13 +803,12 @@ def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
                       and facts.errors.fp16_state in _HARMLESS_STATES) else None
 
 
-def _find_coordinate_cause(facts: CauseFacts) -> Cause | None:
+def _find_coordinate_causes(facts: CauseFacts) -> Iterator[Cause]:
     shift = facts.errors.coordinate_shift if facts.errors is not None else None
-    if shift is None or not facts.reaches_output:
-        return None
-    return Cause("coordinates", f"the step of {shift.precision.label} is too large for the {shift.points_text}",
-                 f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
-                 "run the layer in FP32")
+    if shift is not None:
+        yield Cause("coordinates", f"the step of {shift.precision.label} is too large for the {shift.points_text}",
+                    f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
+                    "run the layer in FP32")
 
 
 def _loss_text(facts: CauseFacts) -> str:
@@ -857,25 +824,25 @@ def _sqnr_text(sqnr_db: float) -> str:
     return "no error" if math.isinf(sqnr_db) and sqnr_db > 0 else f"{sqnr_db:.1f} dB"
 
 
-CAUSES: tuple[tuple[str, Callable[[CauseFacts], Cause | None]], ...] = (
-    ("overflow", _find_mask_cause),
-    ("overflow", _find_weight_overflow_cause),
-    ("overflow", _find_attention_scale_cause),
-    ("overflow", _find_overflow_cause),
-    ("overflow", _find_clamped_constant_cause),
-    ("overflow", _find_softmax_cause),
-    ("overflow", _find_offset_cause),
-    ("underflow", _find_weight_underflow_cause),
-    ("underflow", _find_epsilon_cause),
-    ("underflow", _find_lost_epsilon_cause),
-    ("underflow", _find_underflow_cause),
-    ("not finite", _find_nonfinite_cause),
-    ("coordinates", _find_coordinate_cause),
-    ("weight scales", _find_weight_axis_cause),
-    ("weight scales", _find_weight_channel_cause),
-    ("range", _find_shared_scale_cause),
-    ("range", _find_range_cause),
-    ("range", _find_fp8_range_cause),
+CAUSES: tuple[tuple[str, str, Callable[[CauseFacts], Iterator[Cause]]], ...] = (
+    ("overflow", "is_lossy_in_fp16", _find_mask_causes),
+    ("overflow", "is_lossy_in_fp16", _find_weight_overflow_causes),
+    ("overflow", "is_lossy_in_fp16", _find_attention_scale_causes),
+    ("overflow", "is_lossy_in_fp16", _find_overflow_causes),
+    ("overflow", "is_lossy_in_fp16", _find_clamped_constant_causes),
+    ("overflow", "is_lossy_in_fp16", _find_softmax_causes),
+    ("overflow", "is_lossy_in_fp16", _find_offset_causes),
+    ("underflow", "is_lossy_in_fp16", _find_weight_underflow_causes),
+    ("underflow", "is_lossy_in_fp16", _find_epsilon_causes),
+    ("underflow", "is_lossy_in_fp16", _find_lost_epsilon_causes),
+    ("underflow", "is_lossy_in_fp16", _find_underflow_causes),
+    ("not finite", "has_nonfinite_result", _find_nonfinite_causes),
+    ("coordinates", "reaches_output", _find_coordinate_causes),
+    ("weight scales", "reaches_output", _find_weight_axis_causes),
+    ("weight scales", "reaches_output", _find_weight_channel_causes),
+    ("range", "reaches_output", _find_shared_scale_causes),
+    ("range", "reaches_output", _find_range_causes),
 )
-"""The known causes: the effect that each explains, and the function that checks its condition and builds its texts.
-Of several causes that explain the same effect the first one is named."""
+"""The known causes: the effect that each explains, the property of `CauseFacts` without which there is no such loss,
+and the function that yields the causes whose condition holds, the worst first. Of several causes that explain the same
+effect the first one is named."""
