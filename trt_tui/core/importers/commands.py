@@ -116,8 +116,10 @@ def source_text(node: ast.AST) -> str:
         return "a long expression"
 
 
-_WORD_PART = re.compile(r"""(?P<blank>\s+)|'(?P<single>[^']*)'|"(?P<double>[^"\\]*(?:\\.[^"\\]*)*)"|\\(?P<escaped>.)|"""
-                        r"""(?P<plain>[^\s'"\\]+)""", re.S)
+_WORD_PART = re.compile(r"""'(?P<single>[^']*+)'|"(?P<double>(?:[^"\\]++|\\.)*+)"|\\(?P<escaped>.)|"""
+                        r"""(?P<plain>[^\s'"\\]++)""", re.S)
+_SHELL_WORD = re.compile(rf"(?P<word>(?:{re.sub('P<[a-z]+>', ':', _WORD_PART.pattern)})++)|\S", re.S)
+"""A word of a shell script, or the beginning of a quote or an escape that does not end."""
 
 _ESCAPED_CHARACTER = re.compile(r'\\(["\\$`])')
 
@@ -152,23 +154,18 @@ def split_shell_words(line: str, location: str) -> list[str]:
     Raises:
         InputError: A quote has no end.
     """
+    def unquote(part: re.Match[str]) -> str:
+        text = part[part.lastgroup or 0]
+        return _ESCAPED_CHARACTER.sub(r"\1", text) if part.lastgroup == "double" else text
+
     words: list[str] = []
-    parts: list[str] = []
-    position = 0
-    while position < len(line):
-        match = _WORD_PART.match(line, position)
-        if match is None:
-            raise InputError(f"{location}: no command line", "a quote or an escape does not end", "Correct the quotes.")
-        group_name, text = match.lastgroup, match[match.lastgroup or 0]
-        if group_name == "blank":
-            words += ["".join(parts)] if parts else []
-            parts = []
-        elif group_name == "plain" and not parts and text.startswith("#"):
+    for match in _SHELL_WORD.finditer(line):
+        if match[0].startswith("#"):
             break
-        else:
-            parts.append(_ESCAPED_CHARACTER.sub(r"\1", text) if group_name == "double" else text)
-        position = match.end()
-    return [*words, "".join(parts)] if parts else words
+        if match["word"] is None:
+            raise InputError(f"{location}: no command line", "a quote or an escape does not end", "Correct the quotes.")
+        words.append(_WORD_PART.sub(unquote, match[0]))
+    return words
 
 
 @dataclass(frozen=True)
@@ -209,13 +206,11 @@ def iterate_shell_lines(text: str) -> Iterator[tuple[int, str, dict[str, str]]]:
     """Yields the lines of a shell script that are no comments: the number, the line with those that continue it, and
     the variables that were assigned before."""
     values: dict[str, str] = {}
-    line_index, lines = 0, text.splitlines()
-    while line_index < len(lines):
-        line_number, parts = line_index + 1, [lines[line_index]]
-        while parts[-1].endswith("\\") and line_index + 1 < len(lines):
-            line_index += 1
-            parts[-1:] = [parts[-1][:-1], lines[line_index].strip()]
-        line_index += 1
+    lines = iter(enumerate(text.splitlines(), 1))
+    for line_number, first_line in lines:
+        parts = [first_line]
+        while parts[-1].endswith("\\") and (following := next(lines, None)) is not None:
+            parts[-1:] = [parts[-1][:-1], following[1].strip()]
         line = " ".join(parts)
         if (assignment := _ASSIGNMENT_PATTERN.match(line)) is not None:
             values[assignment[1]] = next(value for value in assignment.groups()[1:] if value is not None)
@@ -740,7 +735,7 @@ def _read_precision_list(command: CommandLine, option: str, network: Network, pr
         elif name == "*" and is_trtexec:
             default_precision = precision
         elif is_trtexec and "*" in name and name not in names and "(Unnamed Layer*" not in name:
-            matching_names = [candidate for candidate in names if _matches_wildcard(candidate, name)]
+            matching_names = [*filter(_compile_wildcard(name).fullmatch, names)]
             precisions.update(dict.fromkeys(matching_names, precision))
             if not matching_names:
                 unread_lines.append(f"--{option} {entry!r}: no layer matches")
@@ -750,17 +745,13 @@ def _read_precision_list(command: CommandLine, option: str, network: Network, pr
         precisions.update({name: default_precision for name in names if name not in precisions})
 
 
-def _matches_wildcard(name: str, pattern: str) -> bool:
-    """Returns True if a name matches a pattern in which each ``*`` matches any text. The time is linear."""
-    prefix, *parts, suffix = pattern.split("*")
-    position, end = len(prefix), len(name) - len(suffix)
-    if position > end or not (name.startswith(prefix) and name.endswith(suffix)):
-        return False
-    for part in parts:  # the first match of a part leaves the most text for the parts after it
-        if (position := name.find(part, position, end)) < 0:
-            return False
-        position += len(part)
-    return True
+def _compile_wildcard(wildcard: str) -> re.Pattern[str]:
+    """Returns a pattern in which each ``*`` matches any text.
+
+    The time is linear: the first match of a part, which is final, leaves the most text for the parts after it.
+    """
+    first, *parts, last = map(re.escape, wildcard.split("*"))
+    return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + f".*{last}", re.DOTALL)
 
 
 def _add_script_settings(settings: ImportedSettings, script_file: str, network: Network, file: Path) -> None:
