@@ -38,7 +38,6 @@ from trt_tui.backends.onnxruntime_device import (
     IoBindingRunner,
     find_stream,
 )
-from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.operators import is_random
 from trt_tui.core.runner import BackendCapabilities, DeviceTensor, ExecutionMode, Runner, TensorInfo
@@ -551,6 +550,8 @@ class ExportedFileRunner:
     def __init__(self, path: str, provider: str, *, tf32: bool = False, threads: int | None = None,
                  operators: Sequence[str] = ()) -> None:
         import onnxruntime
+
+        from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
 
         if truncates_fp16_quantization():
             copy_path = Path(path).with_name(f"fp32_quantization_{Path(path).name}")

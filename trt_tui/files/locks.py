@@ -20,15 +20,11 @@ def file_lock(path: Path | str, max_wait_s: float) -> Iterator[None]:
     name = hashlib.sha256(os.path.realpath(path).encode(errors="surrogateescape")).hexdigest()[:32]
     folder = Path(platformdirs.user_cache_dir("trt-tui")) / "locks"
     lock = FileLock(folder / f"{name}.lock", timeout=max_wait_s)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock.acquire()
-    except Timeout:
-        raise
-    except OSError:
+    with contextlib.ExitStack() as held_lock:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            held_lock.enter_context(lock)
+        except OSError as error:
+            if isinstance(error, Timeout):
+                raise
         yield
-        return
-    try:
-        yield
-    finally:
-        lock.release()
