@@ -348,6 +348,7 @@ class StoredFeeds:
 
     @cached_property
     def per_sample_array_names(self) -> frozenset[str]:
+        """Names of the arrays with one row per sample, as in `Samples.per_sample_array_names`."""
         names_by_layout = [
             {name
              for name, step in layout.rows_per_feed_by_array.items()
@@ -360,6 +361,7 @@ class StoredFeeds:
         return self.feed_rows[feed_index].stop - self.feed_rows[feed_index].start
 
     def first_sample_index(self, feed_index: int) -> int:
+        """Returns the number of a feed's first sample over all data that were read."""
         return self.feed_rows[feed_index].first_sample
 
     def sample_name(self, feed_index: int, row: int) -> SampleName:
@@ -392,6 +394,7 @@ class StoredFeeds:
         return feed
 
     def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
+        """Reads the labels of a feed, as in `Samples.read_labels`."""
         feed_rows = self.feed_rows[feed_index]
         names = set(self.parts[feed_rows.part_index].arrays) - {info.name for info in self.inputs}
         return {name: np.array(self._read_feed_rows(feed_rows, name), subok=False) for name in sorted(names)}

@@ -12,10 +12,10 @@ A search can leave samples out, so that its result can be checked on them.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -54,33 +54,6 @@ SamplePosition = tuple[int, int]
 """The position of a sample: the number of its feed, and its row there."""
 
 
-class FeedSource(Protocol):
-    """A source that returns feeds and labels by feed number."""
-
-    @property
-    def per_sample_array_names(self) -> frozenset[str]:
-        """Names of the arrays with one row per sample, as in `Samples.per_sample_array_names`."""
-
-    def count_samples_of_feed(self, feed_index: int) -> int:
-        ...
-
-    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Reads the inputs of a feed, as in `Samples.read_feed`."""
-
-    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Reads the labels of a feed, as in `Samples.read_labels`."""
-
-    def first_sample_index(self, feed_index: int) -> int:
-        """Returns the number of a feed's first sample over all data that were read."""
-
-    def sample_name(self, feed_index: int, row: int) -> SampleName:
-        ...
-
-    @property
-    def total_sample_count(self) -> int:
-        """Number of samples in all data that were read, including samples beyond the limit."""
-
-
 class Samples:
     """The input feeds of a network by number, with their labels if there are any.
 
@@ -101,7 +74,7 @@ class Samples:
 
     def __init__(
         self,
-        feed_source: FeedSource,
+        feed_source: StoredFeeds | _MixedFeeds,
         indices: Sequence[int],
         *,
         source: str,
@@ -526,22 +499,22 @@ class _MixedFeeds:
 
     def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
         if self._cached_feed is None or self._cached_feed[0] != feed_index:
-            source_feeds = {
-                feed: self._samples.read_feed(feed)
-                for feed in {feed
-                             for feed, _ in self._batches[feed_index]}
-            }
-            names = next(iter(source_feeds.values()))
-            self._cached_feed = feed_index, {
-                name: np.stack([source_feeds[feed][name][row]
-                                for feed, row in self._batches[feed_index]])
-                for name in names
-            }
+            self._cached_feed = feed_index, self._stack_rows(feed_index, self._samples.read_feed)
         return self._cached_feed[1]
 
+    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
+        return self._stack_rows(feed_index, self._samples.read_labels)
+
+    def _stack_rows(self, feed_index: int, read: Callable[[int], dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Returns the arrays of a feed. An array that is passed whole comes from the feed of the first sample."""
+        batch = self._batches[feed_index]
+        arrays = {feed: read(feed) for feed in dict.fromkeys(feed for feed, _ in batch)}
+        return {name: np.stack([arrays[feed][name][row] for feed, row in batch])
+                if name in self._samples.per_sample_array_names else array
+                for name, array in arrays[batch[0][0]].items()}
+
     def first_sample_index(self, feed_index: int) -> int:
-        """Implements `FeedSource.first_sample_index` with the number of the feed's first sample in the original data.
-        """
+        """Returns the number of a feed's first sample in the original data."""
         feed, row = self._batches[feed_index][0]
         return self._samples.feed_position(feed)[1] + row
 
@@ -551,17 +524,6 @@ class _MixedFeeds:
     @property
     def total_sample_count(self) -> int:
         return self._samples.total_sample_count
-
-    def read_labels(self, feed_index: int) -> dict[str, np.ndarray]:
-        """Implements `FeedSource.read_labels`. A label that is passed whole comes from the feed of the first sample."""
-        source_labels = {
-            feed: self._samples.read_labels(feed)
-            for feed in {feed
-                         for feed, _ in self._batches[feed_index]}
-        }
-        first_labels = source_labels[self._batches[feed_index][0][0]]
-        return {name: np.stack([source_labels[feed][name][row] for feed, row in self._batches[feed_index]])
-                if name in self._samples.per_sample_array_names else array for name, array in first_labels.items()}
 
 
 def mix_samples_into_batches(samples: Samples, positions_by_batch: Sequence[Sequence[SamplePosition]]) -> Samples:

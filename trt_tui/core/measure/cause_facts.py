@@ -53,33 +53,29 @@ class ValueRangeCollector:
     """A collector of the magnitudes of a tensor that FP16 loses; NaN and infinities are left out."""
 
     def __init__(self) -> None:
-        self._amax = self._signal = self._noise = 0.0
-        self._nonzero_count = self._zeroed_count = 0
+        self._amax = 0.0
+        self._sums = np.zeros(4)  # nonzero values, those that become 0, signal and noise of those that FP16 holds
 
     def add_values(self, array: np.ndarray) -> None:
         """Implements `TensorCollector.add_values`. A value that is not finite is no error."""
         magnitudes = np.abs(array[np.isfinite(array)])
         nonzero = magnitudes[magnitudes > 0]
-        self._amax = max(self._amax, float(nonzero.max(initial=0.0)))
-        self._nonzero_count += nonzero.size
-        self._zeroed_count += int(np.count_nonzero(nonzero <= FP16_MIN / 2))
         held = nonzero[nonzero <= FP16_MAX]
-        self._signal += float(np.square(held, dtype=np.float64).sum())
-        self._noise += float(np.square(held.astype(np.float64) - _round_to_fp16(held)).sum())
+        self._amax = max(self._amax, float(nonzero.max(initial=0.0)))
+        self._sums += (nonzero.size, np.count_nonzero(nonzero <= FP16_MIN / 2),
+                       np.square(held, dtype=np.float64).sum(),
+                       np.square(held.astype(np.float64) - _round_to_fp16(held)).sum())
 
     def merge_values(self, later_collector: "ValueRangeCollector") -> None:
         """Implements `TensorCollector.merge_values`."""
         self._amax = max(self._amax, later_collector._amax)
-        self._nonzero_count += later_collector._nonzero_count
-        self._zeroed_count += later_collector._zeroed_count
-        self._signal += later_collector._signal
-        self._noise += later_collector._noise
+        self._sums += later_collector._sums
 
     def compute_range(self, tensor: str, layer: str) -> ValueRange:
         """Returns the magnitudes of all values added so far."""
-        count = max(self._nonzero_count, 1)
-        sqnr_db = 10 * math.log10(self._signal / self._noise) if self._noise else math.inf
-        return ValueRange(tensor, layer, self._amax, self._zeroed_count / count, sqnr_db)
+        nonzero_count, zeroed_count, signal, noise = self._sums.tolist()
+        sqnr_db = 10 * math.log10(signal / noise) if noise else math.inf
+        return ValueRange(tensor, layer, self._amax, zeroed_count / max(nonzero_count, 1), sqnr_db)
 
 
 def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *,
@@ -285,9 +281,9 @@ class _DifferenceOffsets:
         self._layer = layer
         self._axes = _find_normalised_axes(network, layer)
         self.tensors = layer.inputs[:2 if self._axes is None else 1]
-        self._magnitude = self._signal = self._noise = 0.0
-        self._operand_sums = [[0.0, 0.0] for _ in self.tensors]
-        self._count = self._nonzero_count = self._lost_count = 0
+        self._magnitude = 0.0
+        self._operand_sums = np.zeros((len(self.tensors), 2))  # signal and noise
+        self._sums = np.zeros(5)  # signal, noise, values, nonzero values, and those that change by more than half
 
     def add_values(self, arrays: Sequence[np.ndarray]) -> None:
         """Adds the arrays of the tensors in one feed. Values that are not finite in FP16 do not count."""
@@ -300,13 +296,9 @@ class _DifferenceOffsets:
         for array, sums in zip(arrays, self._operand_sums, strict=True):
             held = array[np.abs(array) <= FP16_MAX]
             self._magnitude = max(self._magnitude, float(np.abs(held).max(initial=0.0)))
-            sums[0] += float(np.square(held).sum())
-            sums[1] += float(np.square(_round_to_fp16(held) - held).sum())
-        self._signal += float(np.square(values).sum())
-        self._noise += float(np.square(errors).sum())
-        self._count += values.size
-        self._nonzero_count += int(np.count_nonzero(values))
-        self._lost_count += int(np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)))
+            sums += (np.square(held).sum(), np.square(_round_to_fp16(held) - held).sum())
+        self._sums += (np.square(values).sum(), np.square(errors).sum(), values.size, np.count_nonzero(values),
+                       np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)))
 
     def _subtract_offset(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         difference: np.ndarray
@@ -322,12 +314,12 @@ class _DifferenceOffsets:
         The result is also None if FP16 loses the operands themselves, so that no offset is needed to lose the values.
         """
         is_operand_lost = any(noise * 10**(MIN_LOSSLESS_SQNR_DB / 10) > signal for signal, noise in self._operand_sums)
-        if not self._signal or not self._noise or is_operand_lost:
+        signal, noise, count, nonzero_count, lost_count = self._sums.tolist()
+        if not signal or not noise or is_operand_lost:
             return None
         return OffsetRounding(
             _layer_text(self._layer), False, self._magnitude, 2 * max_rounding_error(self._magnitude, Precision.FP16),
-            math.sqrt(self._signal / self._count), 10 * math.log10(self._signal / self._noise),
-            self._lost_count / self._nonzero_count)
+            math.sqrt(signal / count), 10 * math.log10(signal / noise), lost_count / nonzero_count)
 
 
 def _find_normalised_axes(network: Network, layer: Layer) -> tuple[int, ...] | None:

@@ -33,7 +33,6 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.tensor_collection import NetworkProbe
 from trt_tui.core.data.adaptive_runner import FP32_RUNS
-from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.folded_constants import list_normalisation_rewrites
 from trt_tui.core.lowering.rulebook import (
     HALF_PRECISIONS,
@@ -44,8 +43,8 @@ from trt_tui.core.lowering.rulebook import (
 )
 from trt_tui.core.measure.causes import MIN_FP16_HEADROOM
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
-from trt_tui.core.measure.judged_outputs import JudgedOutput, take_judged_slice
-from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes
+from trt_tui.core.measure.judged_outputs import take_judged_slice
+from trt_tui.core.measure.magnitudes import INNER_BOUNDS, Magnitudes, MagnitudeSource
 from trt_tui.core.measure.results import Caveat
 from trt_tui.core.measure.run_sources import TensorCache
 from trt_tui.core.moves.config import PrecisionConfig
@@ -56,7 +55,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import COPIES, POINTWISE
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, FP16_MIN_NORMAL, FP16_OVERFLOW, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import Runner
 from trt_tui.errors import InputError, OutOfMemoryError
 from trt_tui.formatting import number_text, percent_text
 
@@ -432,13 +431,9 @@ _Site = tuple[str, str]
 """A tensor that FP16 rounds, and the layer that reads it in FP16; "" if its producer rounds it for all readers."""
 
 
-class OverflowContext(Protocol):
+class OverflowContext(MagnitudeSource, Protocol):
     """The parts of a simulation that the measurement of the effect of overflow needs."""
 
-    network: Network
-    samples: Samples
-    backend: Backend
-    judged_outputs: tuple[JudgedOutput, ...]
     metric_tensors: tuple[str, ...]
 
 
