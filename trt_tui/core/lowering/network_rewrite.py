@@ -13,7 +13,8 @@ import onnx_ir as ir
 from trt_tui.core.lowering.folded_constants import FoldedConstants, has_constant_edits, list_normalisation_rewrites
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.constants import register_constant
-from trt_tui.core.network.layers import FusionGroup, LayerKind
+from trt_tui.core.network.graph_editor import remove_unread_values
+from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.model_editing import FreshNames
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.zero_cost_support import Normalisation, Port
@@ -80,6 +81,7 @@ class _NetworkRewriter:
         self.names = FreshNames(self.graph)
         self.nodes = {node.name: node for node in self.graph}
         self.tensors_by_port: dict[Port, str] = {}
+        self.replaced_values: dict[Port, ir.Value | None] = {}
         self.layer_changes: dict[str, str] = {}
         self.renamed_tensors: dict[str, str] = {}
 
@@ -98,7 +100,7 @@ class _NetworkRewriter:
             if index >= len(node.inputs):
                 node.resize_inputs(index + 1)
             node.replace_input_with(index, shared[key])
-            self.tensors_by_port[port] = shared[key].name or ""
+            self.tensors_by_port[port], self.replaced_values[port] = shared[key].name or "", replaced_value
         for (_, subject), move in self.config.moves.items() if not keeps_neutral_layers else ():
             for layer in move.find_neutral_layers(self.network, subject):
                 self._remove_neutral_layer(layer)
@@ -110,6 +112,7 @@ class _NetworkRewriter:
         self.graph.sort()
         notes = (*fusion_barrier_output_notes(self._add_fusion_barrier_outputs()),
                  *(f"{text[:1].upper()}{text[1:]}." for text in self.equality_limits))
+        self.nodes = {node.name: node for node in self.graph}
         groups = tuple(self._rebuild_group(group) for group in self.network.groups)
         return RewrittenNetwork(self.network.copy_with_model(self.model, groups), self.layer_changes, notes)
 
@@ -146,32 +149,19 @@ class _NetworkRewriter:
 
         The layer stays if it is the main layer of its group, or if something else needs its source.
         """
-        layer, group = self.network.get_layer(layer_name), self.network.find_group(layer_name)
-        node = self.nodes[layer_name]
-        number_ports = [port[1] for port in self.tensors_by_port if port[0] == layer_name]
-        source = next((value for index, value in enumerate(node.inputs) if index not in number_ports), None)
+        group, node = self.network.find_group(layer_name), self.nodes[layer_name]
+        numbers = {port[1]: value for port, value in self.replaced_values.items() if port[0] == layer_name}
+        source = next((value for index, value in enumerate(node.inputs) if index not in numbers), None)
         if group is None or group.name == layer_name or source is None or source.producer() is None or len(
                 source.uses()) != 1 or source.is_graph_output():
             return
         result, source_name = node.outputs[0], source.name or ""
         ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
         self.graph.remove(node, safe=True)
+        remove_unread_values(self.graph, filter(None, numbers.values()))
         source.name, source.type, source.shape = result.name, result.type, result.shape
-        del self.nodes[layer_name]
         self.renamed_tensors[source_name] = result.name or ""
-        self._remove_unread_shape_layers(self.network.producer.get(layer.inputs[number_ports[0]], ""))
         self.layer_changes[layer_name] = "left out: its number is in front of the attention"
-
-    def _remove_unread_shape_layers(self, layer_name: str) -> None:
-        """Removes a layer that computes a constant or a size that nothing reads any longer, and those before it."""
-        layer, node = self.network.layer_by_name.get(layer_name), self.nodes.get(layer_name)
-        if layer is None or node is None or layer.kind not in (LayerKind.CONSTANT, LayerKind.SHAPE) or any(
-                value.uses() or value.is_graph_output() for value in node.outputs):
-            return
-        self.graph.remove(node, safe=True)
-        del self.nodes[layer_name]
-        for tensor in layer.inputs:
-            self._remove_unread_shape_layers(self.network.producer.get(tensor, ""))
 
     def _build_normalisation_parameter(self, layer_input: Port | None, normalisation: Normalisation) -> ir.Value:
         """Returns the scale or bias of a normalisation in the shape of the normalised axes, as the operator requires.

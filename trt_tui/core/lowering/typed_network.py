@@ -301,14 +301,12 @@ class TypedLowering(GraphEditor):
 
     def _restore_fp32_inputs(self, node: ir.Node) -> None:
         """Inserts Casts so that an unchanged layer, and its subgraphs, read FP32."""
-        for index, value in enumerate(node.inputs):
-            if value is not None and value.name in self.types:
-                node.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
-        for graph in (nested for subgraph in list_subgraphs(node) for nested in (subgraph, *subgraph.subgraphs())):
-            for inner in graph:
-                for index, value in enumerate(inner.inputs):
-                    if value is not None and value.name in self.types:
-                        inner.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
+        subgraphs = [nested for subgraph in list_subgraphs(node) for nested in (subgraph, *subgraph.subgraphs())]
+        for reader in (node, *(inner for graph in subgraphs for inner in graph)):
+            for index, value in enumerate(reader.inputs):
+                if value is not None and value.name in self.types:
+                    reader.replace_input_with(index, self._add_cast(value, ir.DataType.FLOAT))
+        for graph in subgraphs:
             for index, value in enumerate(graph.outputs):
                 if value.name in self.types:
                     graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, LayerKind, Shape
-from trt_tui.core.network.model_editing import drop_unused_nodes
+from trt_tui.core.network.model_editing import extract_subgraph_of_outputs
 from trt_tui.core.network.operators import RUNTIME_ONLY_OPERATORS, is_plugin
 from trt_tui.core.network.opset_conversion import detach_big_weights
 from trt_tui.core.network.structure_check import get_onnx_schema
@@ -234,13 +234,8 @@ def infer_plugin_types(model: ir.Model, backend: Backend) -> None:
     if not plugin_values:
         return
     names = [value.name or "" for value in plugin_values]
-    probe = model.clone()
-    outputs = {value.name: value for node in probe.graph for value in node.outputs}
-    probe.graph.outputs.clear()
-    probe.graph.outputs.extend(outputs[name] for name in names)
-    drop_unused_nodes(probe)
     try:
-        with backend.load(probe, low_memory=True) as runner:
+        with backend.load(extract_subgraph_of_outputs(model, names), low_memory=True) as runner:
             info_by_name = {info.name: info for info in runner.outputs}
     except InputError as error:
         node = next((node for node in model.graph if is_plugin(node) and node.op_type in error.cause), None)

@@ -16,6 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
+from trt_tui.core.network.naming import value_name
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
 from trt_tui.core.network.qdq_steps import (
     PRECISION_BY_FLOAT_TYPE,
@@ -303,17 +304,13 @@ def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, 
 
 
 def _evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
-    """Returns the result of a node with one output on arrays, computed by onnx's reference evaluator."""
-    names = [f"i{index}" if array is not None else "" for index, array in enumerate(inputs)]
-    proto = onnx.NodeProto.FromString(ir.to_proto(node).SerializeToString())
-    proto.ClearField("input")
-    proto.ClearField("output")
-    proto.input.extend(names)
-    proto.output.append("made")
-    feed = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
-    function = onnx.helper.make_function("constants", "of", list(feed), ["made"], [proto],
+    """Returns the first result of a node on arrays, computed by onnx's reference evaluator."""
+    feed = {value_name(value): array for value, array in zip(node.inputs, inputs, strict=True)
+            if value is not None and array is not None}
+    outputs = [value_name(node.outputs[0])]
+    function = onnx.helper.make_function("constants", "of", list(feed), outputs, [ir.to_proto(node)],
                                          [onnx.helper.make_opsetid("", opset)])
-    result, = ReferenceEvaluator(function).run(["made"], feed, attributes={})
+    result, = ReferenceEvaluator(function).run(outputs, feed, attributes={})
     return np.asarray(result)
 
 
