@@ -7,6 +7,7 @@ from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
 from trt_tui.core.lowering import rulebook, scales
+from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.precision import Precision
 
@@ -46,7 +47,7 @@ def test_weight_scales_are_per_channel(named_network):
     network = named_network("mlp")
     site = network.get_group("/fc1/Gemm").weight_qdq_sites()[0]
     weight = network.constant_value(site.tensor)
-    scale = scales.compute_weight_scale(network, site)
+    scale = scales.compute_weight_scale(FoldedConstants(network), site)
     np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
 
 

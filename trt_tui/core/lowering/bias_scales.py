@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.network.bias_quantization import (
     BIAS_INPUTS,
     FLOAT_TYPES,
@@ -42,16 +41,6 @@ def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> 
         return None
     return next(((reader.name, index) for index, name in enumerate(reader.inputs) if name in network.constant_tensors),
                 None)
-
-
-def read_bias_array(network: Network, bias_input: tuple[str, int],
-                    folded_constants: FoldedConstants | None) -> np.ndarray | None:
-    """Returns the bias of a layer with the edits of a config applied, float32; None if there is none."""
-    if folded_constants is not None:
-        return folded_constants.compute_constant(bias_input)
-    inputs = network.get_layer(bias_input[0]).inputs
-    tensor = inputs[bias_input[1]] if bias_input[1] < len(inputs) else ""
-    return network.constant_value(tensor) if tensor in network.constant_tensors else None
 
 
 def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, bias: np.ndarray,

@@ -24,14 +24,15 @@ class FoldedConstants:
     """The constants of a network after the edits of a config's moves; computed only on request.
 
     Args:
+        config: The config; None for the constants as the network has them.
         amax_cache: Largest magnitudes from earlier configs, by constant and edits; receives those of this config.
     """
 
-    def __init__(self, network: Network, config: PrecisionConfig,
+    def __init__(self, network: Network, config: PrecisionConfig | None = None,
                  amax_cache: MutableMapping[Hashable, np.ndarray] | None = None) -> None:
         self.network = network
         self._amax_cache = {} if amax_cache is None else amax_cache
-        self._edits = _collect_constant_edits(network, config)
+        self._edits = {} if config is None else _collect_constant_edits(network, config)
         if stale := _list_stale_roundings(self._edits):
             raise InputError(f"the rounding of {name_list_text(stale)} belongs to another weight",
                              "another change of the config has edited the weight since it was measured",

@@ -301,6 +301,7 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
         for (_, subject), move in config.moves.items() for precision in QUANTIZED_TYPES
         if (weight_scales := move.find_weight_scales(precision)) is not None
     }
+    folded_constants = folded_constants or FoldedConstants(network)
     group_lowerings = {}
     for group in network.groups:
         precision = config.precision_of(group)
@@ -309,36 +310,36 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
             precision = Precision.TF32
         quantized_type = QUANTIZED_TYPES.get(precision)
         group_scales = _NO_SCALES if quantized_type is None else _compute_qdq_scales(
-            network, group, quantized_type, amax.get(precision, {}), boundary_type if with_casts else Precision.FP32,
-            folded_constants, scale_cache, fixed_scales.get((group.name, precision)))
+            folded_constants, group, quantized_type, amax.get(precision, {}),
+            boundary_type if with_casts else Precision.FP32, scale_cache, fixed_scales.get((group.name, precision)))
         group_lowerings[group.name] = GroupLowering(precision, boundary_type, group_scales)
     return group_lowerings
 
 
-def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: QuantizedType,
+def _compute_qdq_scales(folded_constants: FoldedConstants, group: FusionGroup, quantized_type: QuantizedType,
                         amax_by_tensor: Mapping[str, float], boundary_type: Precision,
-                        folded_constants: FoldedConstants | None, scale_cache: ScaleCache | None = None,
+                        scale_cache: ScaleCache | None = None,
                         fixed_scales: np.ndarray | None = None) -> Mapping[QdqSite, QdqScale]:
     """Returns the scale of each Q/DQ site of a fusion group; the scales of one layer's operands have one type.
 
     Args:
         fixed_scales: The scales that a move fixes for the only weight of the group, flat; None if there is none.
     """
+    network = folded_constants.network
     sites = group.qdq_sites_at_precision(quantized_type.precision)
     biases = {site: bias_scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"} \
         if quantized_type.precision is Precision.INT8 else {}
     if scale_cache is not None:
-        cache_key = (group.name, quantized_type.precision, boundary_type, *(amax_by_tensor.get(
-            site.tensor) if site.role != "weight" else folded_constants and folded_constants.constant_edit_key(
-                (site.layer, site.index)) for site in sites), *(folded_constants.constant_edit_key(port)
-                                                                for port in biases.values()
-                                                                if folded_constants and port is not None))
+        cache_key = (group.name, quantized_type.precision, boundary_type,
+                     *(folded_constants.constant_edit_key((site.layer, site.index)) if site.role == "weight"
+                       else amax_by_tensor.get(site.tensor) for site in sites),
+                     *(folded_constants.constant_edit_key(port) for port in biases.values() if port is not None))
         if cache_key not in scale_cache:
-            scale_cache[cache_key] = _compute_qdq_scales(network, group, quantized_type, amax_by_tensor, boundary_type,
-                                                         folded_constants, fixed_scales=fixed_scales)
+            scale_cache[cache_key] = _compute_qdq_scales(folded_constants, group, quantized_type, amax_by_tensor,
+                                                         boundary_type, fixed_scales=fixed_scales)
         return scale_cache[cache_key]
     exact_scales = {
-        site: scales.compute_weight_scale(network, site, quantized_type, folded_constants, fixed_scales)
+        site: scales.compute_weight_scale(folded_constants, site, quantized_type, fixed_scales)
         if site.role == "weight" else scales.compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
         for site in sites
     }
@@ -352,7 +353,7 @@ def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: Qu
     for site, scale in exact_scales.items():
         axis, block = scales.find_weight_scale_layout(network, site,
                                                       quantized_type) if site.role == "weight" else (None, None)
-        tensor_scale = float(scales.compute_tensor_scale(network, site, quantized_type, folded_constants)) \
+        tensor_scale = float(scales.compute_tensor_scale(folded_constants, site, quantized_type)) \
             if quantized_type.block_scale_type and site.role == "weight" else 1.0
         scales_by_site[site] = QdqScale(round_to_precision(scale, scale_types[site.layer]), scale_types[site.layer],
                                         quantized_type, axis, block,
@@ -361,19 +362,19 @@ def _compute_qdq_scales(network: Network, group: FusionGroup, quantized_type: Qu
     for site, port in biases.items():
         if port is not None and scale_types[
                 site.layer] is boundary_type:  # if Casts are between, ONNX Runtime does not quantize the bias
-            scales_by_site[site] = _raise_weight_scale_for_bias(network, scales_by_site, site, port, folded_constants)
+            scales_by_site[site] = _raise_weight_scale_for_bias(folded_constants, scales_by_site, site, port)
     return scales_by_site
 
 
-def _raise_weight_scale_for_bias(network: Network, scales_by_site: Mapping[QdqSite, QdqScale], qdq_site: QdqSite,
-                                 bias_input: tuple[str, int], folded_constants: FoldedConstants | None) -> QdqScale:
+def _raise_weight_scale_for_bias(folded_constants: FoldedConstants, scales_by_site: Mapping[QdqSite, QdqScale],
+                                 qdq_site: QdqSite, bias_input: tuple[str, int]) -> QdqScale:
     """Returns the scale of a weight, raised if ONNX Runtime could not quantize the bias of the layer with it."""
     scale = scales_by_site[qdq_site]
     input_scales = [
         site_scale for other_site, site_scale in scales_by_site.items()
         if other_site.layer == qdq_site.layer and other_site.role == "input"
     ]
-    bias = bias_scales.read_bias_array(network, bias_input, folded_constants)
+    bias = folded_constants.compute_constant(bias_input)
     if len(input_scales) != 1 or bias is None:
         return scale
     values = bias_scales.raise_weight_scales_for_bias(scale.values, float(input_scales[0].values),
@@ -388,14 +389,13 @@ def find_raised_weight_scales(network: Network, group_lowerings: Mapping[str, Gr
     Args:
         folded_constants: The constants with the edits of the config; None if the network already has them.
     """
+    folded_constants = folded_constants or FoldedConstants(network)
     raised = []
     for group_lowering in group_lowerings.values():
         for site, scale in group_lowering.scales.items():
             if scale.original_values is None:
                 continue
-            port = site.layer, site.index
-            weight = network.constant_value(
-                site.tensor) if folded_constants is None else folded_constants.compute_constant(port)
+            weight = folded_constants.compute_constant((site.layer, site.index))
             assert weight is not None
             costs = [weight_sqnr_db(weight, quantize_dequantize_weight(weight, used_scale))
                      for used_scale in (replace(scale, values=scale.original_values), scale)]

@@ -54,20 +54,19 @@ def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
                                                    qdq_site.axis)
 
 
-def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: QuantizedType = INT8,
-                         folded_constants: FoldedConstants | None = None,
+def compute_weight_scale(folded_constants: FoldedConstants, qdq_site: QdqSite, quantized_type: QuantizedType = INT8,
                          fixed_scales: np.ndarray | None = None) -> np.ndarray:
     """Returns the scale of a weight in its layout, float32, before it is rounded to its stored type.
 
     `rulebook.QdqScale` describes the layout.
 
     Args:
-        folded_constants: The constants with the edits of a config; None if the network already has them.
         fixed_scales: The scales that a move fixes, flat; None if they follow from the weight.
 
     Raises:
         InputError: The fixed scales do not fit the weight.
     """
+    network = folded_constants.network
     axis, block = find_weight_scale_layout(network, qdq_site, quantized_type)
     if fixed_scales is not None:
         sizes = [size for size in network.shape(qdq_site.tensor) or () if isinstance(size, int)]
@@ -78,24 +77,17 @@ def compute_weight_scale(network: Network, qdq_site: QdqSite, quantized_type: Qu
                              f"there are {fixed_scales.size} of them for {math.prod(layout)} channels or blocks",
                              "Take its rounding out of the config, and measure it again.")
         return fixed_scales.reshape(layout)
-    amax = _find_weight_amax(network, qdq_site, folded_constants, axis, block)
+    amax = folded_constants.weight_amax(qdq_site, axis, block)
     if not quantized_type.block_scale_type:
         return scale_from_amax(amax, quantized_type)
-    return quantized_type.compute_block_scales(
-        amax, compute_tensor_scale(network, qdq_site, quantized_type, folded_constants))
+    return quantized_type.compute_block_scales(amax, compute_tensor_scale(folded_constants, qdq_site, quantized_type))
 
 
-def compute_tensor_scale(network: Network, qdq_site: QdqSite, quantized_type: QuantizedType,
-                         folded_constants: FoldedConstants | None = None) -> np.ndarray:
+def compute_tensor_scale(folded_constants: FoldedConstants, qdq_site: QdqSite,
+                         quantized_type: QuantizedType) -> np.ndarray:
     """Returns the scale of a whole weight, which multiplies the scales of its blocks; 1 if the type has no ranges."""
-    return scale_from_amax(_find_weight_amax(network, qdq_site, folded_constants, None, None),
+    return scale_from_amax(folded_constants.weight_amax(qdq_site, None, None),
                            quantized_type) if quantized_type.needs_ranges else np.ones((), np.float32)
-
-
-def _find_weight_amax(network: Network, qdq_site: QdqSite, folded_constants: FoldedConstants | None, axis: int | None,
-                      block_size: int | None) -> np.ndarray:
-    return (network.constant_amax(qdq_site.tensor, axis, block_size)
-            if folded_constants is None else folded_constants.weight_amax(qdq_site, axis, block_size))
 
 
 def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, float],

@@ -16,7 +16,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
-from trt_tui.core.network.naming import value_name
+from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
 from trt_tui.core.network.qdq_steps import (
     PRECISION_BY_FLOAT_TYPE,
