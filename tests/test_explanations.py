@@ -173,7 +173,7 @@ async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
         async def explained_columns(*columns):
             texts = []
             for column in columns:
-                main.explain_cell(column)
+                main.layer_tree.post_message(main.layer_tree.ExplanationRequested(column))
                 await taken_in(pilot)
                 texts.append(explained(app))
                 await press(pilot, "escape")
