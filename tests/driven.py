@@ -19,8 +19,8 @@ from trt_tui.jobs.server import JobServer
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore, engine_key_parts
 from trt_tui.options import Options
+from trt_tui.session.saved_sessions import SessionFolder
 from trt_tui.session.session import Session
-from trt_tui.session.session_folder import SessionFolder
 from trt_tui.workspace import Workspace
 
 LIMIT_S = 60.0

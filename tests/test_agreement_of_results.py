@@ -15,6 +15,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.session.comparison_report import comparison_record
 from trt_tui.tui.state import config_status
 from trt_tui.tui.state.config_list import config_table, find_toggle_result
 from trt_tui.tui.state.summary import summary_lines
@@ -165,7 +166,7 @@ def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, 
     assert find_toggle_result(driven, [group]).outcome_text == "FAIL"
     assert not config_status.is_within_noise(driven, verdict, broken), "the same values, but one of them overflows"
     assert config_status.is_within_noise(driven, verdict, verdict)
-    assert driven.comparison_record()["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
+    assert comparison_record(driven)["runs"]["config"]["result"] == {"outcome": "FAIL", "reasons": ["fc1 overflows"]}
 
 
 @pytest.mark.parametrize("missing", [True, False], ids=["the engine misses it", "only the simulation misses it"])
@@ -181,7 +182,7 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     simulated, built = (good, bad) if missing else (bad, good)
     measured.store_accuracy(simulated)
     measured.runs[RunKind.BUILT_ENGINE] = EngineResult(built, "TensorRT")
-    assert driven.comparison_record()["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
+    assert comparison_record(driven)["runs"]["config-engine"]["result"]["outcome"] == ("FAIL" if missing else "PASS")
     shown = ["FAIL", "~PASS"] if missing else ["PASS", "~FAIL"]
     assert "".join(text for text, _ in config_table(driven, 80)[1][0][1]).split()[-2:] == shown
     row = next(line for line in summary_lines(driven, 140, 24) if line[0][0].startswith(" c0"))

@@ -16,6 +16,8 @@ from tests.driven import save_resnet
 from trt_tui.core.data.tensor_files import open_dump
 from trt_tui.core.exporters import bundle
 from trt_tui.core.exporters.bundle import SampleRun, compute_tolerances
+from trt_tui.core.moves.config_file import read_config
+from trt_tui.core.network.network import open_network
 from trt_tui.session.session import Session
 
 ALWAYS = {"network.onnx", "precision.json", "build.sh", "verify.sh", "report.md", "inputs.json",
@@ -71,8 +73,9 @@ def advised(folder: Path) -> list[list[str]]:
 def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by):
     folder = tmp_path / "out"
     code, out, err = run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8",
-                         "--for", release, "-o", folder)
+                         "--range", "x=2.5", "--for", release, "-o", folder)
     assert code == 0, err
+    assert read_config(folder / "precision.json", open_network(mlp.model)).config.range_moves["x"].amax == 2.5
     there = {path.name for path in folder.iterdir()}
     assert there == ALWAYS | more
     assert {Path(line) for line in out.splitlines()} == {path for path in folder.rglob("*") if path.is_file()}

@@ -20,6 +20,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.engine import _add_node_to_error_title
 from trt_tui.options import Options
+from trt_tui.session.comparison_report import comparison_record
 
 FP32, FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
 TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "TensorRT 11.4.0",
@@ -293,7 +294,7 @@ def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_pa
             and "cannot run on this machine" in result.measurement_note)
     assert not values(driven.seen, FP32_ENGINE)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
-    assert "int8-engine" in driven.comparison_record()["runs"]
+    assert "int8-engine" in comparison_record(driven)["runs"]
 
 
 @pytest.mark.parametrize(("release", "fault", "said"), [

@@ -112,7 +112,7 @@ def test_a_value_says_config_samples_interval_and_outcome(measured):
     text = cell_text(session, group, "share")
     assert text.startswith(f"~{percent}\nOf c0, simulated, measured on {total} of ") and "interval" not in text
     part = replace(share, samples=total - 1, half_width=0.04)
-    session.results._configs[session.config] = replace(results, shares={**results.shares, group.name: part})
+    session.results[session.config] = replace(results, shares={**results.shares, group.name: part})
     text = cell_text(session, group, "share")
     assert f"measured on {total - 1} of the {total} samples in use" in text
     assert "95% confidence interval ±4.0 points." in text
@@ -146,7 +146,7 @@ def test_the_next_step_fits_the_precision_of_the_row_and_the_sign_of_its_share(m
         assert "space raises the row to FP32" in next_text(session, group, column)
     results = session.get_run_results("config")
     harmful = replace(results.shares[group.name], fraction=-0.1)
-    session.results._configs[session.config] = replace(results, shares={**results.shares, group.name: harmful})
+    session.results[session.config] = replace(results, shares={**results.shares, group.name: harmful})
     for column in ("share", "precision", "toggle"):
         assert "space" not in next_text(session, group, column), column
     session.toggle_fp32([group])

@@ -28,7 +28,12 @@ from trt_tui.jobs import engine
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
-from trt_tui.session.comparison_report import comparison_markdown, comparison_text
+from trt_tui.session.comparison_report import (
+    comparison_markdown,
+    comparison_record,
+    comparison_text,
+    precision_json_text,
+)
 from trt_tui.tui.state.summary import summary_lines
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -126,14 +131,14 @@ def test_a_file_that_needs_options_to_load_names_them_everywhere(session, tmp_pa
         assert "LayerNormFusion" in str(error)
     onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"],
                                  disabled_optimizers=list(NORMALISATION_FUSIONS))
-    record = driven.comparison_record()
+    record = comparison_record(driven)
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
     report = comparison_markdown(driven)
     for name in NORMALISATION_FUSIONS:
         assert name in found.executor_name and any(name in note for note in written.notes)
         assert name in comparison_text(driven) and name in report
     assert record["runs"]["config-exported-network"]["options"]
-    assert schemas.mismatches(json.loads(driven.precision_json_text()), "precision-config-v2") == []
+    assert schemas.mismatches(json.loads(precision_json_text(driven)), "precision-config-v2") == []
 
 
 @pytest.mark.parametrize("config", [pytest.param(INT8, marks=pytest.mark.onnxruntime("1.31")), FP16],
@@ -178,14 +183,14 @@ def test_records_name_it_and_hold_no_latency(session, tmp_path):
     driven.until_idle()
     known = driven.get_run_results("config")
     assert known.engine_result is None and known.exported_run is not None
-    record = driven.comparison_record()
+    record = comparison_record(driven)
     run = record["runs"]["config-exported-network"]
     assert run["source"] == "onnxruntime-cpu" and run["backend"].startswith("ONNX Runtime")
     outcome = driven.config_target_outcomes(driven.config)[RunKind.EXPORTED_FILE]
     assert run["result"] == target_outcome_record(outcome)["result"]
     assert not {"latency_ms", "engine_bytes", "build_s"} & run.keys() and "config-engine" not in record["runs"]
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
-    assert json.loads(driven.precision_json_text())["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
+    assert json.loads(precision_json_text(driven))["evidence"]["exported_network"]["source"] == "onnxruntime-cpu"
     text, report = comparison_text(driven), comparison_markdown(driven)
     assert "exported network (ONNX Runtime" in text and " ms" not in text.split("\n\n")[1]
     assert "exported network (ONNX Runtime" in report and "| ms |" not in report and "## Builds" not in report

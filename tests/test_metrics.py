@@ -18,7 +18,7 @@ from trt_tui.core.measure.error_metrics import (
 )
 from trt_tui.core.report import run_columns
 from trt_tui.formatting import number_text
-from trt_tui.session.comparison_report import comparison_markdown, comparison_text
+from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.summary import summary_lines
 
@@ -131,7 +131,7 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
     monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
     session = local.measured(tmp_path, target="rel_l2<=1e-6", metric=False)
-    int8 = session.comparison_record()["runs"]["int8"]
+    int8 = comparison_record(session)["runs"]["int8"]
     value, low_and_high = int8["outputs"]["logits"]["rel_l2"], int8["intervals"]["worst"]["rel_l2"]
     assert value == pytest.approx(10**(-int8["outputs"]["logits"]["sqnr_db"] / 20))
     assert low_and_high[0] < value < low_and_high[1] and int8["result"]["outcome"] == "FAIL"
@@ -152,7 +152,7 @@ def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, 
                                    ("runs", "simulated", "config list"), key="sample_count", width=10)
     monkeypatch.setattr(run_columns, "RUN_COLUMNS", (*run_columns.RUN_COLUMNS, column))
     session = local.measured(tmp_path)
-    record, samples = session.comparison_record(), session.get_run_results("int8").accuracy.samples
+    record, samples = comparison_record(session), session.get_run_results("int8").accuracy.samples
     assert record["runs"]["int8"]["sample_count"] == samples
     titles, row = (next(line for line in comparison_text(session).splitlines() if line.startswith(start))
                    for start in ("run ", "INT8 "))

@@ -29,7 +29,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.quantized_types import FP8, INT8
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
-from trt_tui.session.result_tables import (
+from trt_tui.session.comparison_report import (
     find_best_range_method,
     method_comparison_record,
     method_comparison_table,

@@ -1,4 +1,4 @@
-"""trt_tui.cli.recent_sessions and trt_tui.session.session_folder: what two programs on one network leave for
+"""trt_tui.cli.recent_sessions and trt_tui.session.saved_sessions: what two programs on one network leave for
 `trt-tui` to open again."""
 
 import json
@@ -9,7 +9,7 @@ import pytest
 from tests import local
 from trt_tui.cli import recent_sessions
 from trt_tui.core.precision import Precision
-from trt_tui.session.session_folder import SessionFolder
+from trt_tui.session.saved_sessions import SessionFolder
 
 pytestmark = pytest.mark.usefixtures("quick")
 

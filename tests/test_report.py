@@ -18,7 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import ExecutionMode
 from trt_tui.formatting import duration_text, megabytes_text, number_text, percent_text
 from trt_tui.jobs import events as ev
-from trt_tui.session.comparison_report import comparison_markdown, comparison_text
+from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.detail import detail_lines
 from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
@@ -88,6 +88,23 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     assert "what to check" not in report
 
 
+def test_text_markdown_and_json_have_the_same_values(built):
+    session = built(H200)
+    report, runs = comparison_markdown(session), comparison_record(session)["runs"]
+    printed, written = rows_of(comparison_text(session)), report[report.index("## Accuracy"):].split("\n\n")[1]
+    cells = [[cell.strip().replace("\\", "") for cell in line.strip("| ").split(" | ")]
+             for line in written.splitlines()]
+    assert [" ".join(filter(None, row)).replace(BUILT_BY, "") for row in (cells[0], *cells[2:])] == [
+        line.replace(BUILT_BY, "") for line in printed.values()]
+    for key, title in {"fp16": "FP16", "int8": "INT8", "config": "config", "int8-engine": "INT8 engine",
+                       "config-engine": "config engine", "fp32-engine": "FP32 engine"}.items():
+        shown, run = printed[title].replace("~", "").split(), runs[key]
+        assert f"{run['outputs']['logits']['sqnr_db']:.1f}" in shown
+        if "engine" in key:
+            assert {number_text(run["latency_ms"]["median"]), megabytes_text(run["engine_bytes"])} <= set(shown)
+        assert "result" not in run or run["result"]["outcome"] == shown[-1]
+
+
 def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=10")
     table = comparison_text(session)
@@ -108,7 +125,7 @@ def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, meas
         assert f", {level.name}; ~ marks" in comparison_text(session)
         assert level.name in "".join(text for text, _ in header_line(session, 160))
     assert comparison_text(session).splitlines()[2] == bound.reason
-    assert session.comparison_record()["simulation"] == {"level": bound.name, "reason": bound.reason}
+    assert comparison_record(session)["simulation"] == {"level": bound.name, "reason": bound.reason}
     session.apply_event(ev.ExecutionModeChanged(3, ExecutionMode("on the CPU", "too large")))
     assert session.warnings[-1] == "Simulated on the CPU: too large"
     assert [line for line in session.log if bound.reason in line] == [f"Simulated with {bound.name}: {bound.reason}"]
@@ -147,7 +164,7 @@ def test_engines_that_cannot_run_are_called_so(built):
 def test_a_share_that_is_not_finite_is_said_in_words(built):
     session = built(mixed=False)
     session.get_run_results("int8").shares = {QKV: ErrorShare(-math.inf)}
-    session.target = parse_target("sqnr>=50")
+    session.targets = (parse_target("sqnr>=50"),)
     table = comparison_text(session)
     assert "NaN/Inf in FP32" in table and "inf %" not in table
     assert percent_text(-math.inf) == percent_text(math.nan) == "–"
@@ -168,10 +185,10 @@ def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     session = built(mixed=False)
     other = VIT.groups[0].name
     session.get_run_results("int8").shares = {other: ErrorShare(0.5, samples=64), QKV: wide}
-    session.target = parse_target("sqnr>=50")
+    session.targets = (parse_target("sqnr>=50"),)
     table = comparison_text(session)
     assert "unknown" in table and "±213,723 points" in table and "631974" not in table
-    record = session.comparison_record()
+    record = comparison_record(session)
     group = record["runs"]["int8"]["groups"][QKV]
     assert group["owns"] is None and "213,723" in group["owns_unknown"]
     assert not mismatches(record, "comparison-v1")

@@ -24,8 +24,7 @@ from trt_tui.jobs import client
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.client import child_log_path
 from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
-from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession
-from trt_tui.session.session_folder import SessionFolder, SessionWriter
+from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(PrecisionMove, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]),

@@ -41,6 +41,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, DataSummary
 from trt_tui.options import Options
+from trt_tui.session.comparison_report import precision_json_text
 from trt_tui.session.search_status import reduction_table
 from trt_tui.session.state import SessionState
 
@@ -256,7 +257,7 @@ def test_the_front_keeps_what_nothing_beats(files):
     session = SessionState(Options(files[0]))
     data, backend = DataSummary("x.npz", 8, 8, 8, False), BackendSummary("ONNX Runtime", "1", "CPU", False)
     session._opened_network = ev.NetworkOpened(1, open_network(files[0]).build_outline(), (), data, backend)
-    session.target = parse_target("sqnr>=20")
+    session.targets = (parse_target("sqnr>=20"),)
     for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):
         config = session.config.with_group_precision(session.outline.groups[:count], Precision.FP32)
         session.config_names.get_config_name(config)
@@ -289,7 +290,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     for text in (search_text(session), search_markdown(session)):
         assert "its engine (TensorRT 11.4.0.21, H200) meets it too" in text and "went on with a margin of" in text
         assert "└───" in text and f"{number_text(result.latency_ms[0])} ms" in text and "engine" in text
-    record = json.loads(session.precision_json_text())["evidence"]
+    record = json.loads(precision_json_text(session))["evidence"]
     assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]
     assert record["search"]["confirmed_by_engine"] is True
 

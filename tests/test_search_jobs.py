@@ -47,6 +47,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.search_job import LatencyModel
 from trt_tui.jobs.steps import Wait
+from trt_tui.session.comparison_report import precision_json_text
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -752,7 +753,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, session):
     assert raised and session.choice_reasons.keys() == {*raised, *session.config.range_moves}
     assert set(session.group_change_times) == set(raised)
     assert session.get_run_results("config").accuracy == session.search_status.best_evaluation.target_result.accuracy
-    text = session.precision_json_text()
+    text = precision_json_text(session)
     assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=42"' in text
     session.undo()
     assert session.config == before and not session.history.can_undo

@@ -29,7 +29,7 @@ from trt_tui.formatting import number_text
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session import results, state
-from trt_tui.session.comparison_report import comparison_markdown, comparison_text
+from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
 from trt_tui.session.history import ConfigNames
 from trt_tui.session.results import SessionResults
 from trt_tui.session.session import Session
@@ -73,9 +73,9 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     exported = driven.get_run_results("config").get_accuracy(RunKind.TYPED_NETWORK)
     assert exported.outputs.keys() == driven.get_run_results("config").accuracy.outputs.keys()
     assert 0 < exported.judged_error != driven.get_run_results("config").accuracy.judged_error
-    runs = driven.comparison_record()["runs"]
+    runs = comparison_record(driven)["runs"]
     assert runs["config"]["as_in_file"] and runs["exported"]["source"] == "simulated" and not mismatches(
-        driven.comparison_record(), "comparison-v1")
+        comparison_record(driven), "comparison-v1")
     report = comparison_markdown(driven)
     assert all(f"\n| {name} | logits | ~" in report for name in ("file precision", "as exported"))
     assert "## Where the file loses" in report and "| config |" not in report

@@ -1,4 +1,4 @@
-"""Undo and redo: trt_tui.session.history, editable_session, tui.state.config_list."""
+"""Undo and redo: trt_tui.session.history, session, tui.state.config_list."""
 
 import random
 

@@ -278,7 +278,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     def cell(name, group=None):
         return build_row_cells(found(session), VisibleRow("x", 0, MODEL.rows_by_group[name])).cells["toggle"]
 
-    session.results._configs.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]), None)
+    session.results.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]), None)
     assert (cell(worst).value_text, cell(worst).outcome_text) == (decibels_text(share.sqnr_if_raised_db),
                                                          "PASS?"), "it has no interval"
     session.results.get_or_create_results(session.config).shares[worst] = replace(share, samples=4)
@@ -297,9 +297,9 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     back = cell(worst)
     assert (back.outcome_text.rstrip("?"), back.outcome_style) == ("FAIL", "bad"), "flipped, the target is missed"
     session.results.get_or_create_results(session.config).shares[worst] = share
-    measured = session.results._configs.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]))
+    measured = session.results.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]))
     assert cell(worst).value_text == "", "a share is the effect of a raise, not of taking it back"
-    session.results._configs[session.config.with_toggled_fp32([VIT.group_by_name[worst]])] = measured
+    session.results[session.config.with_toggled_fp32([VIT.group_by_name[worst]])] = measured
     scope = MODEL.ancestors[worst][0]
     changed = session.config.with_toggled_fp32(MODEL.list_groups_of_row(scope))
     assert changed in list_toggled_configs(session.config, VIT, session.get_run_results("config").shares)
@@ -538,12 +538,12 @@ def test_the_figure_shown_is_the_one_that_the_target_bounds(session):
             ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~0.500"),
             ("scores:max_abs<=1", "~0.020"), ("mean_abs<=0.1", "~0.010"), ("mse<=0.1", "~0.001"),
             ("cosine>=0.9", "~0.90000"), ("metric>=0.5", "–"), ("agreement>=0.5", "–")):
-        session.target = parse_target(target)
+        session.targets = (parse_target(target),)
         assert config_status.target_value_span(session, judged_by())[0] == shown
 
 
 def test_no_figure_is_shown_for_what_is_not_finite(session):
-    session.target = parse_target("max_abs<=0.01")
+    session.targets = (parse_target("max_abs<=0.01"),)
     assert config_status.target_value_span(session, Accuracy({"y": OutputErrors(ErrorMetrics(inf=3))}))[0] == "Inf"
 
 
@@ -553,7 +553,7 @@ def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target
         one = ErrorMetrics(sqnr, 0.99, 1e-3, largest, largest)
         return ev.Remedy("r", label, session.config, Accuracy({"y": OutputErrors(one)}))
 
-    session.target = parse_target(target)
+    session.targets = (parse_target(target),)
     options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]
     for order in (options, options[::-1]):
         assert [one.label for one in detail._choose_best_remedy_per_kind(session, order)] == [kept]
@@ -582,7 +582,7 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
             ((13.4, None), (13.0, None), True), ((13.4, None), (12.4, None), False),
             ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True), ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
             ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False)):
-        session.target = parse_target("sqnr>=20")
+        session.targets = (parse_target("sqnr>=20"),)
         group = session.outline.groups[0]
         remedies = (remedy_of(session, "r", "entropy range", 9.0), remedy_of(session, "=", "FP16", *fp16),
                     remedy_of(session, "space", "FP32", *fp32))
@@ -617,7 +617,7 @@ def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_is_measured
 
 def test_the_metric_decides_which_remedy_is_best(session):
     """Its values differ although the errors do not, and a remedy without a value of the metric is never the best."""
-    session.target = parse_target("f1>=0.9")
+    session.targets = (parse_target("f1>=0.9"),)
     values = {"mse": (13.2, {"f1": 0.588}), "entropy": (13.0, {"f1": 0.754}), "percentile": (13.1, {})}
     remedies = tuple(
         ev.Remedy("r", label, session.config,
@@ -628,7 +628,7 @@ def test_the_metric_decides_which_remedy_is_best(session):
 
 
 def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
-    session.target = parse_target("sqnr>=20")
+    session.targets = (parse_target("sqnr>=20"),)
     group = session.outline.groups[0]
     values = {"Mul": (14.24, (13.8, 14.7)), "FP16": (13.7, (13.6, 13.9)), "FP32": (14.16, (13.0, 14.2)),
               "mse": (13.84, (9.0, 14.0)), "entropy": (13.79, (9.0, 19.0)), "percentile": (13.76, None)}
@@ -673,7 +673,7 @@ def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
 
 def test_the_line_of_remedies_keeps_its_end(session):
     for width in (44, 60, 80):
-        session.target = parse_target("sqnr>=20")
+        session.targets = (parse_target("sqnr>=20"),)
         remedies = [remedy_of(session, "r", f"method{index} range", 10.0 + index) for index in range(5)]
         line = detail._remedy_line(session, remedies, width)
         shown = "".join(text for text, _ in line)
@@ -693,7 +693,7 @@ def test_a_doubtful_share_says_so(session):
 
 
 def test_raising_to_nan_meets_no_target(session):
-    session.target = parse_target("sqnr>=20")
+    session.targets = (parse_target("sqnr>=20"),)
     broken, fine = Accuracy({"y": OutputErrors(ErrorMetrics(nan=1))}), Accuracy({"y": OutputErrors(ErrorMetrics(25.0))})
     exact = Accuracy({"y": OutputErrors(ErrorMetrics(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):

@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 from tests.driven import save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
-from trt_tui.cli.removed_options import REMOVED_OPTIONS, replace_old_spelling
+from trt_tui.cli.usage import REMOVED_OPTIONS, replace_old_spelling
 from trt_tui.core.calibration.cache import read_calibration_cache, write_calibration_cache
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.moves.keep_rules import KEEP_RULES

@@ -30,8 +30,8 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
     from trt_tui.jobs import events as ev
     from trt_tui.options import Options
+    from trt_tui.session.saved_sessions import SessionFolder
     from trt_tui.session.session import Session
-    from trt_tui.session.session_folder import SessionFolder
 
     events: queue.Queue[ev.Event] = queue.Queue()
     options = Options(model, data, calibration, batch=BATCH, whatif_samples=0)

@@ -44,8 +44,7 @@ from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.jobs.store import ResultCache
 from trt_tui.session.history import ChangeHistory, ConfigNames
-from trt_tui.session.saved_sessions import SavedSession
-from trt_tui.session.session_folder import SessionFolder
+from trt_tui.session.saved_sessions import SavedSession, SessionFolder
 
 SLOW_S = 20.0
 MEMORY = 8 << 30

@@ -2,10 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trt_tui.cli.headless_session import open_comparison_session
+from trt_tui.cli.headless_session import measure_comparison, open_session
 from trt_tui.cli.output_files import write_report
 from trt_tui.cli.streams import print_messages
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
@@ -93,8 +94,8 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
     """
     compared_configs: list[ComparedConfig] = []
     for index, path in enumerate(config_paths):
-        with open_comparison_session(options, path, target, force, layer_detail="none",
-                                     build_engines=build_engines) as session:
+        measure = partial(measure_comparison, target=target, build_engines=build_engines)
+        with open_session(options, measure, config_path=path, target=target, force=force) as session:
             name = Path(path).name if [Path(entry).name for entry in config_paths].count(Path(path).name) == 1 else path
             is_reduced = reduces_precision(session.opened_network.outline, session.config)
             if target is not None and is_reduced:

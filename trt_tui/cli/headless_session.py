@@ -1,38 +1,34 @@
-"""Sessions of the commands without the app: a session that runs to its end, and a session that writes configs."""
+"""Sessions of the commands without the app, what the commands measure in them, and the progress in the terminal."""
 
 from __future__ import annotations
 
 import os
 import queue
+import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from trt_tui.backends.registry import find_installed_version
 from trt_tui.cli.interrupts import defer_interrupts
-from trt_tui.cli.progress import ProgressLine
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.engines.fallback_ladder import NoEngineError
-from trt_tui.core.engines.group_implementations import Preview
-from trt_tui.core.engines.inspector import EngineReport
-from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
-from trt_tui.core.network.known_defects import known_defects_record, known_defects_table, match_known_defects
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowest_precision_config, reduce_remaining_groups
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.formatting import duration_text, escape_hidden_characters, take_first_cells
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session.loss_causes import config_without_raises
+from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 from trt_tui.session.session import Session
-from trt_tui.session.state import TOLERANCE_SEPARATOR
 
 EventT = TypeVar("EventT", bound=ev.Event)
 
@@ -42,14 +38,16 @@ class HeadlessSession(Session):
 
     Args:
         quiet: True leaves the printing of guard warnings to the command.
-        on_event: A function that is called after each applied result; None for none.
+
+    Attributes:
+        on_result: A function that is called after each applied result; None for none.
     """
 
-    def __init__(self, options: Options, *, quiet: bool = False,
-                 on_event: Callable[[Session, ev.Event], None] | None = None, **arguments: Any) -> None:
+    def __init__(self, options: Options, *, quiet: bool = False, **arguments: Any) -> None:
         self._events: queue.Queue[ev.Event] = queue.Queue()
         self._progress_line, self._printed_warnings = ProgressLine(), set[str]()
-        self._quiet, self._on_event = quiet, on_event
+        self._quiet = quiet
+        self.on_result: Callable[[ev.Event], None] | None = None
         super().__init__(options, self._events.put, resume=False, automatic=False, **arguments)
 
     def wait_for_jobs(self) -> None:
@@ -62,9 +60,9 @@ class HeadlessSession(Session):
             while self.is_busy:
                 event = self._events.get()
                 self.apply_event(event)
-                if self._on_event is not None and isinstance(event, ev.ResultEvent):
+                if self.on_result is not None and isinstance(event, ev.ResultEvent):
                     self._progress_line.clear_line()
-                    self._on_event(self, event)
+                    self.on_result(event)
                 if isinstance(event, ev.JobProgress):
                     self._progress_line.show_job_progress(event)
                 elif isinstance(event, ev.SearchProgress) and self.search_status is not None:
@@ -77,7 +75,7 @@ class HeadlessSession(Session):
                 if isinstance(event, ev.JobCancelled):
                     raise CancelledError("stopped")
                 if self.error is not None:
-                    raise _job_failure_error(self.error)
+                    raise job_failure_error(self.error)
         finally:
             self._progress_line.clear_line()
             self.print_new_warnings()
@@ -92,6 +90,22 @@ class HeadlessSession(Session):
         self.run(request)
         assert isinstance(self.last_answer, answer_type), "a finished request has an answer"
         return self.last_answer
+
+    def request_for_config(self, request_type: Callable[..., rq.Request], answer_type: type[EventT],
+                           **fields: Any) -> EventT:
+        """Sends a request about the current config, with the ranges of its file, and returns the answer."""
+        return self.request_answer(request_type(config=self.config, config_calibration=self.file_ranges, **fields),
+                                   answer_type)
+
+    @property
+    def network_outline(self) -> NetworkOutline:
+        """The outline of the network that the command names."""
+        assert self.outline is not None, "an opened network has been announced"
+        return self.outline
+
+    @property
+    def file_ranges(self) -> Calibration:
+        return self.config_calibration or Calibration()
 
     def stop_and_wait(self) -> None:
         """Stops all jobs after an interrupt. Results so far are reported even if the stop causes an error."""
@@ -116,20 +130,29 @@ class HeadlessSession(Session):
 
 
 @contextmanager
-def _open_session(options: Options, *, builds_engine: bool = False,
-                  **arguments: Any) -> Iterator[HeadlessSession]:
+def open_session(options: Options, measure: Callable[[HeadlessSession], None] | None = None, *,
+                 builds_engine: bool = False, **arguments: Any) -> Iterator[HeadlessSession]:
     """Opens a session with its network, if there is one.
 
     Args:
+        measure: A function that measures what the command reports. Interrupts are deferred once it has returned. None
+            for a command that sends its requests itself.
         builds_engine: The ``needs_builder`` of `Session.start`.
         arguments: Arguments of `HeadlessSession`.
+
+    Raises:
+        TrtTuiError: The network or the config is refused, or the background process failed or died.
+        KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
     session = HeadlessSession(options, **arguments)
     try:
         if options.model:
             session.start(needs_builder=builds_engine)
             session.wait_for_jobs()
-        yield session
+        if measure is not None:
+            measure(session)
+        with defer_interrupts() if measure is not None else nullcontext():
+            yield session
         _warn_of_unwritten_calib_cache(options)
     except SystemExit:  # a command that has finished exits with its code inside the block
         _warn_of_unwritten_calib_cache(options)
@@ -145,33 +168,31 @@ def _warn_of_unwritten_calib_cache(options: Options) -> None:
               "range.", file=sys.stderr)
 
 
-@contextmanager
-def open_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                            layer_detail: str, build_engines: bool = False, marked_engines: bool = False,
-                            saved_outputs_path: str | None = None, saved_runs: Sequence[str] = (),
-                            print_first_errors: Callable[[Session, str], None] | None = None) -> Iterator[Session]:
-    """Opens a session and measures everything that a comparison shows.
+def measure_comparison(session: HeadlessSession, target: str | None, layer_detail: str = "none",
+                       build_engines: bool = False, marked_engines: bool = False,
+                       saved_outputs: tuple[str | None, Sequence[str]] = (None, ()),
+                       print_first_errors: Callable[[Session, str], None] | None = None) -> None:
+    """Measures everything that a comparison shows.
 
     Args:
+        target: The target of the command line; None for none.
         layer_detail: The measurements at the layers: "shares" (with errors, and with the facts about causes), "errors",
             or "none". With "errors" and named runs, accumulated errors are measured and nothing else.
         build_engines: True also builds and measures the engine of each run. The reason is stored for an engine that
             cannot be built.
         marked_engines: True also builds marked engines, which have the result of each group as an output.
-        saved_outputs_path: The file for the outputs of runs; None writes no file.
-        saved_runs: The runs whose outputs are written; empty for all.
+        saved_outputs: The file for the outputs of runs, None for none, and the runs, which are all if none is named.
         print_first_errors: A function that prints the accumulated errors at the layers of a run, which are then
             measured before everything else; it gets the session and the run key. None to measure the accuracies first.
             It is not called if ``layer_detail`` is "none", or if accumulated errors are measured and nothing else.
 
     Raises:
-        TrtTuiError: The background process failed or died.
         KeyboardInterrupt: The user interrupted before the accuracy of each run was known. After a later interrupt,
             ``was_interrupted`` of the session is True.
     """
     first_errors_run: str | None = None
 
-    def print_errors_of_first_run(session: Session, event: ev.Event) -> None:
+    def print_errors_of_first_run(event: ev.Event) -> None:
         nonlocal first_errors_run
         if (first_errors_run is not None and print_first_errors is not None
                 and isinstance(event, ev.GroupErrorsMeasured) and event.final
@@ -179,84 +200,63 @@ def open_comparison_session(options: Options, config_path: str | None, target: s
             print_first_errors(session, first_errors_run)
             first_errors_run = None  # isolated errors follow
 
-    with _open_session(options, config_path=config_path, target=target, force=force,
-                       on_event=print_errors_of_first_run) as session:
-        if target is not None:
-            session.set_target(target)
-        try:
-            errors_only = layer_detail == "errors" and bool(options.runs)
-            if print_first_errors is not None and layer_detail != "none" and not errors_only:
-                first_errors_run = session.judged_run
-            session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only,
-                                       first_errors_run)
-            session.wait_for_jobs()
-            if layer_detail == "shares":
-                with _tolerate_missing_causes(session):
-                    session.request_cause_facts(session.list_run_configs().values())
-                    session.wait_for_jobs()
-            built_configs = tuple(dict.fromkeys(session.list_run_configs().values())) if build_engines else ()
-            for config in built_configs:
-                session.request_build(config=config, with_marked_engine=marked_engines, later_configs=built_configs)
-                try:
-                    session.wait_for_jobs()
-                except TrtTuiError as error:
-                    if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced):
-                        raise
-                    session.store_build_failure(config, error)
-            for config in () if errors_only else dict.fromkeys(session.list_run_configs().values()):
-                if (engine := session.results.get_results_or_empty(config).engine_result
-                    ) is None or not engine.implementations:
-                    session.request_preview(config, with_effects=False)
-                    session.wait_for_jobs()
-            session.request_stages()
-            session.wait_for_jobs()
-            if saved_outputs_path is not None:
-                session.save_outputs(saved_outputs_path, saved_runs)
+    session.on_result = print_errors_of_first_run
+    if target is not None:
+        session.set_target(target)
+    options, run_configs = session.options, tuple(dict.fromkeys(session.list_run_configs().values()))
+    try:
+        errors_only = layer_detail == "errors" and bool(options.runs)
+        if print_first_errors is not None and layer_detail != "none" and not errors_only:
+            first_errors_run = session.judged_run
+        session.request_comparison(layer_detail != "none", layer_detail == "shares", not errors_only, first_errors_run)
+        session.wait_for_jobs()
+        if layer_detail == "shares":
+            with _tolerate_missing_causes(session):
+                session.request_cause_facts(run_configs)
                 session.wait_for_jobs()
-        except KeyboardInterrupt:
-            accuracies = [session.get_run_results(run).accuracy for run in session.list_run_configs()]
-            if any(accuracy is None or accuracy.samples < accuracy.total for accuracy in accuracies):
-                raise
-            session.stop_and_wait()
-            session.was_interrupted = True
-        with defer_interrupts():
-            yield session
-
-
-@contextmanager
-def open_preflight_session(options: Options, config_path: str | None, target: str | None,
-                           force: bool) -> Iterator[Session]:
-    """Opens a session and measures the facts that all guards need.
-
-    Raises:
-        TrtTuiError: The background process failed or died.
-    """
-    with _open_session(options, config_path=config_path, target=target, force=force, quiet=True) as session:
-        if target is not None:
-            session.set_target(target)
-        if config_path is not None:  # the guards look at no other run, so INT8 is not calibrated for itself
-            session.options = replace(session.options, runs=(Precision.FP16.value,))
-        session.request_comparison(with_group_errors=False)
+        for config in run_configs if build_engines else ():
+            session.request_build(config=config, with_marked_engine=marked_engines, later_configs=run_configs)
+            try:
+                session.wait_for_jobs()
+            except TrtTuiError as error:
+                if isinstance(error, CancelledError) or isinstance(session.error, ev.FilesReplaced):
+                    raise
+                session.store_build_failure(config, error)
+        for config in () if errors_only else run_configs:
+            if (engine := session.results.get_results_or_empty(config).engine_result
+                ) is None or not engine.implementations:
+                session.request_preview(config, with_effects=False)
+                session.wait_for_jobs()
+        session.request_stages()
         session.wait_for_jobs()
-        session.run(rq.RunPreflight(session.config))
-        with defer_interrupts():
-            yield session
+        saved_path, saved_runs = saved_outputs
+        if saved_path is not None:
+            session.save_outputs(saved_path, saved_runs)
+            session.wait_for_jobs()
+    except KeyboardInterrupt:
+        accuracies = [session.get_run_results(run).accuracy for run in session.list_run_configs()]
+        if any(accuracy is None or accuracy.samples < accuracy.total for accuracy in accuracies):
+            raise
+        session.stop_and_wait()
+        session.was_interrupted = True
 
 
-@contextmanager
-def open_method_comparison_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                                   methods: Iterable[str]) -> Iterator[Session]:
-    """Opens a session and compares range methods on its config.
+def measure_preflight(session: HeadlessSession, target: str | None) -> None:
+    """Measures the facts that all guards need."""
+    if target is not None:
+        session.set_target(target)
+    if session.config_path is not None:  # the guards look at no other run, so INT8 is not calibrated for itself
+        session.options = replace(session.options, runs=(Precision.FP16.value,))
+    session.request_comparison(with_group_errors=False)
+    session.wait_for_jobs()
+    session.run(rq.RunPreflight(session.config))
 
-    Raises:
-        TrtTuiError: The background process failed or died, or the methods cannot be compared.
-    """
-    with _open_session(options, config_path=config_path, target=target, force=force) as session:
-        _measure_fp32(session)
-        session.compare_range_methods(methods)
-        session.wait_for_jobs()
-        with defer_interrupts():
-            yield session
+
+def measure_range_methods(session: HeadlessSession, methods: Iterable[str]) -> None:
+    """Compares range methods on the config of a session."""
+    _measure_fp32(session)
+    session.compare_range_methods(methods)
+    session.wait_for_jobs()
 
 
 def export_bundle(options: Options, config_path: str | None, precision: str | None, force: bool, folder: str,
@@ -273,11 +273,9 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         TrtTuiError: The folder cannot be written, or the background process failed or died.
         KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
-    with _open_session(options, config_path=config_path, force=force) as session:
+    with open_session(options, config_path=config_path, force=force) as session:
         if precision is not None:
-            uniform = PrecisionConfig.from_precision(Precision(precision), options.other, options.tf32)
-            session.history.push_config(_add_keep_rules(session, uniform))
-            _print_default_rules(session, session.config)
+            _use_uniform_precision(session, Precision(precision))
         config_calibration = None
         if options.data is not None:
             session.request_comparison(with_group_errors=False)
@@ -291,10 +289,8 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         return answer
 
 
-@contextmanager
-def open_search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
-                        request: rq.FindMixedPrecisionConfig) -> Iterator[Session]:
-    """Opens a session and runs a search to its end, or to an interrupt with the best config so far.
+def run_search(session: HeadlessSession, precision: Precision | None, request: rq.FindMixedPrecisionConfig) -> None:
+    """Runs a search to its end, or to an interrupt or a failure with the best config so far, which becomes the config.
 
     Args:
         precision: The precision of all groups at the start, instead of a config. A group that cannot run in it has the
@@ -302,46 +298,37 @@ def open_search_session(options: Options, config_path: str | None, force: bool, 
         request: The request of the search, without its ``config``.
 
     Raises:
-        TrtTuiError: The background process failed or died, or the search is not possible.
+        TrtTuiError: The search is not possible.
         KeyboardInterrupt: The user interrupted before the search had a config.
     """
-    targets_text = TOLERANCE_SEPARATOR.join(request.tolerances) or None
-    with _open_session(options, config_path=config_path, target=targets_text, force=force) as session:
-        _measure_fp32(session)
-        start_config = session.config
-        if precision is not None:
-            outline = session.opened_network.outline
-            start_config = lowest_precision_config(outline, (precision, *request.intermediate_precisions),
-                                                   options.other, options.tf32)
-            start_config = _add_keep_rules(session, start_config).with_moves(session.config.range_moves)
-        if config_path is None:
-            _print_default_rules(session, start_config)
-        session.history.push_config(start_config)  # warnings during the search are about this config
-        fixed_groups: tuple[str, ...] = ()
-        if request.method == "lower" and config_path is not None:
-            start_config, fixed_groups = reduce_remaining_groups(session.opened_network.outline, start_config,
-                                                                 request.higher_precision)
-        session.start_search(replace(request, config=start_config, fixed_groups=fixed_groups))
-        failure: TrtTuiError | None = None
-        try:
-            session.wait_for_jobs()
-        except KeyboardInterrupt:
-            session.stop_and_wait()
-        except TrtTuiError as error:
-            if not _has_best_search_config(session):
-                raise
-            failure = error
-        if not _has_best_search_config(session):
-            raise KeyboardInterrupt
-        assert session.search_status is not None and session.search_status.best_config is not None, "it was found"
-        session.history.push_config(session.search_status.best_config)
-        if failure is None and session.search_status.is_finished:
-            _measure_raise_causes(session)
-        session.print_new_warnings()
-        with defer_interrupts():
-            yield session
-        if failure is not None:
-            raise failure
+    _measure_fp32(session)
+    start_config, options, outline = session.config, session.options, session.opened_network.outline
+    if precision is not None:
+        start_config = lowest_precision_config(outline, (precision, *request.intermediate_precisions), options.other,
+                                               options.tf32)
+        start_config = _add_keep_rules(session, start_config)
+    if session.config_path is None:
+        _print_default_rules(session, start_config)
+    session.history.push_config(start_config)  # warnings during the search are about this config
+    fixed_groups: tuple[str, ...] = ()
+    if request.method == "lower" and session.config_path is not None:
+        start_config, fixed_groups = reduce_remaining_groups(outline, start_config, request.higher_precision)
+    session.start_search(replace(request, config=start_config, fixed_groups=fixed_groups))
+    search_status = session.search_status
+    assert search_status is not None, "it was started"
+    try:
+        session.wait_for_jobs()
+    except KeyboardInterrupt:
+        session.stop_and_wait()
+    except TrtTuiError:
+        if search_status.best_config is None:
+            raise
+    if search_status.best_config is None:
+        raise KeyboardInterrupt
+    session.history.push_config(search_status.best_config)
+    if session.error is None and search_status.is_finished:
+        _measure_raise_causes(session)
+    session.print_new_warnings()
 
 
 def _measure_fp32(session: HeadlessSession) -> None:
@@ -387,22 +374,24 @@ def _tolerate_missing_causes(session: HeadlessSession) -> Iterator[None]:
               f"{escape_hidden_characters(error.cause)}", file=sys.stderr)
 
 
-def _add_keep_rules(session: Session, config: PrecisionConfig) -> PrecisionConfig:
-    """Returns a config of uniform precisions with the keep rules of ``--keep`` and the default keep rules."""
-    outline = session.outline or session.unmeasured_outline
-    assert outline is not None, "an opened network has been announced"
-    return session.apply_default_keep_rules(apply_keep_rules(outline, config, session.options.keep))
+def _add_keep_rules(session: HeadlessSession, config: PrecisionConfig) -> PrecisionConfig:
+    """Returns a config of uniform precisions with the ranges and keep rules of the command line and the default keep
+    rules."""
+    return session.apply_default_keep_rules(
+        apply_keep_rules(session.network_outline, config, session.options.keep)).with_moves(session.config.range_moves)
 
 
-def _print_default_rules(session: Session, config: PrecisionConfig) -> None:
+def _print_default_rules(session: HeadlessSession, config: PrecisionConfig) -> None:
     """Prints on stderr the layers that the default keep rules keep in a config, with the reason."""
-    outline = session.outline or session.unmeasured_outline
-    if outline is not None and (note := default_keep_rules_note(outline, config)):
+    if note := default_keep_rules_note(session.network_outline, config):
         print(escape_hidden_characters(note), file=sys.stderr)
 
 
-def _has_best_search_config(session: Session) -> bool:
-    return session.search_status is not None and session.search_status.best_config is not None
+def _use_uniform_precision(session: HeadlessSession, precision: Precision) -> None:
+    """Makes a config with one precision for all groups the current config."""
+    uniform = PrecisionConfig.from_precision(precision, session.options.other, session.options.tf32)
+    session.history.push_config(_add_keep_rules(session, uniform))
+    _print_default_rules(session, session.config)
 
 
 def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
@@ -414,7 +403,7 @@ def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
     return message.text if session.network_only and message.level != "warning" else ""
 
 
-def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
+def job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
     if isinstance(failure, ev.ChildProcessDied):
         return TrtTuiError("the background process ended", f"{failure.reason}\n{failure.log}".strip(),
                            failure.next_step)
@@ -427,20 +416,11 @@ def _job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErr
 
 
 @contextmanager
-def open_dump_session(request: rq.CompareDumps | rq.InspectDump,
-                      answer_type: type[EventT]) -> Iterator[EventT]:
-    """Opens a session without a network, and yields the answer to a request about dumps."""
-    with _open_session(Options(""), network_only=True) as session:
-        answer = session.request_answer(request, answer_type)
-        with defer_interrupts():
-            yield answer
-
-
-@contextmanager
-def open_config_writer(options: Options, config_path: str | None = None, precision: str | None = None,
-                       force: bool = False, *, default_precision: Precision = Precision.INT8,
-                       builds_engine: bool = False) -> Iterator[ConfigWriter]:
-    """Opens a session that reads a network and measures nothing.
+def open_config_session(options: Options, config_path: str | None = None, precision: str | None = None,
+                        force: bool = False, *, default_precision: Precision = Precision.INT8,
+                        builds_engine: bool = False) -> Iterator[HeadlessSession]:
+    """Opens a session that reads a network, if one is named, and measures nothing, for commands that describe or write
+    the network.
 
     Args:
         options: The network, the data and further options.
@@ -451,114 +431,83 @@ def open_config_writer(options: Options, config_path: str | None = None, precisi
         builds_engine: True refuses to read the network if no TensorRT works.
 
     Raises:
-        TrtTuiError: The network or the config is refused, or the background process failed or died.
+        TrtTuiError: The errors of `open_session`.
         KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
-    with _open_session(options, builds_engine=builds_engine, config_path=config_path, force=force,
-                       network_only=True) as session:
-        outline = session.unmeasured_outline
-        assert outline is not None, "an opened network has been announced"
-        if precision is None and config_path is None:
-            precision = (Precision.FILE if outline.has_file_precision else default_precision).value
-        config = session.config
-        if precision is not None:
-            uniform = PrecisionConfig.from_precision(Precision(precision), options.other, options.tf32)
-            config = _add_keep_rules(session, uniform).with_moves(session.config.range_moves)
-            _print_default_rules(session, config)
-        yield ConfigWriter(session, outline, config)
+    with open_session(options, builds_engine=builds_engine, config_path=config_path, force=force,
+                      network_only=True) as session:
+        if session.outline is not None and config_path is None:
+            default = Precision.FILE if session.outline.has_file_precision else default_precision
+            _use_uniform_precision(session, Precision(precision or default))
+        yield session
 
 
-class ConfigWriter:
-    """A session that reads a network and measures nothing, for commands that describe or write the network.
+_BAR_CELLS = 24
+"""The width of the progress bar in cells."""
 
-    Attributes:
-        outline: The outline of the network.
-        config: The config that is written.
+_MIN_DRAW_INTERVAL_S = 0.1
+"""The minimum time between two drawings."""
+
+
+class ProgressLine:
+    """One line of progress on stderr, if stderr is a terminal. If it is not, only improvements of a search are printed.
+
+    The bar is drawn by rich. The live displays of rich and click hide the cursor, and a killed program would leave it
+    hidden. Therefore this class writes the line itself.
     """
 
-    def __init__(self, session: HeadlessSession, outline: NetworkOutline, config: PrecisionConfig) -> None:
-        self._session, self.outline, self.config = session, outline, config
-        self._config_calibration = session.config_calibration or Calibration()
+    def __init__(self) -> None:
+        self._last_drawn_s = 0.0
+        self._is_drawn = False
+        self._is_terminal = os.isatty(2) and os.environ.get("TERM") != "dumb"
+        self._best_text = ""
 
-    def export_config(self, export_format: str, path: str) -> ev.ConfigExported:
-        """Exports the config in a format of the format registry. Returns the written files."""
-        return self._session.request_answer(
-            rq.ExportConfig(export_format, path, self.config, self._config_calibration), ev.ConfigExported)
+    def show_job_progress(self, event: ev.JobProgress) -> None:
+        """Shows the progress of a job: its phase, a bar if its end is known, and the remaining time."""
+        if not self._is_redraw_due():
+            return
+        count_text = f" {event.done}/{event.total}" if event.total else ""
+        time_left = f", {duration_text(event.left_s)} left" if event.left_s is not None and event.left_s >= 1 else ""
+        self._draw_progress(f"{event.phase}{count_text}{time_left}", event.done, event.total)
 
-    def compare_dumps(self, request: rq.CompareDumps) -> ev.DumpsCompared:
-        """Compares two dumps of the network, apart from the tensors whose channels the config scales."""
-        scaled_tensors = tuple(tensor for (_, subject), move in self.config.moves.items()
-                               for tensor in move.find_divisors(self.outline, subject))
-        return self._session.request_answer(replace(request, scaled_tensors=scaled_tensors), ev.DumpsCompared)
+    def show_search_progress(self, search_status: SearchStatus) -> None:
+        """Shows the progress of a search. If stderr is not a terminal, prints a line for each better config."""
+        if search_status.best_evaluation is None or search_status.progress is None:
+            return
+        best_text = f"best so far: {best_evaluation_text(search_status)}"
+        if self._is_terminal:
+            if self._is_redraw_due():
+                self._draw_progress(f"{search_status.progress.done} tried; {best_text}")
+        elif best_text != self._best_text:
+            self._best_text = best_text
+            print(f"{search_status.progress.done} tried; {best_text}", file=sys.stderr)
 
-    @property
-    def setup_text(self) -> str:
-        return self._session.setup_text
+    def clear_line(self) -> None:
+        if self._is_drawn:
+            self._replace_terminal_line("")
 
-    def add_calibration_cache_ranges(self) -> None:
-        """Adds the ranges of the calibration cache of the command line to those of the config."""
-        if self._session.options.calib_cache is not None:
-            self._session.run(rq.UseRanges(self._config_calibration, True))
+    def _is_redraw_due(self) -> bool:
+        return self._is_terminal and time.monotonic() - self._last_drawn_s >= _MIN_DRAW_INTERVAL_S
 
-    def precision_json_text(self, sha256: str) -> str:
-        """Returns the text of precision.json with all known ranges, for a network with the given hash."""
-        return self._session.unmeasured_precision_json_text(self.config, sha256)
+    def _draw_progress(self, text: str, done: int = 0, total: int = 0) -> None:
+        self._last_drawn_s, self._is_drawn = time.monotonic(), True
+        columns = shutil.get_terminal_size().columns - 1
+        bar = f"{_progress_bar_text(done, total)} " if total and columns > 3 * _BAR_CELLS else ""
+        self._replace_terminal_line(bar + take_first_cells(escape_hidden_characters(text), columns
+                                                           - (_BAR_CELLS + 1 if bar else 0)))
 
-    def raise_groups_to_fp32(self, group_names: Iterable[str]) -> list[str]:
-        """Raises fusion groups to FP32, as a comparison of two dumps suggests. Returns the groups that were not in FP32
-        before."""
-        groups = [group for name in group_names if self.config.precision_of(group := self.outline.get_group(name))
-                  is not Precision.FP32]
-        self.config = self.config.with_group_precision(groups, Precision.FP32, "dumps")
-        return [group.name for group in groups]
+    def _replace_terminal_line(self, text: str) -> None:
+        """Replaces the progress line by a text. `sys.stderr` itself passes no control sequences."""
+        with suppress(OSError):  # the terminal may be closed
+            os.write(2, f"\r\x1b[K{text}".encode())
 
-    def list_tensors_without_range(self) -> list[str]:
-        """Returns the quantized tensors whose range is unknown."""
-        session = self._session
-        calibration = session.calibration or session.config_calibration
-        config = replace_file_precision(self.outline, self.config)
-        known_tensors = {*(calibration.ranges if calibration is not None else ()), *config.range_moves}
-        return [
-            tensor for tensor in dict.fromkeys(site.tensor
-                                               for group in self.outline.groups
-                                               for site in group.calibrated_qdq_sites(config.precision_of(group)))
-            if tensor not in known_tensors
-        ]
 
-    def export_subgraph(self, folder: str, input_tensors: tuple[str, ...],
-                        output_tensors: tuple[str, ...]) -> ev.ConfigExported:
-        """Writes the part of the network between some tensors as a folder. Returns the written files."""
-        return self._session.request_answer(
-            rq.WriteSubgraph(folder, self.config, input_tensors, output_tensors,
-                             config_calibration=self._config_calibration), ev.ConfigExported)
+def _progress_bar_text(done: int, total: int) -> str:
+    """Returns a progress bar as text, with colours unless NO_COLOR is set."""
+    from rich.console import Console
+    from rich.progress_bar import ProgressBar
 
-    def write_text(self, text: str, path: str) -> ev.ConfigExported:
-        return self._session.request_answer(rq.WriteTextFile(path, text), ev.ConfigExported)
-
-    def build_engine(self, path: str) -> ev.EngineWritten:
-        """Builds the engine of the config and writes it to a file. The builder's warnings are printed on stderr."""
-        return self._session.request_answer(rq.WriteEngine(self.config, path, self._config_calibration),
-                                            ev.EngineWritten)
-
-    def known_defects_report(self, *, of_config: bool) -> tuple[dict[str, Any], list[str]]:
-        """Returns the known defects of the network that the release of builds may have, as JSON record and as lines.
-
-        Args:
-            of_config: True for defects of the config, False for those of any precision.
-        """
-        target = self._session.options.make_build_target("tensorrt", find_installed_version("tensorrt"))
-        matches = match_known_defects(self.outline, target, self.config.precision_of if of_config else None)
-        return {"known_defects": known_defects_record(target, matches)}, known_defects_table(
-            self.outline, target, matches, "this config" if of_config else "this network")
-
-    def read_engine(self, path: str) -> EngineReport:
-        """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""
-        return self._session.request_answer(rq.ReadEngineFile(path), ev.EngineFileRead).engine_report
-
-    def preview_engine(self) -> Preview:
-        """Returns a preview of the engine that the builder would make from the config, or the reason why there is
-        none."""
-        self._session.run(rq.PreviewEngine(self.config, self._config_calibration))
-        preview = self._session.results.get_results_or_empty(self.config).preview
-        assert preview is not None, "a finished request has an answer"
-        return preview
+    console = Console(force_terminal=True, width=_BAR_CELLS, legacy_windows=False)
+    with console.capture() as drawn:
+        console.print(ProgressBar(total, done, _BAR_CELLS, complete_style="bar.finished"), end="")
+    return drawn.get()

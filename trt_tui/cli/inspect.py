@@ -1,10 +1,10 @@
-"""The commands that show a network without measuring it: `inspect` prints its layer tree, `lint` the check of its Q/DQ
-nodes, `scheme` the precisions of a config, and `preview` the engine of a config."""
+"""The commands that measure nothing: `inspect` prints the layer tree of a network, `lint` the check of its Q/DQ nodes,
+`scheme` the precisions of a config, `preview` the engine of a config, and `doctor` the backends of this machine."""
 
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -25,8 +25,13 @@ from trt_tui.cli.options import (
     release_option,
 )
 from trt_tui.cli.output_files import json_text, write_report, write_text_outputs
+from trt_tui.core.report.document import Section, report_text
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError
-from trt_tui.formatting import escape_hidden_characters
+from trt_tui.formatting import escape_hidden_characters, table_lines
+
+if TYPE_CHECKING:
+    from trt_tui.cli.headless_session import HeadlessSession
+    from trt_tui.core.engines.inspector import EngineReport
 
 _compute_capability_option = option_under_heading(
     "TensorRT", "--compute-capability", metavar="8.9", help="The GPU of the preview and of known defects. "
@@ -56,24 +61,23 @@ def inspect(nodes: bool, engine: str | None, config_path: str | None, force: boo
 
     With --engine: how this engine runs each fused layer.
     """
-    from trt_tui.cli.headless_session import open_config_writer
+    from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.network.layer_tree import build_scope_tree, render_tree
 
-    with open_config_writer(collect_options(arguments), config_path, precision, force) as writer:
-        network = writer.outline
-        record, defect_lines = writer.known_defects_report(of_config=config_path is not None or precision is not None)
+    with open_config_session(collect_options(arguments), config_path, precision, force) as session:
+        network = session.network_outline
+        record, defect_lines = _known_defects_report(session, config_path is not None or precision is not None)
         write_text_outputs([(json_path, lambda: json_text(record))])
         if json_path == "-":
             return
-        engine_report = writer.read_engine(engine) if engine is not None else None
+        engine_report = _read_engine(session, engine) if engine is not None else None
     click.echo(
         f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
         f"opset {network.opset}")
     for note in network.notes:
         click.echo(f"  {escape_hidden_characters(note)}")
     if engine_report is not None:
-        from trt_tui.core.report.document import Section, report_text
-        from trt_tui.session.engine_report import engine_blocks
+        from trt_tui.session.comparison_report import engine_blocks
 
         click.echo(report_text([Section("", engine_blocks(network, engine_report))]))
         return
@@ -92,14 +96,14 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
 
     Exit code 1: the check finds anything.
     """
-    from trt_tui.cli.headless_session import open_config_writer
+    from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.engines.group_implementations import find_converted_findings
     from trt_tui.core.exporters.qdq_report import qdq_check_lines, qdq_check_record
 
-    with open_config_writer(collect_options(arguments)) as writer:
-        network, findings = writer.outline, writer.outline.qdq_findings
+    with open_config_session(collect_options(arguments)) as session:
+        network, findings = session.network_outline, session.network_outline.qdq_findings
         if findings is not None and engine is not None:
-            findings = (*findings, *find_converted_findings(network, writer.read_engine(engine)))
+            findings = (*findings, *find_converted_findings(network, _read_engine(session, engine)))
     write_text_outputs([(json_path, lambda: json_text(qdq_check_record(network, findings)))])
     if json_path != "-":
         click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(network, findings))))
@@ -136,18 +140,20 @@ def preview(**arguments: Any) -> None:
 def _print_config(config_path: str | None, force: bool, precision: str | None, json_path: str | None,
                   markdown_path: str | None, shows_preview: bool, scheme: bool, **arguments: Any) -> None:
     """Prints the preview of the engine of a config, and the requested precisions."""
-    from trt_tui.cli.headless_session import open_config_writer
+    from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.exporters.preview_report import (
         config_preview_sections,
         preview_record,
         quantization_scheme_record,
     )
-    from trt_tui.core.report.document import Section
+    from trt_tui.jobs.requests import PreviewEngine
 
-    with open_config_writer(collect_options(arguments), config_path, precision, force) as writer:
-        network, config = writer.outline, writer.config
-        defects_record, defect_lines = writer.known_defects_report(of_config=True)
-        engine_preview = writer.preview_engine() if shows_preview else None
+    with open_config_session(collect_options(arguments), config_path, precision, force) as session:
+        network, config = session.network_outline, session.config
+        defects_record, defect_lines = _known_defects_report(session, of_config=True)
+        if shows_preview:
+            session.run(PreviewEngine(config, session.file_ranges))
+        engine_preview = session.results.get_results_or_empty(config).preview
     if engine_preview is not None and (refusal := engine_preview.refusal) is not None:
         error_type = BackendUnavailableError if refusal.is_rtx_missing else InputError
         raise error_type(refusal.title, refusal.cause, refusal.next_step)
@@ -160,3 +166,56 @@ def _print_config(config_path: str | None, force: bool, precision: str | None, j
     write_report(f"Config of {network.name}", [], sections, record, json_path, markdown_path)
     if engine_preview is not None and engine_preview.find_groups_in_unrequested_precision(network, config):
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
+def _known_defects_report(session: HeadlessSession, of_config: bool) -> tuple[dict[str, Any], list[str]]:
+    """Returns the known defects of the network that the release of builds may have, as JSON record and as lines.
+
+    Args:
+        of_config: True for defects of the config, False for those of any precision.
+    """
+    from trt_tui.backends.registry import find_installed_version
+    from trt_tui.core.network.known_defects import known_defects_record, known_defects_table, match_known_defects
+
+    network, target = session.network_outline, session.options.make_build_target("tensorrt",
+                                                                                 find_installed_version("tensorrt"))
+    matches = match_known_defects(network, target, session.config.precision_of if of_config else None)
+    return {"known_defects": known_defects_record(target, matches)}, known_defects_table(
+        network, target, matches, "this config" if of_config else "this network")
+
+
+def _read_engine(session: HeadlessSession, path: str) -> EngineReport:
+    """Reads the implementation of each layer from an engine, or from the JSON of trtexec --exportLayerInfo."""
+    from trt_tui.jobs.events import EngineFileRead
+    from trt_tui.jobs.requests import ReadEngineFile
+
+    return session.request_answer(ReadEngineFile(path), EngineFileRead).engine_report
+
+
+@click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
+@VERBOSE_OPTIONS[0]
+def doctor(verbose: bool) -> None:
+    """List the backends that work on this machine.
+
+    The list states the reason for each backend that does not work.
+    """
+    import platform
+
+    import numpy
+    import onnx
+    import onnx_ir
+
+    from trt_tui import __version__
+    from trt_tui.backends.registry import diagnose_backends
+
+    click.echo(f"trt-tui {__version__}, Python {platform.python_version()}, numpy {numpy.__version__}, "
+               f"onnx {onnx.__version__}, onnx-ir {onnx_ir.__version__}")
+    states = diagnose_backends()
+    rows = []
+    for state in states:
+        rows.append(["yes" if state.works else "no", state.name, state.version or "", state.detail])
+        rows += [["", "", "", text] for text in (state.remedy, state.raw_message if verbose else "") if text]
+    for line in table_lines(rows, left_aligned_columns=4):
+        click.echo(f"  {line}")
+    if not any(state.works for state in states):
+        raise SystemExit(int(ExitCode.BACKEND_UNAVAILABLE))

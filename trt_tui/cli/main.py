@@ -14,18 +14,13 @@ from click.shell_completion import CompletionItem
 from trt_tui import __version__
 from trt_tui.cli import interrupts
 from trt_tui.cli.app import demo, open_
-from trt_tui.cli.build import build
-from trt_tui.cli.compare import compare
-from trt_tui.cli.doctor import doctor
-from trt_tui.cli.dumps import dumps
-from trt_tui.cli.export import bundle, export, subgraph
-from trt_tui.cli.inspect import inspect, lint, preview, scheme
-from trt_tui.cli.methods import methods
+from trt_tui.cli.compare import compare, dumps, methods, preflight
+from trt_tui.cli.export import build, bundle, export, subgraph
+from trt_tui.cli.inspect import doctor, inspect, lint, preview, scheme
 from trt_tui.cli.options import CONTEXT_SETTINGS
-from trt_tui.cli.preflight import preflight
-from trt_tui.cli.removed_options import replace_old_spelling
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import protect_standard_streams
+from trt_tui.cli.usage import replace_old_spelling
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, convert_memory_error, convert_os_error
 from trt_tui.files.reading import find_similar_files, missing_file_error
 from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, find_similar_names, suggestion_question
@@ -102,11 +97,8 @@ class _CommandGroup(click.Group):
         except click.ClickException as error:
             error.show()
             return int(ExitCode.BAD_INPUT)
-        except MemoryError as error:
-            _print_error(convert_memory_error(error))
-            return int(ExitCode.BAD_INPUT)
-        except OSError as error:
-            _print_error(convert_os_error(error))
+        except (MemoryError, OSError) as error:
+            _print_error(convert_os_error(error) if isinstance(error, OSError) else convert_memory_error(error))
             return int(ExitCode.BAD_INPUT)
         except Exception:
             traceback.print_exc()

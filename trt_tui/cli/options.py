@@ -17,11 +17,16 @@ import click
 from click.shell_completion import CompletionItem
 
 from trt_tui.cli.output_files import check_command_files, check_new_calib_cache, is_new_calib_cache
-from trt_tui.cli.removed_options import find_removed_option_error, refuse_removed_metric
-from trt_tui.cli.usage import refuse_ineffective_options, resolve_stdout_aliases
+from trt_tui.cli.usage import (
+    find_removed_option_error,
+    refuse_ineffective_options,
+    refuse_removed_metric,
+    resolve_stdout_aliases,
+)
 from trt_tui.core.builder_options import BuilderOptions
-from trt_tui.core.precision import REQUESTABLE
+from trt_tui.core.precision import REQUESTABLE, Precision
 from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.files.reading import missing_file_error
 from trt_tui.formatting import RUN_TITLES, escape_hidden_characters
 
 if TYPE_CHECKING:
@@ -118,7 +123,6 @@ def _validate_release_text(text: str) -> None:
 def require_model_file(path: str) -> None:
     """Raises an `InputError` if the file of a network, or of a dump instead of a network, does not exist."""
     from trt_tui.core.data.tensor_files import split_dump_spec
-    from trt_tui.files.reading import missing_file_error
 
     if not Path(path).exists() and not split_dump_spec(path)[0].exists():
         raise missing_file_error(f"{path} does not exist", path)
@@ -359,11 +363,13 @@ def collect_options(arguments: Mapping[str, Any]) -> Options:
     Raises:
         InputError: The text of an option is invalid.
     """
-    from trt_tui.core.precision import Precision
     from trt_tui.options import Options
 
     values = {field.name: arguments[field.name] for field in fields(Options) if field.name in arguments}
-    values |= {"other": Precision(arguments.get("other", "fp16")), "production": _join_plugins(arguments),
+    builder_options: BuilderOptions = arguments.get("production", BuilderOptions())
+    plugins = (*builder_options.plugins, *arguments.get("plugins", ()))
+    values |= {"other": Precision(arguments.get("other", "fp16")),
+               "production": replace(builder_options, plugins=plugins),
                "compute_capability": _parse_compute_capability(arguments.get("compute_capability")),
                "tensor_ranges": _parse_tensor_ranges(arguments.get("tensor_ranges", ())),
                "preview": not arguments.get("no_preview", False)}
@@ -371,12 +377,6 @@ def collect_options(arguments: Mapping[str, Any]) -> Options:
         check_new_calib_cache(arguments)
         values |= {"calib_cache": None, "new_calib_cache": arguments["calib_cache"]}
     return Options(**({"whatif_samples": 0} | values))
-
-
-def _join_plugins(arguments: Mapping[str, Any]) -> BuilderOptions:
-    """Returns the options of the builder with the libraries of ``--plugins``."""
-    options: BuilderOptions = arguments.get("production", BuilderOptions())
-    return replace(options, plugins=(*options.plugins, *arguments.get("plugins", ())))
 
 
 def require_config_or_precision(command: str, config_path: str | None, precision: str | None) -> None:

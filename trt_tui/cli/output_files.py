@@ -8,17 +8,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from trt_tui.cli.streams import print_table
 from trt_tui.core.exporters.registry import find_companion_files
+from trt_tui.core.report.document import Section, report_markdown, report_text
 from trt_tui.errors import InputError
-from trt_tui.formatting import escape_hidden_characters
-
-if TYPE_CHECKING:
-    from trt_tui.core.report.document import Section
+from trt_tui.files.reading import check_regular_file
+from trt_tui.files.writing import convert_write_errors, is_special_file, require_empty_folder, write_file_atomically
+from trt_tui.formatting import RUN_TITLES, escape_hidden_characters
 
 OUTPUT_PARAMETERS = ("output", "json_path", "markdown_path")
 """The parameters of commands that name a file to write; the companions of an export stand beside the first."""
@@ -39,7 +39,6 @@ def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str
     open. A config that a search or a comparison of dumps writes may replace the config that is read.
     """
     from trt_tui.core.data.input_files import list_input_files, refuse_overwriting_inputs
-    from trt_tui.files.writing import is_special_file
 
     if "stages" in arguments:
         _check_stage_files(arguments)
@@ -97,7 +96,6 @@ def parse_outputs_spec(ctx: click.Context, parameter: click.Parameter,
         InputError: A run does not exist.
     """
     from trt_tui.core.data.tensor_files import split_dump_spec
-    from trt_tui.formatting import RUN_TITLES
 
     if outputs_spec is None or ctx.resilient_parsing:
         return None, ()
@@ -120,7 +118,6 @@ def _check_stage_files(arguments: Mapping[str, Any]) -> None:
     """
     from trt_tui.core.data.tensor_files import split_dump_spec
     from trt_tui.core.measure.stages import list_requested_stages
-    from trt_tui.files.reading import check_regular_file
 
     named_files = [arguments["reference"], arguments["inputs"]]
     named_files += [
@@ -134,8 +131,6 @@ def _check_stage_files(arguments: Mapping[str, Any]) -> None:
 
 def check_output_folder(folder_path: str) -> None:
     """Refuses an output folder that has content, or cannot be created or written, before anything is measured."""
-    from trt_tui.files.writing import convert_write_errors, require_empty_folder
-
     folder = Path(os.path.realpath(folder_path))
     require_empty_folder(folder)
     with convert_write_errors(folder):
@@ -150,8 +145,6 @@ def check_output_folder(folder_path: str) -> None:
 
 def _check_output_path(path: str) -> None:
     """Refuses an output file that cannot be written, before anything is measured."""
-    from trt_tui.files.writing import convert_write_errors, is_special_file
-
     file = Path(path)
     with convert_write_errors(file):
         if is_special_file(file):
@@ -176,8 +169,6 @@ def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[], str
         text_outputs: Pairs of path (None if not requested) and function that builds the text.
         overwrite: False keeps existing files, so that an incomplete report does not replace a complete report.
     """
-    from trt_tui.files.writing import write_file_atomically
-
     for path, format_text in sorted(text_outputs, key=lambda output: output[0] == "-"):
         if path == "-":
             click.echo(format_text(), nl=False)
@@ -196,8 +187,6 @@ def write_report(title: str, setup_lines: Sequence[str], sections: Sequence[Sect
         setup_lines: The lines that only Markdown has, below the title.
         record: The JSON record of the report.
     """
-    from trt_tui.core.report.document import Section, report_markdown, report_text
-
     write_text_outputs([(json_path, lambda: json_text(record)),
                         (markdown_path, lambda: report_markdown(title, [Section("", [setup_lines]), *sections]))])
     if "-" not in (json_path, markdown_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import partial
 from typing import Any
 
 import click
@@ -126,11 +127,12 @@ def search(config_path: str | None, force: bool, target: str | None, tolerances:
 
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """
-    from trt_tui.cli.headless_session import open_search_session
+    from trt_tui.cli.headless_session import job_failure_error, open_session, run_search
     from trt_tui.cli.search_report import search_markdown, search_text
     from trt_tui.core.moves.config import PrecisionConfig
-    from trt_tui.core.precision import Precision
+    from trt_tui.session.comparison_report import precision_json_text
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
+    from trt_tui.session.state import TOLERANCE_SEPARATOR
 
     tolerances = (*tolerances, *([target] if target is not None else []))
     if not tolerances and check is None:
@@ -143,17 +145,19 @@ def search(config_path: str | None, force: bool, target: str | None, tolerances:
                                   max_builds=max_builds, check_command=check, sample=sample or "",
                                   hold_out=not no_hold_out)
     options = collect_options(arguments | {"hold_out": request.hold_out})
-    with open_search_session(options, config_path, force, Precision(precision) if precision else lowest,
-                             request) as session:
+    search_from_start = partial(run_search, precision=Precision(precision) if precision else lowest, request=request)
+    with open_session(options, search_from_start, config_path=config_path,
+                      target=TOLERANCE_SEPARATOR.join(tolerances) or None, force=force) as session:
         search_status = session.search_status
         assert search_status is not None and search_status.best_config is not None, "else the session is not handed on"
         # The report needs the end event.
         report_path = markdown_path if search_status.end_event is not None else None
-        write_text_outputs([(output, session.precision_json_text), (report_path, lambda: search_markdown(session))])
+        write_text_outputs([(output, lambda: precision_json_text(session)),
+                            (report_path, lambda: search_markdown(session))])
         if session.error is not None:
             click.echo(f"Ended early; {best_evaluation_text(search_status)}. The same command goes on from here.",
                        err=True)
-            return
+            raise job_failure_error(session.error)
         if search_status.end_event is None or not search_status.is_finished:
             click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))

@@ -1,7 +1,7 @@
 """The report of a search as text and Markdown."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from trt_tui import formatting
@@ -13,12 +13,13 @@ from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.report.document import Plot, Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
-from trt_tui.core.search import Evaluation, SearchOutcome
+from trt_tui.core.search import SearchOutcome
 from trt_tui.core.search.pareto import pareto_front as search_front
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK
 from trt_tui.jobs.events import SearchEnded
+from trt_tui.jobs.requests import FindMixedPrecisionConfig
 from trt_tui.session.loss_causes import find_raise_causes
-from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text, reduction_table
+from trt_tui.session.search_status import evaluation_table, held_out_result_text, reduction_table
 from trt_tui.session.session import Session
 
 PLOT_WIDTH_CELLS, PLOT_HEIGHT_ROWS = 48, 8
@@ -44,13 +45,14 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     Args:
         with_times: True adds the time that zero-cost changes took.
     """
-    ended, outline = _get_end_event(session), session.opened_network.outline
-    result = ended.result
+    status, outline = session.search_status, session.opened_network.outline
+    assert status is not None and status.end_event is not None, "a search is reported when it has ended"
+    ended, result, request = status.end_event, status.end_event.result, status.request
     strategy_text = f"{ended.description}; " if ended.used_method else ""
-    head = [*filter(None, [session.fp32_miss_text]), search_headline(session)]
+    head = [*filter(None, [session.fp32_miss_text]), _search_headline(ended, request)]
     head += [f"  {line}" for line in (
         f"{strategy_text}{formatting.counted_noun_text(len(ended.evaluations), 'evaluation')}",
-        *search_evidence_lines(session), *(line for remark in ended.remarks for line in remark.splitlines()))]
+        *_evidence_lines(session, ended, request), *(line for remark in ended.remarks for line in remark.splitlines()))]
     if effort_text := ended.zero_cost_effort.text:
         seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
         predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
@@ -59,7 +61,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     causes = cause_lines({titles_by_group.get(name, name): causes
                           for name, causes in find_raise_causes(session, result.config).items()})
-    points, request = list_pareto_points(session), _get_search_status(session).request
+    points = list_pareto_points(session)
     reductions = reduction_table(result.reduction_steps, outline, request)
     evaluations = evaluation_table(ended, outline, request, session.results.reference_metric)
     return [
@@ -69,97 +71,69 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
             (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
             for row in rows)], len(header) + 1) for header, rows in move_tables(result.config, outline)]),
         Section("Causes", [["causes of the losses for which layers are raised", *causes] if causes else []]),
-        Section("Metric", [Table(search_metric_rows(session))]),
+        Section("Metric", [Table(_metric_rows(ended, session.results.reference_metric))]),
         Section("Engines", [Table(pareto_rows(points)), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
 
 
-def _get_search_status(session: Session) -> SearchStatus:
-    assert session.search_status is not None, "a search is reported"
-    return session.search_status
-
-
-def _get_end_event(session: Session) -> SearchEnded:
-    end_event = _get_search_status(session).end_event
-    assert end_event is not None, "a search is reported when it has ended"
-    return end_event
-
-
-def _get_best_evaluation(session: Session) -> Evaluation:
-    best = _get_end_event(session).result.best_evaluation
-    assert best is not None, "a search that has a result has evaluated it"
-    return best
-
-
-def search_headline(session: Session) -> str:
+def _search_headline(ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:
     """Returns the outcome of a search in one line."""
-    request, result = _get_search_status(session).request, _get_end_event(session).result
-    description = result.summary
-    if result.outcome is SearchOutcome.NOTHING_TO_DO:
+    result, description = ended.result, ended.result.summary
+    if result.outcome is SearchOutcome.NOTHING_TO_DO and result.best_evaluation is not None:
         start = result.config
-        lost_qdq = any(not removal.rejection for removal in _get_end_event(session).qdq_removals)
+        lost_qdq = any(not removal.rejection for removal in ended.qdq_removals)
         name = "the config without its unused Q/DQ" if lost_qdq else \
             "the file" if start.uses_only_file_precisions else "the config" if start.moves else start.quantized.label
         description = (
             f"{name} meets it already: nothing to {'raise' if lost_qdq else 'do'} "
-            f"({formatting.mark_figures_as_simulated(_get_best_evaluation(session).target_result.value_text)})"
+            f"({formatting.mark_figures_as_simulated(result.best_evaluation.target_result.value_text)})"
         )
     tolerances = " and ".join((*request.tolerances,
                                *([f"check {request.check_command!r}"] if request.check_command is not None else [])))
     return f"{tolerances}: {description}"
 
 
-def search_evidence_lines(session: Session) -> list[str]:
+def _evidence_lines(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> list[str]:
     """Returns lines about the evidence of a search: the reference, the results, and their confirmation.
 
     The results are those of the simulation, of the executed export, and on held-out samples. The last line states
     whether an engine confirmed the result.
     """
-    held_out, result = _get_end_event(session).held_out, _get_end_event(session).target_outcome
+    held_out, result, exported = ended.held_out, ended.target_outcome, ended.exported
     simulated_lines = [f"simulated: {result.text}"] if result is not None else []
     reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
     reference_lines += filter(None, [session.opened_network.outline.reference_weights_text])
-    exported = _get_end_event(session).exported
     exported_lines = [exported.exported_result_text] if exported is not None and (
         result is None or exported.exported_result_text not in result.reasons) else []
-    return [
-        *reference_lines, *simulated_lines, *exported_lines,
-        *([held_out_result_text(held_out)] if held_out is not None else []), *_engine_confirmation_lines(session)
-    ]
+    held_out_lines = [held_out_result_text(held_out)] if held_out is not None else []
+    return [*reference_lines, *simulated_lines, *exported_lines, *held_out_lines,
+            _engine_confirmation_text(session, ended, request)]
 
 
-def _engine_confirmation_lines(session: Session) -> list[str]:
-    confirmed = _get_end_event(session).confirmed
-    if confirmed is not None:
-        has_check = _get_search_status(session).request.check_command is not None
-        outcome_text = ("meets the tolerance too; --check has tested the simulation only"
-                        if has_check else "meets it too")
-        if not _get_end_event(session).result.is_met:
-            outcome_text = "meets it nevertheless"
-        result, builder = session.config_target_outcomes(
-            _get_end_event(session).result.config).get(RunKind.BUILT_ENGINE), session.builder
-        title = formatting.builder_title(builder.name, builder.version) if builder is not None else ""
-        builder_text = formatting.builder_device_text(title, builder.device) if builder is not None else ""
-        return ([
-            f"its "
-            f"engine{f' ({builder_text})' if builder_text else ''} {outcome_text if confirmed else 'does NOT meet it'}"
-            + (f": {result.text}" if result is not None and result.reasons else "")
-        ])
-    if session.builder is None or not session.builder.can_run:
-        return ["simulated only: no TensorRT runs here to confirm it"]
-    return ["simulated only: no engine of the requested config was measured"]
+def _engine_confirmation_text(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:
+    builder = session.builder
+    if ended.confirmed is None:
+        return ("simulated only: no TensorRT runs here to confirm it" if builder is None or not builder.can_run else
+                "simulated only: no engine of the requested config was measured")
+    outcome_text = ("does NOT meet it" if not ended.confirmed else
+                    "meets it nevertheless" if not ended.result.is_met else
+                    "meets it too" if request.check_command is None else
+                    "meets the tolerance too; --check has tested the simulation only")
+    result = session.config_target_outcomes(ended.result.config).get(RunKind.BUILT_ENGINE)
+    title = formatting.builder_title(builder.name, builder.version) if builder is not None else ""
+    builder_text = formatting.builder_device_text(title, builder.device) if builder is not None else ""
+    return (f"its engine{f' ({builder_text})' if builder_text else ''} {outcome_text}"
+            + (f": {result.text}" if result is not None and result.reasons else ""))
 
 
-def search_metric_rows(session: Session) -> list[list[str]]:
+def _metric_rows(ended: SearchEnded, reference_metric: Mapping[str, float]) -> list[list[str]]:
     """Returns a table of the metric's parts in FP32, in the start config and in the result, by decreasing drop."""
-    ended = _get_end_event(session)
+    assert ended.result.best_evaluation is not None, "a search that has a result has evaluated it"
     found_metric, start_metric = (accuracy.metric if (accuracy := item.target_result.accuracy) is not None else {}
-                                  for item in (_get_best_evaluation(session), ended.evaluations[0]))
-    rows = metric_part_rows(session.results.reference_metric, [found_metric])
-    return [["metric", "FP32", "start", "found"], *([
-        row.part_name, *(formatting.metric_text(item)
-                         for item in (row.reference_value, start_metric.get(row.part_name), *row.run_values))
-    ]
-                                                    for row in rows)]
+                                  for item in (ended.result.best_evaluation, ended.evaluations[0]))
+    return [["metric", "FP32", "start", "found"], *(
+        [row.part_name, *(formatting.metric_text(item)
+                          for item in (row.reference_value, start_metric.get(row.part_name), *row.run_values))]
+        for row in metric_part_rows(reference_metric, [found_metric]))]
 
 
 @dataclass(frozen=True)

@@ -1,40 +1,68 @@
-"""The report of a comparison, as text for a terminal and as Markdown."""
+"""The report of a comparison as text, Markdown and JSON, the text of precision.json, and the tables of range methods
+and of the parts of the user's metric."""
 
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 from trt_tui import formatting
+from trt_tui.core.engines.builder_warnings import limited_list_lines
 from trt_tui.core.engines.fallback_ladder import attempt_lines
-from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
-from trt_tui.core.guards.guards import warning_lines
+from trt_tui.core.engines.group_implementations import find_group_implementations
+from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, IDLE, EngineReport
+from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
+from trt_tui.core.guards.guards import warning_lines, warning_record
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
-from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
+from trt_tui.core.measure.engine_agreement import (
+    engine_errors_text,
+    engine_variation_notes,
+    fp32_engine_fault_text,
+    sqnr_gap_of_engine_db,
+)
+from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
+from trt_tui.core.measure.results import Accuracy, Cause, ConfigResults, EngineErrors, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.simulation import MIN_DEPENDENCE_DB
+from trt_tui.core.measure.stages import PRODUCTION_STAGE, STABILITY, StageResult
+from trt_tui.core.measure.user_metric import metric_part_rows
+from trt_tui.core.moves import config_file
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.report import json_record
 from trt_tui.core.report.config_report import config_section
 from trt_tui.core.report.document import Block, Section, Table, report_markdown, report_text
-from trt_tui.core.report.run_columns import RunRow, list_run_columns
+from trt_tui.core.report.json_record import (
+    accuracy_record,
+    cause_record,
+    error_metrics_record,
+    list_run_record_keys,
+    preview_record,
+    run_result_record,
+    stage_record,
+    target_outcome_record,
+)
+from trt_tui.core.report.run_columns import RunColumn, RunRow, list_error_run_columns, list_run_columns
+from trt_tui.errors import InputError, NotReadyError
 from trt_tui.formatting import (
     EXPORTED,
     NOT_MEASURED,
     SIMULATED_MARK,
+    add_decibel_unit,
     counted_noun_text,
     engine_title,
+    metric_text,
+    name_list_text,
     run_name_in_sentence,
     run_title,
 )
-from trt_tui.session.engine_report import engine_error_blocks, engine_remark_lines, preview_lines
-from trt_tui.session.loss_causes import find_worst_group_causes
-from trt_tui.session.reporting_session import ReportingSession
-from trt_tui.session.result_tables import metric_part_table, metric_titles
-from trt_tui.session.stage_report import stage_section
+from trt_tui.jobs import events as ev
+from trt_tui.session.loss_causes import find_raise_causes, find_worst_group_causes
+from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
-MAX_LAYER_ROWS = 20
-MAX_PART_ROWS = 20
+MAX_ROWS = 20
+"""The maximum number of rows of layers, or of parts of a metric."""
 
 SHARE_SAMPLES_LEGEND = (
     "samples: number of samples behind a share; ± is its 95 % confidence interval. --exact measures all shares on all "
@@ -58,14 +86,14 @@ class _ReportedRun(NamedTuple):
     missing_text: str = ""
 
 
-def comparison_text(session: ReportingSession) -> str:
+def comparison_text(session: SessionState) -> str:
     """Returns the report of a comparison for a terminal. Its last part shows the layers of the runs that miss the
     target."""
     return report_text([*_comparison_sections(session, _choose_runs_with_group_lines(session)),
                         stage_section(session)])
 
 
-def comparison_markdown(session: ReportingSession) -> str:
+def comparison_markdown(session: SessionState) -> str:
     """Returns the report of a comparison in Markdown. It has also warnings, the judged outputs and the config."""
     head, *sections = _comparison_sections(session, session.list_distinct_runs())
     runs = _list_reported_runs(session)
@@ -83,7 +111,7 @@ def comparison_markdown(session: ReportingSession) -> str:
         stage_section(session), config_section(session.config, session.opened_network.outline)])
 
 
-def _comparison_sections(session: ReportingSession, runs_with_groups: Sequence[str]) -> list[Section]:
+def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str]) -> list[Section]:
     """Returns the parts of a report of a comparison; the first states what is compared.
 
     Args:
@@ -106,7 +134,7 @@ def _comparison_sections(session: ReportingSession, runs_with_groups: Sequence[s
     head.append(next(filter(None, (default_keep_rules_note(outline, config)
                                    for config in session.list_run_configs().values())), ""))
     parts = metric_part_table(session)
-    hidden_count = len(parts) - 1 - MAX_PART_ROWS
+    hidden_count = len(parts) - 1 - MAX_ROWS
     hidden_rows = [[f"{hidden_count} more parts with smaller losses"]] if hidden_count > 0 else []
     engines = {run: engine for run in session.list_distinct_runs()
                if (engine := session.get_run_results(run).engine_result) is not None}
@@ -117,7 +145,7 @@ def _comparison_sections(session: ReportingSession, runs_with_groups: Sequence[s
     return [
         Section("", [[*filter(None, head)]]),
         Section("Accuracy", [Table(_accuracy_rows(session), 2)]),
-        Section("Metric by part", [Table([*parts[:1 + MAX_PART_ROWS], *hidden_rows])]),
+        Section("Metric by part", [Table([*parts[:1 + MAX_ROWS], *hidden_rows])]),
         Section("Reasons", [_outcome_reason_lines(session), _output_variation_lines(session)]),
         Section("Engines", [
             *_build_attempt_blocks(engines_by_title),
@@ -131,15 +159,15 @@ def _comparison_sections(session: ReportingSession, runs_with_groups: Sequence[s
                   _worst_group_blocks(session, run)) for run in runs_with_groups)]
 
 
-def _run_title_text(session: ReportingSession, run: str) -> str:
+def _run_title_text(session: SessionState, run: str) -> str:
     return run_title(run, session.config.uses_only_file_precisions)
 
 
-def _engine_title_text(session: ReportingSession, run: str) -> str:
+def _engine_title_text(session: SessionState, run: str) -> str:
     return engine_title(run, session.config.uses_only_file_precisions)
 
 
-def _reference_text(session: ReportingSession) -> str:
+def _reference_text(session: SessionState) -> str:
     """Returns a text about the reference that errors are computed against, and the backend that computed it."""
     backend = session.opened_network.backend
     fp32_text = f"FP32 on {backend.name} {backend.version} {backend.device}"
@@ -148,7 +176,7 @@ def _reference_text(session: ReportingSession) -> str:
     return f"{session.reference_name}; layers and the FP32 engine against {fp32_text}"
 
 
-def _reference_metric_text(session: ReportingSession) -> str:
+def _reference_metric_text(session: SessionState) -> str:
     """Returns the metric of the reference, with its samples if runs are judged on others: ``0.5 on 12 samples``."""
     results = session.results
     values = {results.reference_sample_count: next(iter(results.reference_metric.values()))}
@@ -161,13 +189,13 @@ def _reference_metric_text(session: ReportingSession) -> str:
                      for count, value in values.items())
 
 
-def _metric_source_text(session: ReportingSession) -> str:
+def _metric_source_text(session: SessionState) -> str:
     """Returns the name of the run whose metric is printed above the table: the reference, or FP32."""
     reference = session.opened_network.reference
     return session.reference_name if reference is None or reference.has_metric_outputs else formatting.FP32_TITLE
 
 
-def _choose_runs_with_group_lines(session: ReportingSession) -> list[str]:
+def _choose_runs_with_group_lines(session: SessionState) -> list[str]:
     """Returns the runs whose worst groups are listed: those that miss the target, or the last measured run if none
     does."""
     if session.opened_network.outline.has_file_precision and _has_layer_results(session, "config"):
@@ -182,13 +210,13 @@ def _choose_runs_with_group_lines(session: ReportingSession) -> list[str]:
     return missed_runs or list(accuracies)[-1:]
 
 
-def _has_layer_results(session: ReportingSession, run: str) -> bool:
+def _has_layer_results(session: SessionState, run: str) -> bool:
     """Returns True if error shares or errors at the groups of a run are known."""
     measured = session.get_run_results(run)
     return bool(measured.shares or measured.group_errors)
 
 
-def _target_outcome_text(session: ReportingSession, run: str, accuracy: Accuracy) -> str:
+def _target_outcome_text(session: SessionState, run: str, accuracy: Accuracy) -> str:
     """Returns the target result of a run as text, or a note that all its layers are in FP32 or none is in INT8."""
     config = session.get_run_config(run)
     if not reduces_precision(session.opened_network.outline, config):
@@ -200,7 +228,7 @@ def _target_outcome_text(session: ReportingSession, run: str, accuracy: Accuracy
     return ", ".join(filter(None, texts))
 
 
-def _outcome_reason_lines(session: ReportingSession) -> list[str]:
+def _outcome_reason_lines(session: SessionState) -> list[str]:
     """Returns a line for each uncertain result, and for each that fails for other reasons than its value alone."""
     lines = []
     for run in session.list_distinct_runs():
@@ -213,7 +241,7 @@ def _outcome_reason_lines(session: ReportingSession) -> list[str]:
     return lines
 
 
-def _output_variation_lines(session: ReportingSession) -> list[str]:
+def _output_variation_lines(session: SessionState) -> list[str]:
     """Returns a line for each judged output that varies little between samples, with the SQNR of the varying part."""
     lines = []
     for run in session.list_distinct_runs():
@@ -231,7 +259,7 @@ def _output_variation_lines(session: ReportingSession) -> list[str]:
     return lines
 
 
-def _list_reported_runs(session: ReportingSession) -> list[_ReportedRun]:
+def _list_reported_runs(session: SessionState) -> list[_ReportedRun]:
     """Returns all runs of a comparison in the order of its tables.
 
     An engine that was not built as requested says so in its title, and the simulation of the built config comes before
@@ -266,7 +294,7 @@ def _list_reported_runs(session: ReportingSession) -> list[_ReportedRun]:
     return runs
 
 
-def _accuracy_rows(session: ReportingSession) -> list[list[str]]:
+def _accuracy_rows(session: SessionState) -> list[list[str]]:
     """Returns the table of the runs: a header, and a row for each judged output of a run."""
     columns = list_run_columns("runs", metric_titles(session))
     rows = [["run", "output", *(column.title for column in columns), ""]]
@@ -311,7 +339,7 @@ def _precision_share_table(engine_results: Mapping[str, EngineResult]) -> Table:
                                     for kind in kinds)] for name, entry in shares.items() if kinds)])
 
 
-def _engine_check_blocks(session: ReportingSession, engine_results: Mapping[str, EngineResult]) -> list[Block]:
+def _engine_check_blocks(session: SessionState, engine_results: Mapping[str, EngineResult]) -> list[Block]:
     """Returns a line about a wrong FP32 engine, and the checks for engines that are less accurate than simulated."""
     fault = fp32_engine_fault_text(session.results.fp32_engine)
     blocks: list[Block] = [[f"not a precision problem: {fault}"] if fault else []]
@@ -331,7 +359,7 @@ _GROUP_COLUMNS = {"share": ("share", "samples", "isolated", "accumulated", "SQNR
 """The columns of the tables of groups with the largest error shares, isolated errors or accumulated errors."""
 
 
-def _worst_group_blocks(session: ReportingSession, run: str) -> list[Block]:
+def _worst_group_blocks(session: SessionState, run: str) -> list[Block]:
     """Returns a table of the groups with the largest error shares in a run, or with the largest errors.
 
     Isolated errors are used if no error shares were measured, accumulated errors if no isolated ones were. Notes and
@@ -355,16 +383,16 @@ def _worst_group_blocks(session: ReportingSession, run: str) -> list[Block]:
         notes.append(SHARE_SAMPLES_LEGEND)
     lines = cause_lines({titles_by_group.get(name, name): causes for name, causes in causes.items()})
     run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
-    return [_worst_group_table(session, run, measure), notes[:MAX_LAYER_ROWS],
+    return [_worst_group_table(session, run, measure), notes[:MAX_ROWS],
             [f"causes of the largest losses in {run_name}", *lines] if lines else []]
 
 
-def accumulated_error_text(session: ReportingSession, run: str) -> str:
+def accumulated_error_text(session: SessionState, run: str) -> str:
     """Returns a table of the groups with the largest accumulated errors in a run; "" if no group has an error."""
     return report_text([Section("", [_worst_group_table(session, run, "accumulated")])])
 
 
-def _worst_group_table(session: ReportingSession, run: str, measure: str) -> Table:
+def _worst_group_table(session: SessionState, run: str, measure: str) -> Table:
     """Returns the table of the groups with the largest values of a measure of `_GROUP_COLUMNS`, worst first."""
     results, config, outline = session.get_run_results(run), session.get_run_config(run), session.opened_network.outline
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
@@ -383,7 +411,7 @@ def _worst_group_table(session: ReportingSession, run: str, measure: str) -> Tab
     return Table(rows, 3)
 
 
-def _find_worst_groups(session: ReportingSession, run: str, measure: str) -> list[str]:
+def _find_worst_groups(session: SessionState, run: str, measure: str) -> list[str]:
     """Returns the names of the groups with the largest values of a measure of `_GROUP_COLUMNS`, worst first."""
     results = session.get_run_results(run)
     if measure == "share":
@@ -391,7 +419,7 @@ def _find_worst_groups(session: ReportingSession, run: str, measure: str) -> lis
     else:
         keys = {name: metrics.sqnr_db or -math.inf for name, item in results.group_errors.items()
                 if (metrics := getattr(item, measure)) is not None and not metrics.exact}
-    return sorted(keys, key=lambda name: keys[name])[:MAX_LAYER_ROWS]
+    return sorted(keys, key=lambda name: keys[name])[:MAX_ROWS]
 
 
 def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
@@ -403,3 +431,485 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
     share_text = formatting.percent_with_margin_text(error_share.fraction, error_share.half_width, SIMULATED_MARK,
                                                      error_share.has_few_samples)
     return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
+
+
+def engine_blocks(network: NetworkOutline, engine_report: EngineReport) -> list[Block]:
+    """Returns the number of engine layers by precision, and a table of the implementation of each fusion group in an
+    engine."""
+    counts = ", ".join(f"{count} {word}" for word, (count, _) in engine_report.precision_shares().items())
+    implementations = find_group_implementations(engine_report, network)
+    titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
+    rows = [["layer", "operator", "engine", "engine layers"]]
+    for group in network.groups:
+        implementation = implementations.get(group.name)
+        if implementation is None:
+            cells = ["", "not listed: folded, or part of another layer"]
+        else:
+            precision = (implementation.precision.label if implementation.precision is not None else
+                         "fused" if implementation.in_fused_region else "?")
+            cells = [precision, "; ".join(implementation.engine_layers)]
+        rows.append([titles_by_group.get(group.name, group.name), group.operator, *cells])
+    idle = sum(layer.kind == IDLE for layer in engine_report.layers)
+    return [[f"{len(engine_report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else "")],
+            Table(rows, 4)]
+
+
+def preview_lines(session: SessionState, run_titles: Mapping[str, str]) -> list[str]:
+    """Returns, for each run, the number of fusion groups in another precision than requested, and the builder's
+    warnings.
+
+    If a run has no preview, the line contains the reason.
+
+    Args:
+        run_titles: The titles of the runs, by run.
+    """
+    lines, configs = [], session.list_run_configs()
+    for run, title in run_titles.items():
+        preview = session.get_run_results(run).preview
+        if preview is None or preview.refusal is not None and preview.refusal.is_rtx_missing:
+            continue
+        if preview.refusal is not None:
+            lines.append(f"{title}: no preview of its engine: {preview.refusal.description}")
+            continue
+        record = preview_record(session.opened_network.outline, configs[run], preview)
+        lines.append(f"{title}: {_preview_text(record)}")
+        lines += limited_list_lines([f"{name}: {text}" for name, text in record.get("unused_qdq", {}).items()], "layer")
+        lines += limited_list_lines(preview.builder_warnings)
+    return lines
+
+
+def _preview_text(preview: Mapping[str, Any]) -> str:
+    """Returns a sentence with the number and names of the groups that a preview shows in a precision other than
+    requested.
+
+    Args:
+        preview: The record of `preview_record`.
+    """
+    release = ".".join(preview["release"].split(".")[:2])
+    other_groups = preview["not_as_asked"]
+    group_names = f": {name_list_text(other_groups)}" if other_groups else ""
+    return (
+        f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as "
+        f"requested{group_names} (preview, RTX {release}, {preview['gpu']}: "
+        f"{counted_noun_text(preview['kernels'], 'kernel')})")
+
+
+def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
+    """Returns remarks about engines: the latency of several profiles, the spread of several builds, and builder
+    warnings.
+
+    Different results of one engine on identical samples are reported too.
+
+    Args:
+        engine_results: The results of engines by the title of the engine.
+    """
+    lines = [f"{title}: {remark}" for title, result in engine_results.items()
+             for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
+    for title, result in engine_results.items():
+        lines += [f"{title}: warnings of parser and builder", *limited_list_lines(result.builder_warnings)
+                  ] if result.builder_warnings else []
+    return lines
+
+
+def engine_error_blocks(session: SessionState, run: str, engine_title: str,
+                        engine_errors: EngineErrors | None) -> list[Block]:
+    """Returns a report of the errors inside the engine of a run; empty if they were not measured.
+
+    It states the method of reading, the first divergence from the simulation, and the groups with the largest gaps.
+
+    Args:
+        engine_title: The title of the engine.
+    """
+    if engine_errors is None:
+        return []
+    outline = session.opened_network.outline
+    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
+    lines = [f"{engine_title}, {engine_errors_text(engine_errors, len(outline.groups))}"]
+    if engine_errors.accuracy is not None and engine_errors.accuracy.worst_output is not None:
+        name, worst = engine_errors.accuracy.worst_output
+        lines.append(f"  the marked engine: {add_decibel_unit(worst.errors.sqnr_text(''))} at {name}")
+    if (divergence := session.find_engine_divergence(run)) is not None:
+        lines.append(
+            f"  "
+            f"{titles_by_group.get(divergence.group_name, divergence.group_name)}: {divergence.divergence_description}"
+        )
+    group_errors = session.get_run_results(run).group_errors
+    rows = []
+    for group in outline.groups:
+        if (errors := engine_errors.group_errors.get(group.name)) is not None:
+            simulated = group_errors.get(group.name)
+            simulated_errors = simulated.accumulated if simulated is not None else None
+            gap = _compute_sqnr_gap_db(errors, simulated_errors)
+            rows.append((-math.inf if gap is None else gap, [
+                titles_by_group.get(group.name, group.name), group.operator,
+                errors.sqnr_text(""), NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
+                "" if gap is None else f"{gap:+.1f}"
+            ]))
+    rows.sort(key=lambda row: -row[0])
+    header = ["where the engine is worse than simulated", "operator", "engine", "simulated", "gap, dB"]
+    return [lines, Table([header, *(row for _, row in rows[:MAX_ROWS])], 2)]
+
+
+def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetrics | None) -> float | None:
+    """Returns by how many dB the SQNR of the engine is lower than simulated; None if either is exact or not finite."""
+    if simulated_errors is None or built_errors.sqnr_db is None or simulated_errors.sqnr_db is None:
+        return None
+    return simulated_errors.sqnr_db - built_errors.sqnr_db
+
+
+def stage_section(session: SessionState) -> Section:
+    """Returns the table of the stages on the way to production; empty if no stage was requested."""
+    stages = session.list_stage_accuracies()
+    if not stages:
+        return Section("", [])
+    production = next((stage for stage, _ in stages if stage.run.name == PRODUCTION_STAGE), None)
+    columns, errors = list_run_columns("stages", metric_titles(session)), list_error_run_columns("stages")
+    titles, previous_titles = [column.title for column in columns], [column.title for column in errors]
+    rows = [["stage", *titles[:-1], f"to the stage before: {previous_titles[0]}", *previous_titles[1:], titles[-1],
+             ""]]
+    lines, engine_parts = [], list[Block]()
+    for stage, accuracy in stages:
+        name, run, engine = stage.run.name, stage.run, stage.engine_result
+        rows.append(_stage_row(session, columns, stage, accuracy))
+        rows += [[f"  against {other_name}", *(column.text(RunRow(Accuracy(other.outputs))) for column in columns)]
+                 for other_name, other in stage.other_accuracies]
+        if run.unavailable_reason:
+            lines.append(f"{name}: not built: {run.unavailable_reason}")
+            preview = session.results.get_results_or_empty(run.config).preview if run.config is not None else None
+            if run.config is not None and preview is not None:
+                lines += [f"  {line}"
+                          for line in unbuilt_engine_lines(session.opened_network.outline, run.config, preview)]
+        if engine is not None and engine.engine_report is not None:
+            engine_parts += [[f"layers of {name}:"], *engine_blocks(session.opened_network.outline,
+                                                                    engine.engine_report)]
+        if engine is not None:
+            engine_parts.append([f"{name}: {text}" for text in (*_engine_latency_lines(engine),
+                                                                *filter(None, [engine.measurement_note]))])
+    results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in stages}
+    lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
+    return Section("Stages", [
+        [f"inputs of production: {comparison.description}"
+         for comparison in (production.input_differences if production is not None else ())],
+        Table(rows), lines, [*session.stage_summary_lines(), *session.stability_lines()], *engine_parts])
+
+
+def _engine_latency_lines(engine: EngineResult) -> list[str]:
+    graph = (f"{formatting.milliseconds_text(engine.cuda_graph_ms[0])} as one CUDA graph"
+             if engine.cuda_graph_ms is not None else "")
+    return [*filter(None, [graph]), *engine.profile_latency_lines]
+
+
+def _stage_row(session: SessionState, columns: Sequence[RunColumn], stage: StageResult,
+               accuracy: Accuracy | None) -> list[str]:
+    errors = list_error_run_columns("stages")
+    if accuracy is None:
+        return [stage.run.name, *[NOT_MEASURED] * len(errors)]
+    mark = formatting.SIMULATED_MARK if stage.run.kind is RunKind.SIMULATED_CONFIG else ""
+    run_result = session.results.find_stage_result(stage)
+    engine = run_result if isinstance(run_result, EngineResult) else None
+    result = session.target_outcome(accuracy)
+    texts = [result.outcome.value if result is not None else ""]
+    if engine is not None and not engine.is_built_as_requested:
+        texts.append("otherwise")
+    cells = [column.text(RunRow(accuracy, mark, engine)) for column in columns]
+    return [f"{stage.run.name} ({engine.builder_text})" if engine is not None else stage.run.name, *cells[:-1],
+            *(column.text(RunRow(stage.accuracy_to_previous, mark)) for column in errors), cells[-1],
+            ", ".join(filter(None, texts))]
+
+
+def _causes_record(causes_by_group: Mapping[str, tuple[Cause, ...]]) -> dict[str, Any]:
+    """Returns the record of the causes at some groups; empty without a cause."""
+    return {"causes": {name: list(map(cause_record, causes)) for name, causes in causes_by_group.items()}
+            } if causes_by_group else {}
+
+
+def comparison_record(session: SessionState) -> dict[str, Any]:
+    """Builds the record of all measured results that `compare --json` writes."""
+    opened = session.opened_network
+    runs = _collect_results_by_run_name(session)
+    backend = {"backend": opened.backend.name, "version": opened.backend.version,
+               "provider": opened.backend.device.lower()}
+    record = json_record.comparison_record(
+        opened.outline, session.network_sha256, opened.data.source, opened.data.what_if_count, backend, runs,
+        session.results.reference_metric, session.results.reference_sample_count, opened.reference)
+    record["setup"] = session.setup_record
+    if session.targets:
+        record["target"] = session.targets_text
+    if session.execution_mode is not None:
+        record["simulation"] = {"level": session.execution_mode.name, "reason": session.execution_mode.reason}
+    if guard_warnings := session.guard_warnings:
+        record["guards"] = [warning_record(alarm) for alarm in guard_warnings]
+    if (stability := session.results.find(STABILITY, None)) is not None:
+        record["stability"] = stability.to_record()
+    if rows := session.list_stage_accuracies():
+        record["stages"] = [stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))
+                            for stage, accuracy in rows]
+        record["stages_say"] = session.stage_summary_lines()
+    engine_checks, record_keys = session.list_engine_checks(), list_run_record_keys(runs)
+    for run, config in session.list_run_configs().items():
+        for kind, result in session.config_target_outcomes(config).items():
+            record["runs"][record_keys[run, kind]] |= target_outcome_record(result)
+        run_record, engine_record = record["runs"].get(run, {}), record["runs"].get(f"{run}-engine", {})
+        if run == "config" and session.config.uses_only_file_precisions:
+            run_record["as_in_file"] = True
+        preview = session.results.get_results_or_empty(config).preview
+        if preview is not None and preview.refusal is None:
+            run_record["preview"] = preview_record(opened.outline, config, preview)
+        if engine_record and (divergence := session.find_engine_divergence(run)) is not None:
+            engine_record["layers_read"]["parts_at"] = {
+                "group": divergence.group_name, "engine": error_metrics_record(divergence.engine_errors),
+                "simulated": error_metrics_record(divergence.simulated_errors)}
+        if run in engine_checks:
+            engine_record["to_check"] = engine_checks[run]
+        run_record |= _causes_record(find_worst_group_causes(session, config))
+    return record
+
+
+def _collect_results_by_run_name(session: SessionState) -> dict[str, ConfigResults]:
+    """Returns the results of FP32 and of each run."""
+    fp32_results = ConfigResults()
+    fp32_results.store_accuracy(session.fp32_accuracy)
+    if session.results.fp32_engine is not None:
+        fp32_results.runs[RunKind.BUILT_ENGINE] = session.results.fp32_engine
+    return {"fp32": fp32_results, **{run: session.get_run_results(run) for run in session.list_run_configs()}}
+
+
+def precision_json_text(session: SessionState, sha256: str = "") -> str:
+    """Returns the text of precision.json: the config with ranges, tolerance and evidence.
+
+    Args:
+        sha256: The hash of the network and its external data, if the session does not measure it.
+    """
+    if session.outline is None:
+        raise NotReadyError("nothing is open yet", "", "Wait for the network.")
+    evidence = _evidence_record(session)
+    tolerance = session.targets_text
+    search_status = session.search_status
+    if (search_status is not None and search_status.end_event is not None
+            and search_status.best_config == session.config):
+        evidence["search"] = search_status.make_search_record(session.outline)
+        evidence["search"] |= _causes_record(find_raise_causes(session, session.config))
+        tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
+    calibration = session.calibration
+    if session.network_only and calibration is None:
+        calibration = session.config_calibration
+    return config_file.config_text(session.outline, session.config, calibration, evidence=evidence, tolerance=tolerance,
+                                   made_with=session.list_component_versions(), sha256=sha256 or session.network_sha256,
+                                   weights_of=session.outline.weights_source_name)
+
+
+def _evidence_record(session: SessionState) -> dict[str, Any]:
+    """Builds the record of the measured accuracies of the config, separately for simulation, engine and exported
+    network."""
+    results = session.results.get_results_or_empty(session.config)
+    evidence = {"simulated": accuracy_record(results.accuracy)} if results.accuracy is not None else {}
+    keys = {RunKind.BUILT_ENGINE: "engine", RunKind.EXPORTED_FILE: "exported_network"}
+    return evidence | {key: run_result_record(results.runs[kind]) for kind, key in keys.items()
+                       if kind in results.runs}
+
+
+def unbuilt_run_lines(session: SessionState) -> list[str]:
+    """Returns a sentence for each engine of a comparison that was not built, and for each exported network not
+    executed."""
+    run_results = _collect_results_by_run_name(session)
+    return [
+        *(f"Engine of {run} not built: {results.engine_result.failure_reason}"
+          for run, results in run_results.items()
+          if results.engine_result and results.engine_result.failure_reason),
+        *(f"{formatting.EXPORTED_NETWORK.capitalize()} of {run} not executed: {results.exported_run.missing_reason}"
+          for run, results in run_results.items()
+          if results.exported_run and results.exported_run.missing_reason)
+    ]
+
+
+def _require_method_comparison(session: SessionState) -> ev.RangeMethodComparison:
+    if session.method_comparison is None:
+        raise InputError("no calibration methods were compared", "", "")
+    return session.method_comparison
+
+
+@dataclass(frozen=True)
+class _RankingColumn:
+    """The table column by which range methods are ranked.
+
+    Attributes:
+        title: The heading of the column.
+        format_value: Function that formats the cell for an accuracy.
+        score: Function from an accuracy to a score, higher is better; None if not measured.
+        is_always_shown: True if the table always has the column.
+    """
+
+    title: str
+    format_value: Callable[[Accuracy], str]
+    score: Callable[[Accuracy], float | None]
+    is_always_shown: bool = False
+
+
+def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
+    """Returns the SQNR of the worst judged output in dB; infinite if exact, and negative infinity for NaN and Inf."""
+    return accuracy.worst_errors.comparable_sqnr_db if accuracy.worst_errors is not None else None
+
+
+def _worst_sqnr_text(accuracy: Accuracy) -> str:
+    errors = accuracy.worst_errors
+    output = accuracy.find_output_of_worst_value(ERROR_METRICS["sqnr"])
+    return "" if errors is None else f"{formatting.decibels_text(errors.sqnr_db, exact=errors.exact)} {output}".rstrip()
+
+
+_SQNR_COLUMN = _RankingColumn("SQNR", _worst_sqnr_text, _worst_sqnr_score, is_always_shown=True)
+
+
+def _choose_ranking_column(session: SessionState) -> _RankingColumn:
+    """Returns the column by which range methods are ranked: that of the target's value.
+
+    The SQNR column is returned if there is no target or its value is not measured.
+    """
+    target, rows = session.target, _require_method_comparison(session).rows
+    if target is None or any(target.margin_score(row.accuracy) is None for row in rows):
+        return _SQNR_COLUMN
+    if target.kind == "sqnr" and target.output_name is None:
+        return _SQNR_COLUMN
+    if target.kind == "metric" and target.part_name is None:
+        headings = {_metric_heading(name) for row in rows for name in list(row.accuracy.metric)[:1]}
+        if len(headings) == 1:
+            return _RankingColumn(headings.pop(),
+                                  lambda accuracy: formatting.metric_text(accuracy.headline_metric, SIMULATED_MARK),
+                                  target.margin_score, is_always_shown=True)
+    output_text = f" of {target.output_name}" if target.output_name is not None else ""
+    return _RankingColumn(f"{target.column_title}{output_text}",
+                          lambda accuracy: SIMULATED_MARK + target.measured_value_text(accuracy), target.margin_score)
+
+
+def _metric_heading(metric_name: str) -> str:
+    """Returns the function name of a metric that is given as ``FILE.py:FUNCTION``."""
+    return metric_name.rpartition(":")[2]
+
+
+def method_comparison_table(session: SessionState) -> list[list[str]]:
+    """Builds the table that compares range methods, with a header and a row for each method.
+
+    The columns are: SQNR of the worst output, its worst sample, metric, target and calibration seconds. The table
+    always has the column by which the methods are ranked. The values are simulated. The seconds are absent if the
+    ranges were already known.
+    """
+    target, comparison, ranking = session.target, _require_method_comparison(session), _choose_ranking_column(session)
+    names = list(dict.fromkeys(name for row in comparison.rows for name in list(row.accuracy.metric)[:1]))
+    extra_columns = [] if ranking.is_always_shown else [ranking]
+    table = [[
+        "method", "SQNR", "worst sample", *map(_metric_heading, names), *(column.title for column in extra_columns),
+        "target" if target is not None else "", "s"
+    ]]
+    for row in comparison.rows:
+        worst = row.accuracy.worst_output
+        errors = worst[1] if worst is not None else None
+        result = session.target_outcome(row.accuracy)
+        sample = "" if errors is None or errors.worst_sqnr_db is None else (
+            formatting.worst_sample_text(errors.worst_sample, errors.worst_sqnr_db))
+        table.append([
+            row.method,
+            _worst_sqnr_text(row.accuracy), sample,
+            *(formatting.metric_text(row.accuracy.metric.get(name), SIMULATED_MARK)
+              for name in names), *(column.format_value(row.accuracy) for column in extra_columns),
+            "" if result is None else result.outcome.value,
+            formatting.number_text(row.seconds) if row.seconds >= 0.01 else "known"
+        ])
+    if target is None:
+        table = [[*row[:-2], row[-1]] for row in table]
+    return table
+
+
+def find_best_range_method(session: SessionState) -> str:
+    """Returns the range method with the best value in the column of `ranking_column_title`. Ties are decided by the
+    SQNR."""
+    ranking = _choose_ranking_column(session)
+
+    def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
+        values = [score_value(row.accuracy) for score_value in (ranking.score, _worst_sqnr_score)]
+        first, second = (-math.inf if value is None else value for value in values)
+        return first, second
+
+    return max(_require_method_comparison(session).rows, key=ranking_key).method
+
+
+def ranking_column_title(session: SessionState) -> str:
+    """Returns the heading of the column by which range methods are ranked."""
+    return _choose_ranking_column(session).title
+
+
+def method_missed_target_reason(session: SessionState) -> str:
+    """Returns the reason why the best range method misses an explicit target.
+
+    "" if any method meets the target, or the outcome is unknown.
+    """
+    rows = _require_method_comparison(session).rows
+    results = [session.target_outcome(row.accuracy) for row in rows]
+    if not session.has_explicit_target or any(result is None or result.passes for result in results):
+        return ""
+    best = next(row for row in rows if row.method == find_best_range_method(session))
+    result = session.target_outcome(best.accuracy)
+    return session.missed_target_text(result, best.accuracy) if result is not None else ""
+
+
+def method_comparison_record(session: SessionState) -> dict[str, Any]:
+    """Builds the comparison of range methods as a JSON record."""
+    rows = []
+    for row in _require_method_comparison(session).rows:
+        errors = row.accuracy.worst_errors
+        sqnr = errors.sqnr_db if errors is not None else None
+        rows.append({"method": row.method, "sqnr_db": sqnr, "metric": dict(row.accuracy.metric),
+                     "calibration_seconds": row.seconds, "calibration_samples": row.samples,
+                     "samples": row.accuracy.samples,
+                     **target_outcome_record(session.target_outcome(row.accuracy))})
+    return {
+        "calibration_methods": rows, "best": find_best_range_method(session), "ranked_by": ranking_column_title(session)
+    }
+
+
+def metric_titles(session: SessionState) -> dict[str, str]:
+    """Returns the titles of the columns of the metric, the agreement and the samples; "" hides a column.
+
+    At most one of metric and agreement is shown, and the samples only if a run is not judged on all that are in use.
+    """
+    metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
+    judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
+    accuracies = [accuracy for run in session.list_distinct_runs()
+                  if (accuracy := session.get_run_results(run).accuracy) is not None]
+    names_samples = any(accuracy.total != session.opened_network.data.what_if_count for accuracy in accuracies)
+    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else "",
+            "samples": "samples" if names_samples else ""}
+
+
+def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
+    """Returns the title, mark and accuracy of each run and engine with a metric, as columns of a table.
+
+    A config that equals another run is omitted.
+    """
+    all_columns: list[tuple[str, str, Accuracy | None]] = []
+    for run in state.list_distinct_runs():
+        results = state.get_run_results(run)
+        all_columns.append((run_title(run, state.config.uses_only_file_precisions), SIMULATED_MARK, results.accuracy))
+        if results.engine_result is not None and results.engine_result.is_built_as_requested:
+            all_columns.append(
+                (engine_title(run, state.config.uses_only_file_precisions), "", results.engine_result.accuracy))
+    if state.results.fp32_engine is not None:
+        all_columns.insert(0, ("FP32 engine", "", state.results.fp32_engine.accuracy))
+    return [(title, mark, accuracy)
+            for title, mark, accuracy in all_columns
+            if accuracy is not None and accuracy.metric]
+
+
+def metric_part_table(state: SessionState) -> list[list[str]]:
+    """Builds the table of the parts of the user's metric: the headline, then the parts by decreasing drop.
+
+    Empty if the metric has no parts.
+    """
+    reference, runs = state.results.reference_metric, list_metric_columns(state)
+    if len(reference) < 2 or not runs:
+        return []
+    rows = [["metric by part, worst drop first", "FP32", *(title for title, _, _ in runs), "drop"]]
+    for row in metric_part_rows(reference, [accuracy.on_compared_samples.metric for _, _, accuracy in runs]):
+        figure_texts = [NOT_MEASURED if figure is None else metric_text(figure, mark)
+                        for figure, (_, mark, _) in zip(row.run_values, runs, strict=True)]
+        rows.append([row.part_name, metric_text(row.reference_value), *figure_texts,
+                     NOT_MEASURED if row.max_drop is None else metric_text(row.max_drop)])
+    return rows

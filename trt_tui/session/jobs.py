@@ -2,7 +2,7 @@
 
 import time
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from trt_tui.jobs import events as ev
@@ -87,7 +87,7 @@ class Job:
         return time.monotonic() - (self.phase_start_time if self.begin_time is not None else self.sent_time)
 
 
-class PendingRequests(Mapping[int, rq.Request]):
+class PendingRequests(dict[int, rq.Request]):
     """The requests without a final answer from the background process, by job number.
 
     Attributes:
@@ -95,22 +95,13 @@ class PendingRequests(Mapping[int, rq.Request]):
     """
 
     def __init__(self) -> None:
+        super().__init__()
         self.jobs: deque[Job] = deque(maxlen=MAX_JOBS)
         self._pending_jobs: dict[int, Job] = {}
-        self._stopped_numbers: set[int] = set()
-
-    def __getitem__(self, job: int) -> rq.Request:
-        return self._pending_jobs[job].request
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._pending_jobs)
-
-    def __len__(self) -> int:
-        return len(self._pending_jobs)
 
     def add_request(self, job_number: int, request: rq.Request, title: str) -> None:
         """Adds a request as pending, with the title of its job."""
-        self._pending_jobs[job_number] = Job(job_number, request, title)
+        self[job_number], self._pending_jobs[job_number] = request, Job(job_number, request, title)
         self.jobs.append(self._pending_jobs[job_number])
 
     def find_job(self, job_number: int) -> Job | None:
@@ -122,25 +113,23 @@ class PendingRequests(Mapping[int, rq.Request]):
 
     def end_request(self, job_number: int, outcome: str) -> Job | None:
         """Removes a request that has ended. Returns its job, or None if the request was not pending."""
-        job = self._pending_jobs.pop(job_number, None)
-        self._stopped_numbers.discard(job_number)
-        if job is not None:
+        self.pop(job_number, None)
+        if (job := self._pending_jobs.pop(job_number, None)) is not None:
             job.end(outcome)
         return job
 
     def mark_jobs_stopped(self, job_numbers: Iterable[int]) -> None:
         """Marks jobs as stopped. Of the later events of these jobs, only the events that end them are applied."""
-        for number in self._pending_jobs.keys() & set(job_numbers):
-            self._stopped_numbers.add(number)
+        for number in self.keys() & set(job_numbers):
             self._pending_jobs[number].is_stopping = True
 
     def is_job_stopping(self, job_number: int) -> bool:
         """Returns True if a job was stopped and has not ended yet."""
-        return job_number in self._stopped_numbers
+        return job_number in self and self._pending_jobs[job_number].is_stopping
 
     def accepts_event(self, event: ev.Event) -> bool:
         """Returns True if an event is applied: any event of a job that was not stopped, else what ends the job."""
-        return event.job not in self._stopped_numbers or isinstance(
+        return not self.is_job_stopping(event.job) or isinstance(
             event, ev.SearchEnded | ev.JobDone | ev.JobCancelled | ev.JobFailed | ev.ChildProcessDied)
 
     @property
@@ -171,7 +160,7 @@ class PendingRequests(Mapping[int, rq.Request]):
         return any(request.job_kind.is_waited_for for request in self.values())
 
     def list_job_numbers(self, request_type: type[rq.Request]) -> list[int]:
-        return [number for number, job in self._pending_jobs.items() if isinstance(job.request, request_type)]
+        return [number for number, request in self.items() if isinstance(request, request_type)]
 
     def has_request(self, *kinds: type[rq.Request]) -> bool:
-        return any(isinstance(job.request, kinds) for job in self._pending_jobs.values())
+        return any(isinstance(request, kinds) for request in self.values())

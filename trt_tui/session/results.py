@@ -1,7 +1,7 @@
 """All measured results of a session: the results of each config, and the results of the network itself."""
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod
 from typing import Any
@@ -45,7 +45,7 @@ MAX_RECENT_CONFIGS = 128
 """The maximum number of configs with all their results. One screen shows about half as many configs."""
 
 
-class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
+class SessionResults(dict[PrecisionConfig, ConfigResults]):
     """The measured results of each config, and of the network. Configs that differ only in the origins of their moves
     are equal.
 
@@ -62,37 +62,28 @@ class SessionResults(Mapping[PrecisionConfig, ConfigResults]):
     """
 
     def __init__(self, is_listed: Callable[[PrecisionConfig], bool] = lambda config: False) -> None:
+        super().__init__()
         self._is_listed = is_listed
         self.reference_metric: Mapping[str, float] = {}
         self.reference_sample_count = 0
         self.has_full_reference = False
         self._measured: defaultdict[ResultKind[Any, Any], dict[Any, Any]] = defaultdict(dict)
-        self._configs: dict[PrecisionConfig, ConfigResults] = {}
-
-    def __getitem__(self, config: PrecisionConfig) -> ConfigResults:
-        return self._configs[config]
-
-    def __iter__(self) -> Iterator[PrecisionConfig]:
-        return iter(self._configs)
-
-    def __len__(self) -> int:
-        return len(self._configs)
 
     def get_results_or_empty(self, config: PrecisionConfig) -> ConfigResults:
         """Returns the results of a config; an empty `ConfigResults` if nothing was measured."""
-        return self.get_or_create_results(config) if config in self._configs else ConfigResults()
+        return self.get_or_create_results(config) if config in self else ConfigResults()
 
     def get_or_create_results(self, config: PrecisionConfig) -> ConfigResults:
         """Returns the stored results of a config, which the caller may change. An empty entry is created if there is
         none."""
-        is_new = config not in self._configs
-        results = self._configs[config] = self._configs.pop(config) if not is_new else ConfigResults()
-        for old in list(self._configs)[:-MAX_RECENT_CONFIGS] if is_new else ():
-            runs = self._configs[old].runs
+        is_new = config not in self
+        results = self[config] = ConfigResults() if is_new else self.pop(config)
+        for old in list(self)[:-MAX_RECENT_CONFIGS] if is_new else ():
+            runs = self[old].runs
             if self._is_listed(old) or runs.keys() - {RunKind.SIMULATED_CONFIG}:
-                self._configs[old] = ConfigResults(runs)
+                self[old] = ConfigResults(runs)
             else:
-                del self._configs[old]
+                del self[old]
         return results
 
     @singledispatchmethod

@@ -5,35 +5,81 @@ A `Session` has no thread and draws nothing. It sends requests to the background
 process stores the results. A closed terminal therefore loses nothing.
 """
 
+import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import singledispatchmethod
 from pathlib import Path
+from typing import Any, ClassVar
 
-from trt_tui.core.calibration.range_methods import RANGE_METHODS
-from trt_tui.core.data.input_files import Fingerprint
+from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.calibration.range_methods import RANGE_METHODS, list_range_methods
+from trt_tui.core.calibration.user_ranges import parse_amax
+from trt_tui.core.data.batches import SampleName
+from trt_tui.core.data.input_files import Fingerprint, list_input_files, refuse_overwriting_inputs
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
+from trt_tui.core.engines.group_implementations import Preview
+from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.guards.guards import GuardFacts
-from trt_tui.core.moves.config import PrecisionConfig, RangeMove
+from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
+from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain
+from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
+from trt_tui.core.measure.results import ExportedRun, RunKind, failed_build_result
+from trt_tui.core.measure.stages import list_requested_stages
+from trt_tui.core.measure.unused_qdq import (
+    QdqRemoval,
+    UnusedQuantization,
+    find_unused_quantization,
+    find_used_quantization,
+)
+from trt_tui.core.moves.config import (
+    BarrierMove,
+    PrecisionConfig,
+    RangeMove,
+    find_next_precision,
+    list_range_tensors,
+    remove_network_range_method,
+)
+from trt_tui.core.moves.constant_moves import RoundingMove
 from trt_tui.core.moves.keep_rules import apply_keep_rules, default_keep_rules_note
-from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import counted_noun_text, duration_text
+from trt_tui.core.quantized_types import QUANTIZED_TYPES, TYPES_WITH_RANGES_TEXT
+from trt_tui.core.search import Evaluation
+from trt_tui.errors import InputError, NotReadyError, TrtTuiError
+from trt_tui.formatting import builder_title, counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
 from trt_tui.options import Options
-from trt_tui.session.editable_session import EditableSession
+from trt_tui.session.comparison_report import comparison_markdown, precision_json_text
 from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, join_targets
 from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
-from trt_tui.session.saved_sessions import SavedSession
-from trt_tui.session.session_folder import SessionEntry, SessionFolder
+from trt_tui.session.saved_sessions import SavedSession, SessionEntry, SessionFolder
+from trt_tui.session.search_status import SearchStatus
+from trt_tui.session.state import SessionState
 
 
-class Session(EditableSession):
+def find_stepped_precision(config: PrecisionConfig, group: FusionGroup, upwards: bool) -> Precision:
+    """Returns the precision of a fusion group after one step up or down in the precisions of the config.
+
+    A step down does not pass the file precision of a group that has it by default. Another precision of the same rank
+    has other scales, so that a step up and a step down would not lead back to the file.
+    """
+    current = config.precision_of(group)
+    found = find_next_precision(group, current, upwards, config.precision_steps)
+    if upwards or config.default_precision_of(group) is not Precision.FILE:
+        return found
+    file_rank, current_rank = group.precision_rank(Precision.FILE), group.precision_rank(current)
+    is_reached = found is current or group.precision_rank(found) <= file_rank
+    return Precision.FILE if file_rank < current_rank and is_reached else found
+
+
+class Session(SessionState):
     """The state of one opened network in the user interface, with all requests and changes that a user can make.
+
+    A changed config is measured at once. `SessionState.set_target` changes the target, with undo too.
 
     Args:
         options: The network, the data and further options from the command line.
@@ -46,7 +92,14 @@ class Session(EditableSession):
         resume: True resumes the saved session of the same network, if there is one.
         automatic: True measures and saves without a request. False for commands that do one thing and end.
         network_only: True opens only the network, for commands that measure nothing.
+
+    Attributes:
+        requests_previews: True if the session requests previews of configs by itself.
+        requests_toggles: True if the session requests the accuracy with each row toggled by itself.
     """
+
+    requests_previews: ClassVar[bool] = True
+    requests_toggles: ClassVar[bool] = True
 
     def __init__(
         self,
@@ -193,9 +246,9 @@ class Session(EditableSession):
         Raises:
             InputError: The errors of `trt_tui.core.moves.keep_rules.apply_keep_rules`.
         """
-        options, network = self.options, self.outline or self.unmeasured_outline
-        assert network is not None, "an opened network has been announced"
-        return apply_keep_rules(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
+        options = self.options
+        assert self.outline is not None, "an opened network has been announced"
+        return apply_keep_rules(self.outline, replace(config, tf32=True) if options.tf32 else config, options.keep)
 
     def _resume_saved_session(self, outline: NetworkOutline) -> bool:
         """Resumes the saved session of the same network. Returns False if there is none."""
@@ -551,3 +604,472 @@ class Session(EditableSession):
             sent_clock = time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time))
             self.log.append(f"{sent_clock} {job.title}: {outcome}, {duration_text(job.duration_s)}")
         return job.request if job is not None else None
+
+    def send_request(self, request: rq.Request) -> None:
+        config: Any = getattr(request, "config", None)
+        title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
+        self.pending_requests.add_request(self._client.send_request(request), request, title)
+
+    # -- measurements ---------------------------------------------------------------------------------------------
+
+    def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True,
+                           with_isolated_errors: bool = True, first_errors_run: str | None = None) -> None:
+        """Requests the accuracy of all runs of the session.
+
+        Args:
+            with_group_errors: True also measures errors at the groups.
+            with_shares: True also measures error shares.
+            with_isolated_errors: See `trt_tui.jobs.requests.CompareRuns`.
+            first_errors_run: The run whose accumulated errors come before everything else; None for none.
+        """
+        runs: dict[str, PrecisionConfig] = {}
+        for run, config in self.list_run_configs().items():
+            if config not in runs.values():
+                runs[run] = config
+        shares_run = next((run for run, config in runs.items() if config == self.config), list(runs)[-1])
+        first_run = next((run for run, config in runs.items() if first_errors_run is not None
+                          and config == self.get_run_config(first_errors_run)), None)
+        if self.opened_network.reference is not None:
+            runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **runs}
+        self.send_request(
+            rq.CompareRuns(runs, with_group_errors, shares_run if with_group_errors and with_shares else None,
+                           with_isolated_errors, first_run, with_raises=self.automatic))
+        if self.automatic:
+            self.request_stages()
+            self.request_toggles()
+
+    def request_toggles(self) -> None:
+        if self.requests_toggles and self.data_summary is not None:
+            self.send_request(rq.MeasureToggles(self.config))
+
+    def request_stages(self) -> None:
+        """Requests the comparison of the stages on the way to production, if the command line names any."""
+        options = self.options
+        if runs := list_requested_stages(options.stages, options.engine_files, options.outputs):
+            runs = tuple(replace(run, config=self.get_run_config(run.config_name) if run.config_name else None)
+                         for run in runs)
+            self.send_request(rq.MeasureStages(runs, self.get_run_config(self.judged_run), options.inputs))
+
+    @property
+    def can_preview_engines(self) -> bool:
+        """True if the builder can preview the engines of configs in this session."""
+        return self.requests_previews and self.options.preview and self.preview_refusal is None
+
+    def request_preview(self, config: PrecisionConfig | None = None, with_effects: bool = True,
+                        after_opening: bool = False) -> None:
+        """Requests a preview of the engine for a config, unless the preview is known or impossible.
+
+        Args:
+            config: The config; None for the current config.
+            with_effects: True also requests the effects of the config's choices on the engine.
+            after_opening: The ``after_opening`` of `rq.PreviewEngine`.
+        """
+        config = config if config is not None else self.config
+        preview = self.results.get_results_or_empty(config).preview
+        if self.can_preview_engines and (preview is None or with_effects and preview.refusal is None
+                                         and preview.ineffective_groups is None):
+            self.send_request(
+                rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
+                                 after_opening=after_opening))
+
+    def request_qdq_removal(self) -> None:
+        """Requests the config without unused Q/DQ, which becomes the current config as one change."""
+        self.send_request(rq.RemoveUnusedQdq(self.config, self._list_groups_quantized_in_engine()))
+
+    def find_unused_quantization(self, preview: Preview) -> tuple[UnusedQuantization, ...]:
+        """Returns the groups of the config whose quantization its preview shows as unused.
+
+        A built engine of the config counts more: groups that it runs in their quantized type are fixed.
+        """
+        return find_unused_quantization(self.opened_network.outline, self.config, preview,
+                                        self._list_groups_quantized_in_engine())
+
+    def _list_groups_quantized_in_engine(self) -> dict[str, str]:
+        engine = self.get_run_results("config").engine_result
+        return find_used_quantization(self.opened_network.outline, self.config,
+                                      engine.implementations) if engine is not None else {}
+
+    def request_stored_results(self) -> None:
+        """Requests the stored results of all named configs, which an earlier program may have measured."""
+        other_configs = tuple(config for config in self.config_names if config not in self.list_run_configs().values())
+        if other_configs:
+            self.send_request(rq.LoadStoredResults(other_configs))
+
+    def request_group_details(self, group: FusionGroup) -> None:
+        """Requests the tensor statistics and the remedies of a fusion group, unless they are known or requested."""
+        if self.data_summary is None:
+            return
+        waiting = list(self.pending_requests.values())
+        if group.name not in self.results.values_of(GROUP_DETAILS) and rq.MeasureTensorStats(group.name) not in waiting:
+            self.send_request(rq.MeasureTensorStats(group.name))
+        request = rq.MeasureRemedies(group.name, self.config)
+        if (group.name, self.config) not in self.results.values_of(ev.REMEDIES) and request not in waiting and len(
+                group.allowed_precisions) > 1:
+            self.send_request(request)
+
+    def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
+        """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""
+        request = rq.MeasureZeroCostChanges(group.name if group is not None else "", self.config,
+                                            self.can_preview_engines)
+        changes = self.results.find(ev.ZERO_COST_CHANGES, (request.group, request.config))
+        if (changes is None or not changes.is_complete) and request not in self.pending_requests.values():
+            self.send_request(request)
+
+    def request_cause_facts(self, configs: Iterable[PrecisionConfig], groups: Collection[str] | None = None) -> None:
+        """Requests the facts from which the causes at the groups with the largest losses in some configs are found.
+
+        Args:
+            groups: The groups to choose from; None for all.
+        """
+        names = dict.fromkeys(name for config in dict.fromkeys(configs)
+                              for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
+                              if name not in self.results.values_of(GROUP_DETAILS))
+        if names:
+            first, *others = names
+            self.send_request(rq.MeasureTensorStats(first, tuple(others)))
+
+    def request_sample_errors(self) -> None:
+        """Requests the error of each sample with the current config, unless it is known or requested."""
+        request = rq.MeasureSampleErrors(self.config)
+        if (self.data_summary is not None and self.config not in self.results.values_of(SAMPLE_ERRORS)
+                and request not in self.pending_requests.values()):
+            self.send_request(request)
+
+    def request_single_sample(self, sample: SampleName) -> None:
+        """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
+        if (single_sample := self.results.find(
+                SINGLE_SAMPLES, (self.config, sample))) is None or not single_sample.is_complete:
+            self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample))
+
+    def request_build(self, config: PrecisionConfig | None = None,
+                      with_marked_engine: bool = False, later_configs: Iterable[PrecisionConfig] = ()) -> None:
+        """Requests that the background process builds and measures an engine of a config.
+
+        Args:
+            config: The config; None for the current config.
+            with_marked_engine: True also builds the marked engine, which has the result of each group as an output.
+            later_configs: Configs that will be built next.
+
+        Raises:
+            NotReadyError: A build or a search is running.
+        """
+        if self.is_building:
+            raise NotReadyError("a build is going on", "", "Stop it, or wait.")
+        if self.is_searching and self.builder is not None:
+            raise NotReadyError("a search is going on, which builds engines too", "", "Stop it, or wait.")
+        self.send_request(
+            rq.BuildEngine(config if config is not None else self.config, with_marked_engine, tuple(later_configs)))
+
+    def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
+        """Stores the reason why an engine or an executed export is missing, for a comparison that continues without
+        it."""
+        self.error = None
+        if self.builder is not None:
+            self.results.store_engine_result(
+                config, failed_build_result(builder_title(self.builder.name, self.builder.version), error))
+            return
+        backend = self.opened_network.backend
+        reason = ": ".join(filter(None, (error.title, error.cause)))
+        self.results.get_or_create_results(config).runs[RunKind.EXPORTED_FILE] = ExportedRun(
+            None, f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), reason)
+
+    # -- search ---------------------------------------------------------------------------------------------------
+
+    def start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
+        """Starts a search. Its result does not change the current config.
+
+        Raises:
+            NotReadyError: A build or a search is running.
+        """
+        if self.is_building or self.is_searching:
+            raise NotReadyError(f"a {'build' if self.is_building else 'search'} is going on", "", "Stop it, or wait.")
+        request = replace(request, use_preview=self.requests_previews and self.options.preview)
+        self.search_status = SearchStatus(request)
+        self.send_request(request)
+
+    # -- files ----------------------------------------------------------------------------------------------------
+
+    def export_config(self, format_name: str, path: Path, overwrite: bool = False) -> None:
+        """Requests that the background process exports the config as a file. `notice` reports the written file.
+
+        Raises:
+            InputError: The format is unknown, the file exists and ``overwrite`` is False, or the file is an input.
+        """
+        path = Path(path).expanduser()
+        file_formats = [name for name, export_format in EXPORT_FORMATS.items() if not export_format.is_folder]
+        if format_name not in file_formats:
+            raise InputError(f"unknown format {format_name}", f"available: {', '.join(file_formats)}", "")
+        companion_paths = find_companion_files(format_name, path).values()
+        for existing_path in () if overwrite else (path, *companion_paths):
+            if os.path.exists(existing_path):  # works for too long names too, for which Path.exists() raises
+                reason = "" if existing_path == path else "it is written beside the other"
+                raise InputError(f"{existing_path} exists", reason, "Choose another name, or overwrite it.")
+        self._refuse_overwriting_inputs([path, *companion_paths],
+                                        None if format_name == "json" else self.config_path)
+        if format_name == "json":
+            self.send_request(rq.WriteTextFile(str(path), precision_json_text(self)))
+        elif format_name == "markdown":
+            self.send_request(rq.WriteTextFile(str(path), comparison_markdown(self)))
+        else:
+            self.send_request(rq.ExportConfig(format_name, str(path), self.config))
+
+    def export_bundle(self, path: Path, release: str, with_samples: bool,
+                      config_calibration: Calibration | None = None) -> None:
+        """Requests that the background process writes a folder with all files that production needs for the config.
+
+        Args:
+            release: A name of `trt_tui.core.exporters.bundle.RELEASE_TITLES`.
+            with_samples: True includes samples and their outputs.
+            config_calibration: The ranges of the config file; see `trt_tui.jobs.requests.ExportConfig`.
+        """
+        self.send_request(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, precision_json_text(self),
+                                         comparison_markdown(self), with_samples, config_calibration))
+
+    def export_group(self, path: Path, group: FusionGroup) -> None:
+        """Requests that the background process writes a fusion group as a folder that reproduces the group's error by
+        itself."""
+        self.send_request(rq.WriteSubgraph(str(Path(path).expanduser()), self.config, group=group.name))
+
+    def save_outputs(self, path: str, run_names: Sequence[str] = ()) -> None:
+        """Requests that the background process writes the outputs of runs on all samples.
+
+        Args:
+            run_names: Run keys, or ``fp32``. Empty for FP32 and all runs of the session; of several runs with one
+                config, only the first.
+        """
+        all_runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **self.list_run_configs()}
+        runs = {name: all_runs[name] if name in all_runs else self.get_run_config(name) for name in run_names}
+        for run, config in () if run_names else all_runs.items():
+            if config not in runs.values():
+                runs[run] = config
+        self.send_request(rq.SaveOutputs(path, runs))
+
+    def _refuse_overwriting_inputs(self, written_paths: Iterable[Path], config_path: str | None) -> None:
+        options = self.options
+        read_paths = list_input_files(options.model, options.reference, options.data, options.calib_data,
+                                      options.calib_cache, options.metric, options.production.timing_cache or None,
+                                      config_path)
+        refuse_overwriting_inputs(written_paths, read_paths)
+
+    # -- changes of the user --------------------------------------------------------------------------------------
+
+    def toggle_fp32(self, groups: Iterable[FusionGroup]) -> None:
+        """Toggles fusion groups between FP32 and their default precisions.
+
+        If all groups run in FP32, they return to their defaults. If not, all are raised to FP32.
+        """
+        groups = list(groups)
+        self.set_config(self.config.with_toggled_fp32(groups), groups)
+
+    def toggle_barrier(self, group: FusionGroup) -> None:
+        """Adds or removes a fusion barrier behind a fusion group.
+
+        Raises:
+            InputError: The result of the group cannot be an additional network output.
+        """
+        config = self.config
+        if group.final_tensor in config.get_moves(BarrierMove):
+            config = config.without_moves(BarrierMove, [group.final_tensor])
+        else:
+            outline = self.opened_network.outline
+            if refusal := BarrierMove().refusal_reason(outline, group.final_tensor):
+                raise InputError(f"{group.name} cannot have a fusion barrier", refusal, "")
+            config = config.with_moves({group.final_tensor: BarrierMove()})
+        self.set_config(config, [group])
+
+    def step_precisions(self, groups: Iterable[FusionGroup], upwards: bool) -> None:
+        """Moves fusion groups one step up or down in the precisions of the config, by default INT8, FP16 and FP32."""
+        old_config, groups = self.config, list(groups)
+        config = old_config
+        for group in groups:
+            config = config.with_group_precision([group], find_stepped_precision(old_config, group, upwards))
+        self.set_config(config, groups)
+
+    def set_precision(self, groups: Iterable[FusionGroup], precision: Precision) -> None:
+        """Gives fusion groups a precision. Groups that cannot run in the precision are left unchanged."""
+        groups = list(groups)
+        self.set_config(self.config.with_group_precision(groups, precision), groups)
+
+    def apply_next_range_method(self, group: FusionGroup) -> str:
+        """Applies the next range method to the inputs of a fusion group and returns the name of the method.
+
+        If the statistics of the inputs are unknown, they are requested first.
+
+        Raises:
+            InputError: The group is not quantized.
+            NotReadyError: The statistics of the group are not measured yet.
+        """
+        precision = self.config.precision_of(group)
+        tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
+        if not tensors:
+            raise InputError(f"{group.name} has no quantized inputs",
+                             f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", "")
+        if not self.config.fixed_range_tensors.isdisjoint(tensors):
+            raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
+                             "Undo the change of its channels first.")
+        details = self.results.find(GROUP_DETAILS, group.name)
+        if details is None or any(tensor not in details.tensors for tensor in tensors):
+            self.request_group_details(group)
+            raise NotReadyError("its ranges are still being measured", "", "Try again in a moment.")
+        base_method = self.calibration.method if self.calibration is not None else "minmax"
+        methods = [
+            base_method, *(name for name in list_range_methods(QUANTIZED_TYPES[precision]) if name != base_method)
+        ]
+        current = self.config.range_moves.get(tensors[0])
+        current_method = current.method if current is not None and current.method in methods else base_method
+        next_method = methods[(methods.index(current_method) + 1) % len(methods)]
+        config = self.config
+        for tensor in tensors:
+            tensor_stats = details.tensors[tensor].amax_by_range_method(precision)
+            choice = None if next_method == base_method else RangeMove(tensor_stats[next_method], next_method)
+            config = config.with_range(tensor, choice)
+        self.set_config(config, [group])
+        return next_method
+
+    def set_ranges(self, tensors: Iterable[str], range_text: str) -> None:
+        """Requests a range for tensors: an amax, a range method, ``p99.9`` or ``top5-mean``.
+
+        The config changes once, when the ranges are measured.
+
+        Raises:
+            InputError: The text is not a valid range.
+        """
+        parse_amax(range_text)
+        self.send_request(rq.SetRanges(self.config, tuple((tensor, range_text) for tensor in dict.fromkeys(tensors))))
+
+    def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
+        """Applies ranges to tensors as one change of the config."""
+        outline = self.outline
+        self.set_config(self.config.with_moves(range_moves), [
+            group for group in (outline.groups if outline is not None else ())
+            if any(site.tensor in range_moves for site in group.activation_qdq_sites())])
+
+    def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
+        """Requests the accuracy of the config with the ranges of each range method."""
+        self.results.values_of(ev.METHOD_COMPARISON).clear()
+        self.send_request(
+            rq.CompareRangeMethods(remove_network_range_method(self.config, self.opened_network.outline),
+                                   tuple(methods)))
+
+    @property
+    def has_method_comparison(self) -> bool:
+        """True if the range methods have been compared for the current config."""
+        return (self.method_comparison is not None and not self.pending_requests.has_request(rq.CompareRangeMethods) and
+                self.method_comparison.config == remove_network_range_method(self.config, self.opened_network.outline))
+
+    def use_range_method(self, method: str) -> None:
+        """Applies the ranges of a range method to all tensors, as one change; ranges set by hand stay.
+
+        If the method is that of the calibration, the change is made at once. If not, it is made when the ranges are
+        measured.
+        """
+        outline = self.opened_network.outline
+        config = remove_network_range_method(self.config, outline)
+        if self.calibration is not None and method == self.calibration.method:
+            self.set_config(config, outline.groups)
+            return
+        tensors = tuple(tensor for tensor in list_range_tensors(outline) if tensor not in config.range_moves)
+        self.send_request(rq.CalibrateRanges(method, tensors, config))
+
+    def apply_qdq_removal(self, removal: QdqRemoval) -> None:
+        """Makes the config without unused Q/DQ the current config, as one change."""
+        self.set_config(removal.config,
+                        [self.opened_network.outline.get_group(name) for name in removal.move_reasons],
+                        removal.move_reasons)
+
+    def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
+        """Makes a config that the search offers the current config, as one change.
+
+        Args:
+            evaluation: The evaluation of the config in the search; None if there is none.
+
+        Returns:
+            False if there is no search, or the config is the current config already.
+        """
+        search_status = self.search_status
+        if search_status is None or config == self.config:
+            return False
+        before = self.config.precision_moves
+        changed = [group for group in self.opened_network.outline.groups
+                   if config.precision_moves.get(group.name) != before.get(group.name)]
+        search_status.adopted_config = config
+        end_event = search_status.end_event
+        if evaluation is not None and end_event is not None and not end_event.has_other_samples:
+            self.results.get_or_create_results(config).store_accuracy(evaluation.target_result.accuracy)
+        self.set_config(config, changed, search_status.find_move_reasons(config))
+        return True
+
+    def set_filter(self, text: str) -> None:
+        """Makes a text the filter of the rows; "" removes the filter."""
+        with self.undoable_change():
+            self.filter_text = text
+
+    def rename_config(self, config: PrecisionConfig, name: str) -> None:
+        """Gives a config a name.
+
+        Raises:
+            InputError: The errors of `ConfigNames.rename_config`.
+        """
+        with self.undoable_change():
+            self.config_names.rename_config(config, name)
+
+    def undo(self) -> bool:
+        """Undoes the last change of the user. Returns True if there was a change."""
+        return self._go_through_history(self.history.undo)
+
+    def redo(self) -> bool:
+        """Redoes the last undone change. Returns True if there was one."""
+        return self._go_through_history(self.history.redo)
+
+    def _go_through_history(self, move_in_history: Callable[[], bool]) -> bool:
+        """Restores the state to which a function has moved the history. Returns the result of the function."""
+        self.history.state = self.user_state
+        earlier_config = self.config
+        if not move_in_history():
+            return False
+        state = self.history.state
+        if state.target_text != (self.target_text or ""):
+            self.target_text = state.target_text or None
+            self.set_initial_target()
+            self.update_target_baseline()
+        self.filter_text, self.choice_reasons = state.filter_text, dict(state.choice_reasons)
+        self.config_names.restore_chosen_names(state.chosen_names)
+        if self.config != earlier_config:
+            self._save_and_measure_config()
+        else:
+            self.save_session()
+        return True
+
+    def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = (),
+                   choice_reasons: Mapping[str, str] | None = None) -> None:
+        """Makes a config the current one and measures it.
+
+        Args:
+            groups: The fusion groups that change, whose rows show the time of the change.
+            choice_reasons: The reasons for moves of the config, by group or tensor.
+        """
+        outline = self.outline if not self.network_only else None
+        if outline is not None and (fresh := without_stale_roundings(outline, config)) != config:
+            count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
+            self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"
+            config = fresh
+        if outline is not None and (written := replace_edited_file_precisions(outline, config,
+                                                                              outline.groups)) != config:
+            count = sum(written.precision_of(group) is not config.precision_of(group) for group in outline.groups)
+            self.notice = (f"{counted_noun_text(count, 'layer')} in the nearest precision instead of that in the file: "
+                           "other changes edit the weights")
+            config = written
+        self.history.state = self.user_state
+        self.choice_reasons |= choice_reasons or {}
+        if self.history.push_state(replace(self.user_state, config=config)):
+            change_time = time.time()
+            self.group_change_times.update((group.name, change_time) for group in groups)
+            self._save_and_measure_config()
+
+    def _save_and_measure_config(self) -> None:
+        self.config_names.get_config_name(self.config)
+        self.save_session()
+        if self.automatic and self.data_summary is not None:
+            self.send_request(rq.MeasureWhatIf(self.config, with_shares=True))
+            self.request_preview()
+            self.request_toggles()

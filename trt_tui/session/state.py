@@ -1,11 +1,12 @@
 """The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
+from trt_tui import __version__
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.data.input_files import Fingerprint
@@ -19,9 +20,18 @@ from trt_tui.core.guards.guards import (
     measure_float_work_share,
 )
 from trt_tui.core.lowering.lowering_checks import reduces_precision
+from trt_tui.core.measure.engine_agreement import EngineDivergence, find_engine_divergence, suggest_engine_checks
 from trt_tui.core.measure.judged_outputs import JudgedOutput
-from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind
+from trt_tui.core.measure.results import Accuracy, ConfigResults, EngineResult, RunKind, on_common_samples
 from trt_tui.core.measure.run_sources import is_network_file
+from trt_tui.core.measure.stages import (
+    PRODUCTION_STAGE,
+    STABILITY,
+    STAGES,
+    StageResult,
+    compare_production_with_tested_run,
+    first_divergence_text,
+)
 from trt_tui.core.measure.target import Target, TargetOutcome, choose_default_target, judge_accuracy, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.keep_rules import apply_default_keep_rules
@@ -39,9 +49,8 @@ from trt_tui.options import Options
 from trt_tui.session.history import ChangeHistory, ConfigNames, UserState, join_targets
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
-from trt_tui.session.saved_sessions import SavedSession
+from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
 from trt_tui.session.search_status import SearchStatus
-from trt_tui.session.session_folder import SessionFolder, SessionWriter
 
 TOLERANCE_SEPARATOR = "; "
 """The text between several tolerances in a file. When the file is read, all of them are targets."""
@@ -72,8 +81,8 @@ class SessionState:
         search_status: The search that runs or ran last.
         choice_reasons: The reason for each choice of the last search whose result became the config; see
             `SearchStatus.move_reasons`.
-        target: The first target of a run; ``target_text`` is its text as given, "" or None for the default.
-        further_targets: The further targets of a run: the other tolerances of a config file.
+        targets: The targets of a run, of which a config file can name several; ``target_text`` is their text as given,
+            "" or None for the default.
         facts: The facts that guards check, as far as the background process measures them.
         pending_requests: The requests without a final answer.
         error: The last error.
@@ -106,8 +115,7 @@ class SessionState:
         self.last_built_config: PrecisionConfig | None = None
         self.search_status: SearchStatus | None = None
         self.choice_reasons: dict[str, str] = {}
-        self.target: Target | None = None
-        self.further_targets: tuple[Target, ...] = ()
+        self.targets: tuple[Target, ...] = ()
         self.target_text = target
         self.facts = GuardFacts()
         self.pending_requests = PendingRequests()
@@ -139,7 +147,8 @@ class SessionState:
 
     @property
     def outline(self) -> NetworkOutline | None:
-        return self._opened_network.outline if self._opened_network is not None else None
+        """The network in outline; None until it is read."""
+        return self._opened_network.outline if self._opened_network is not None else self.unmeasured_outline
 
     @property
     def build_target(self) -> BuildTarget:
@@ -211,8 +220,7 @@ class SessionState:
                  *options.production.requested_option_texts, *(f"shapes {shape}" for shape in options.shapes)]
         record = {"build": ", ".join(flags)}
         if calibration is not None and calibration.ranges:
-            outline = self.outline or self.unmeasured_outline
-            method = find_network_range_method(self.config, outline) if outline is not None else ""
+            method = find_network_range_method(self.config, self.outline) if self.outline is not None else ""
             samples_text = counted_noun_text(calibration.samples, "sample") if calibration.samples else ""
             source = self.ranges_source_text.removeprefix("ranges of ") or Path(self.config_path or "").name
             if source.startswith("calibrated on") and self.data_summary is not None:
@@ -294,9 +302,8 @@ class SessionState:
     @property
     def has_own_config(self) -> bool:
         """True if the command line or the network itself has a config that differs from INT8 in all layers."""
-        network, options = self.outline or self.unmeasured_outline, self.options
-        return bool(self.config_path or options.keep or options.tensor_ranges
-                    or (network is not None and network.has_file_precision))
+        return bool(self.config_path or self.options.keep or self.options.tensor_ranges
+                    or (self.outline is not None and self.outline.has_file_precision))
 
     @property
     def judged_run(self) -> str:
@@ -322,8 +329,7 @@ class SessionState:
 
     def apply_default_keep_rules(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns a config of uniform precisions with the default keep rules that the user has not disabled."""
-        network = self.outline or self.unmeasured_outline
-        return config if network is None else apply_default_keep_rules(network, config)
+        return config if self.outline is None else apply_default_keep_rules(self.outline, config)
 
     def get_run_results(self, run: str) -> ConfigResults:
         return self.results.get_results_or_empty(self.get_run_config(run))
@@ -339,9 +345,9 @@ class SessionState:
 
     def collect_guard_facts(self) -> GuardFacts:
         """Returns the facts that guards check: measurements of data and ranges, and the results of runs."""
-        if self.outline is None:
+        if self._opened_network is None:
             return self.facts
-        config, fp32 = self.config, self.fp32_accuracy
+        config, fp32, outline = self.config, self.fp32_accuracy, self._opened_network.outline
         fp32 = fp32 if fp32 is not None and fp32.samples >= fp32.total else None
         has_dump = self.options.reference is not None and not is_network_file(self.options.reference)
         name = ("the file" if config.uses_only_file_precisions else
@@ -354,8 +360,8 @@ class SessionState:
                        fp16_accuracy=self.get_run_results("fp16").accuracy, fp32_accuracy=fp32,
                        reference_name=self.reference_name, float_type=config.other.value,
                        is_quantized=config.quantized in QUANTIZED_TYPES,
-                       quantized_type=config.find_main_quantized_type(self.outline).label, targets=self.targets,
-                       float_work=self._measure_float_work(self.outline))
+                       quantized_type=config.find_main_quantized_type(outline).label, targets=self.targets,
+                       float_work=self._measure_float_work(outline))
 
     def _measure_float_work(self, outline: NetworkOutline) -> FloatWorkShare | None:
         """Returns the share of the config's work in floating point, counted over all groups.
@@ -408,9 +414,9 @@ class SessionState:
             target.with_base_values(self.results.reference_metric)
         return target
 
-    def read_targets(self, text: str) -> list[Target]:
+    def read_targets(self, text: str) -> tuple[Target, ...]:
         """Reads several targets, separated by `TOLERANCE_SEPARATOR`. Raises the errors of `read_target`."""
-        return [self.read_target(target_text) for target_text in text.split(TOLERANCE_SEPARATOR)]
+        return tuple(map(self.read_target, text.split(TOLERANCE_SEPARATOR)))
 
     def set_target(self, text: str) -> None:
         """Changes the accuracy target, or several targets separated by `TOLERANCE_SEPARATOR`.
@@ -418,33 +424,32 @@ class SessionState:
         Raises:
             InputError: The text is not a valid target, or the bounded value is not measured for this network.
         """
-        target, *further = self.read_targets(text)
+        targets = self.read_targets(text)
         with self.undoable_change():
-            self.target, self.further_targets, self.target_text = target, tuple(further), text
+            self.targets, self.target_text = targets, text
             self.update_target_baseline()
 
     def set_initial_target(self) -> None:
         """Sets the target of the command line or of a file. If it cannot be used, the default target is set."""
         try:
-            self.target, *further = self._read_initial_targets()
+            self.targets = self.read_targets(self.target_text) if self.target_text else (self._choose_default_target(),)
         except InputError as error:
             # The text comes from a file, because a text from the command line is checked before a session exists.
-            self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
-            self.target_text = None
-            self.target, *further = self._read_initial_targets()
-        self.further_targets = tuple(further)
+            self._reject_target(error)
 
-    def _read_initial_targets(self) -> list[Target]:
-        if self.target_text:
-            return self.read_targets(self.target_text)
-        return [
-            choose_default_target(self.metric_name, self.judged_outputs, self.opened_network.outline,
-                                  bool(self.opened_network.data.label_names))
-        ]
+    def _reject_target(self, error: InputError) -> None:
+        """Sets the default target instead of one that cannot be used, with a warning."""
+        self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
+        self.target_text, self.targets = None, (self._choose_default_target(),)
+
+    def _choose_default_target(self) -> Target:
+        return choose_default_target(self.metric_name, self.judged_outputs, self.opened_network.outline,
+                                     bool(self.opened_network.data.label_names))
 
     @property
-    def targets(self) -> tuple[Target, ...]:
-        return (self.target, *self.further_targets) if self.target is not None else ()
+    def target(self) -> Target | None:
+        """The first target; None before the network is open."""
+        return next(iter(self.targets), None)
 
     def update_target_baseline(self, covers_all_samples: bool = True) -> None:
         """Adds the FP32 value of the metric to targets that are relative to it.
@@ -460,17 +465,13 @@ class SessionState:
             return target.with_base_values(self.results.reference_metric,
                                            covers_all_samples) if target.kind == "metric" else target
 
-        if self.target is None:
-            return
         try:
-            self.target, self.further_targets = add_baseline(self.target), tuple(map(add_baseline,
-                                                                                     self.further_targets))
+            self.targets = tuple(map(add_baseline, self.targets))
         except InputError as error:
             if not self.automatic:
                 raise
-            self.warnings.append(f"The target is not accepted. {error.title}: {error.cause}")
-            self.target_text, self.further_targets = None, ()
-            self.target = add_baseline(self._read_initial_targets()[0])
+            self._reject_target(error)
+            self.targets = tuple(map(add_baseline, self.targets))
 
     @property
     def target_descriptions(self) -> list[str]:
@@ -537,6 +538,97 @@ class SessionState:
             return doubt
         stored = self.config_names.search_doubts.get(config)
         return stored.text if stored is not None and stored.targets == targets else ""
+
+    # -- engines and stages --------------------------------------------------------------------------------------------
+
+    def list_component_versions(self) -> Mapping[str, str]:
+        """Returns the versions of the program, the backends and the GPU behind the measurements, by name."""
+        versions = {"trt_tui": __version__}
+        if self.backend_summary is not None:
+            versions["onnxruntime"] = self.backend_summary.version
+        if self.builder is not None:
+            versions[self.builder.name] = self.builder.version
+            if self.builder.device:
+                versions["gpu"] = self.builder.device
+        return versions
+
+    def find_engine_divergence(self, run: str) -> EngineDivergence | None:
+        """Returns the first point at which the engine of a run differs from the simulation; None if there is none or it
+        is unknown."""
+        results = self.get_run_results(run)
+        if (results.engine_result is None or not results.engine_result.is_built_as_requested
+                or not results.has_all_group_errors):
+            return None
+        return find_engine_divergence(self.opened_network.outline, results.group_errors,
+                                      results.engine_result.engine_errors)
+
+    def list_engine_checks(self) -> dict[str, list[str]]:
+        """Returns the suggested checks, by run, if an engine is less accurate than the simulation."""
+        checks = {}
+        for run, config in self.list_run_configs().items():
+            results = self.results.get_results_or_empty(config)
+            if results.engine_result is not None:
+                checks[run] = suggest_engine_checks(self.opened_network.outline, config, results.accuracy,
+                                                    results.engine_result, self.results.fp32_engine,
+                                                    self.find_engine_divergence(run))
+        return {run: lines for run, lines in checks.items() if lines}
+
+    def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
+        """The stages that were measured, in their order, each with its accuracy against the reference."""
+        return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
+                for stage in self.results.values_of(STAGES).values()]
+
+    def stage_missed_target_reasons(self) -> dict[str, str]:
+        """Returns the reasons why stages from files miss an explicit target, by stage name.
+
+        Stages of configs are not included, because they are reported as runs.
+        """
+        miss_reasons = {}
+        for stage, accuracy in self.list_stage_accuracies() if self.has_explicit_target else ():
+            result = self.target_outcome(accuracy)
+            if stage.run.config is None and result is not None and not result.passes and accuracy is not None:
+                miss_reasons[stage.run.name] = self.missed_target_text(result, accuracy)
+        return miss_reasons
+
+    def stability_lines(self) -> list[str]:
+        """Returns the spread between several engines as lines, and whether it crosses the target."""
+        report = self.results.find(STABILITY, None)
+        if report is None:
+            return []
+        outcomes = {stage.run.name: outcome.passes for stage, accuracy in self.list_stage_accuracies()
+                    if stage.run.name in report.runs and (outcome := self.target_outcome(accuracy)) is not None}
+        failing = [name for name, passes in outcomes.items() if not passes]
+        crossing = [f"  the spread crosses the target: {', '.join(failing)} of {len(outcomes)} engines miss it"
+                    ] if 0 < len(failing) < len(outcomes) else []
+        return [*report.lines, *crossing]
+
+    def stage_summary_lines(self) -> list[str]:
+        """Returns a line about the first stage that diverges, and lines about the agreement of production with the
+        tested run."""
+        rows = self.list_stage_accuracies()
+        lines = [first_divergence_text([row for row in rows if row[0].run.name != PRODUCTION_STAGE], self.targets,
+                                       self.pending_requests.has_request(rq.MeasureStages))]
+        return [*filter(None, lines), *(self.production_agreement[1:] if self.production_agreement is not None else ())]
+
+    @property
+    def production_agreement(self) -> tuple[bool, str] | None:
+        """The agreement of production with the tested run as a bool and a sentence; None if it is unknown."""
+        rows = self.list_stage_accuracies()
+        for stage, accuracy in rows:
+            if stage.run.name == PRODUCTION_STAGE and stage.other_accuracies:
+                compared_name = stage.other_accuracies[-1][0]
+                tested_against = next(
+                    (tested_accuracy for other_stage, tested_accuracy in rows if other_stage.run.name == compared_name),
+                    None)
+                if tested_against is None:
+                    results = self.get_run_results(self.judged_run)
+                    tested_against = results.accuracy if len(
+                        stage.other_accuracies
+                    ) == 1 or results.engine_result is None else results.engine_result.accuracy
+                if accuracy is not None and tested_against is not None:
+                    accuracy, tested_against = on_common_samples([accuracy, tested_against])
+                return compare_production_with_tested_run(stage, accuracy, tested_against, compared_name)
+        return None
 
     # -- saving ---------------------------------------------------------------------------------------------------
 

@@ -23,8 +23,8 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.editable_session import find_stepped_precision
-from trt_tui.session.result_tables import find_best_range_method, method_comparison_table, ranking_column_title
+from trt_tui.session.comparison_report import find_best_range_method, method_comparison_table, ranking_column_title
+from trt_tui.session.session import find_stepped_precision
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt

@@ -17,9 +17,9 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.session.history import MAX_NAME_LENGTH
 from trt_tui.session.jobs import Job
+from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
-from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.keys import ACTIONS, Action, fill_in_keys, get_action_keys, key_text
 from trt_tui.tui.screens.dialogs import (
     ConfirmDialog,

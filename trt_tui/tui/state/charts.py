@@ -18,7 +18,7 @@ from trt_tui.formatting import (
     run_title,
     table_lines,
 )
-from trt_tui.session.result_tables import metric_part_table
+from trt_tui.session.comparison_report import metric_part_table
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, wrap_text

@@ -15,9 +15,9 @@ from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.requests import BuildEngine, MeasureToggles
 from trt_tui.session.jobs import DONE, FAILED, Job
+from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import best_evaluation_text
 from trt_tui.session.session import Session
-from trt_tui.session.session_folder import SessionEntry
 from trt_tui.tui.keys import ACTIONS, ACTIONS_BY_ID, shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, justify_line, line_width, shorten_middle, shorten_path
 from trt_tui.tui.state import engine_texts

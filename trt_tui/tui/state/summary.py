@@ -112,7 +112,7 @@ def _target_text(session: Session) -> str:
         return ""
     baseline = session.results.reference_metric if target.kind == "metric" else {}
     baseline_value = next(iter(baseline.values()), None) if target.part_name is None else baseline.get(target.part_name)
-    more_text = f" and {len(session.further_targets)} more" if session.further_targets else ""
+    more_text = f" and {len(session.targets) - 1} more" if len(session.targets) > 1 else ""
     return f"  target {session.target_descriptions[0]}{more_text}" + (f" (FP32 {metric_text(baseline_value)})"
                                                           if baseline_value is not None else "")
 

@@ -1,104 +1,57 @@
-"""The command `dumps`, which compares two dumps of tensors, or lists the tensors of one."""
-
-from __future__ import annotations
+"""The comparison of two dumps of tensors, and the list of the tensors of one, for the command `dumps`."""
 
 import math
 import shlex
-import sys
-from contextlib import ExitStack
-from typing import TYPE_CHECKING, Any
 
-import click
-
-from trt_tui.cli.options import (
-    CALIB_CACHE_OPTION,
-    CONFIG_OPTION,
-    CONTEXT_SETTINGS,
-    FORCE_OPTION,
-    FREQUENT,
-    VERBOSE_OPTIONS,
-    Command,
-    collect_options,
-    complete_files,
-    file_path_option,
-    make_option_check_callback,
-    option_under_heading,
-    require_model_file,
-)
+from trt_tui.cli.headless_session import HeadlessSession, open_config_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
 from trt_tui.cli.streams import print_messages, print_table
-from trt_tui.errors import ExitCode, InputError
-
-if TYPE_CHECKING:
-    from trt_tui.cli.headless_session import ConfigWriter
-    from trt_tui.core.measure.dump_comparison import TensorDifference
-    from trt_tui.core.network.layers import NetworkOutline
-    from trt_tui.jobs.events import DumpsCompared
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.measure.dump_comparison import TensorDifference, find_groups_to_raise_to_fp32
+from trt_tui.core.measure.error_metrics import list_error_columns
+from trt_tui.core.measure.results import Run, RunKind
+from trt_tui.core.network.layers import NetworkOutline
+from trt_tui.core.precision import Precision
+from trt_tui.core.report.json_record import error_metrics_record
+from trt_tui.errors import ExitCode
+from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name_list_text, number_text, table_lines
+from trt_tui.jobs.events import DumpInspected, DumpsCompared
+from trt_tui.jobs.requests import CompareDumps, InspectDump, UseRanges
+from trt_tui.options import Options
+from trt_tui.session.comparison_report import precision_json_text
 
 _MAX_LISTED_TENSORS = 10
 """The maximum number of tensors in the printed table, besides the first over the threshold."""
 
 
-@click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@click.argument("first", metavar="DUMP", is_eager=True, shell_complete=complete_files,
-                callback=make_option_check_callback(require_model_file))
-@click.argument("second", metavar="[DUMP]", required=False, shell_complete=complete_files)
-@option_under_heading(FREQUENT, "--threshold", metavar="X", default=0.1, show_default=True,
-                      type=click.FloatRange(min=0, min_open=True),
-                      help="Relative error of a tensor for exit code 1.")
-@file_path_option(FREQUENT, "--model", "network", metavar="MODEL", help="The network of both dumps.")
-@file_path_option(FREQUENT, "-o", "--output", metavar="OUT", help="Write a config with the layers at fault in FP32.")
-@CONFIG_OPTION
-@FORCE_OPTION
-@CALIB_CACHE_OPTION
-@file_path_option("Output", "--json", "json_path", metavar="OUT", help="Write JSON (schema v1); - for stdout.")
-@VERBOSE_OPTIONS[0]
-def dumps(first: str, second: str | None, threshold: float, network: str | None, output: str | None,
-          config_path: str | None, force: bool, json_path: str | None, **arguments: Any) -> None:
-    """Compare the tensors of two dumps (RunResults or .npz), the second with the first.
+def compare_dumps(first: str, second: str, threshold: float, options: Options, config_path: str | None, force: bool,
+                  json_path: str | None, output_path: str | None) -> ExitCode:
+    """Prints and writes a comparison of two dumps, and writes a config for the layers at fault if requested.
 
-    Exit code 1: a tensor is over the threshold.
+    Returns `ExitCode.TOLERANCE_NOT_MET` if a tensor is over the threshold.
 
-    With one dump: the shape, range, mean, NaN and Inf of each tensor.
+    Args:
+        options: The options with the network of both dumps; its ``model`` is "" if none is named.
     """
-    from trt_tui.cli.headless_session import open_config_writer, open_dump_session
-    from trt_tui.core.measure.results import Run, RunKind
-    from trt_tui.core.precision import Precision
-    from trt_tui.jobs.events import DumpsCompared
-    from trt_tui.jobs.requests import CompareDumps
-
-    if second is None:
-        _print_dump(first)
-        return
-    if first == second:
-        raise InputError(f"{first} is compared with itself", "", f"Name two runners of the file: {first}:RUNNER.")
     reference, run = (Run("", RunKind.DUMP, file_path=dump) for dump in (first, second))
-    request = CompareDumps(reference, run, threshold)
-    with ExitStack() as stack:
-        if network is None:
-            writer, comparison = None, stack.enter_context(open_dump_session(request, DumpsCompared))
-        else:
-            writer = stack.enter_context(open_config_writer(
-                collect_options(arguments | {"model": network}), config_path, force=force,
-                default_precision=Precision.FP16))
-            comparison = writer.compare_dumps(request)
-        write_text_outputs([(json_path, lambda: _comparison_json(comparison, threshold, network is not None))])
-        if "-" not in (json_path, output):
+    with open_config_session(options, config_path, force=force, default_precision=Precision.FP16) as session:
+        scaled_tensors = [tensor for (_, subject), move in session.config.moves.items()
+                          for tensor in move.find_divisors(session.network_outline, subject)]
+        comparison = session.request_answer(CompareDumps(reference, run, threshold, tuple(scaled_tensors)),
+                                            DumpsCompared)
+        write_text_outputs([(json_path, lambda: _comparison_json(comparison, threshold, bool(options.model)))])
+        if "-" not in (json_path, output_path):
             print_table("\n".join(_comparison_lines(comparison, threshold)))
-        if writer is not None and output is not None:
-            _write_raised_config(writer, comparison, config_path, output)
-    if any(tensor.exceeds_threshold for tensor in comparison.tensors):
-        sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+        if output_path is not None:
+            _write_raised_config(session, comparison, config_path, output_path)
+    is_over = any(tensor.exceeds_threshold for tensor in comparison.tensors)
+    return ExitCode.TOLERANCE_NOT_MET if is_over else ExitCode.DONE
 
 
-def _print_dump(dump_path: str) -> None:
+def print_dump(dump_path: str) -> None:
     """Prints the shape and the values of each tensor of a dump."""
-    from trt_tui.cli.headless_session import open_dump_session
-    from trt_tui.formatting import counted_noun_text, escape_hidden_characters, number_text, table_lines
-    from trt_tui.jobs.events import DumpInspected
-    from trt_tui.jobs.requests import InspectDump
-
-    with open_dump_session(InspectDump(dump_path), DumpInspected) as dump:
+    with open_config_session(Options("")) as session:
+        dump = session.request_answer(InspectDump(dump_path), DumpInspected)
         rows = [["tensor", "type", "shape", "min", "max", "mean", "NaN", "Inf"]]
         rows += [[tensor.tensor, tensor.type_name, "x".join(map(str, tensor.shape)) or "1",
                   *map(number_text, (tensor.minimum, tensor.maximum, tensor.mean)), str(tensor.nan_count),
@@ -109,14 +62,11 @@ def _print_dump(dump_path: str) -> None:
                                *table_lines(rows, left_aligned_columns=3))))
 
 
-def _write_raised_config(writer: ConfigWriter, comparison: DumpsCompared, config_path: str | None,
+def _write_raised_config(session: HeadlessSession, comparison: DumpsCompared, config_path: str | None,
                          output_path: str) -> None:
     """Writes a precision.json in which the layers with errors are in FP32, and prints the next commands."""
-    from trt_tui.core.measure.dump_comparison import find_groups_to_raise_to_fp32
-    from trt_tui.formatting import name_list_text
-
-    groups = find_groups_to_raise_to_fp32(comparison.tensors)
-    if not groups:
+    names, network = find_groups_to_raise_to_fp32(comparison.tensors), session.network_outline
+    if not names:
         reason = "No layer with a selectable precision computes a tensor over the threshold"
         if not any(tensor.exceeds_threshold for tensor in comparison.tensors):
             reason = "No tensor is over the threshold, so no fix is needed"
@@ -124,19 +74,30 @@ def _write_raised_config(writer: ConfigWriter, comparison: DumpsCompared, config
             reason = "The dumps have no tensor before the error, and do not show in which layer it begins"
         print_messages(f"{reason}: no fix was written.")
         return
-    if not writer.raise_groups_to_fp32(groups):
+    groups = [group for name in names
+              if session.config.precision_of(group := network.get_group(name)) is not Precision.FP32]
+    if not groups:
         print_messages(
-            f"The config keeps {name_list_text(groups)} in FP32 already, so nothing was written. Was the engine built "
+            f"The config keeps {name_list_text(names)} in FP32 already, so nothing was written. Was the engine built "
             "with this config, and do both dumps come from the same inputs?")
         return
-    writer.add_calibration_cache_ranges()
-    write_text_outputs([(output_path, lambda: writer.precision_json_text(comparison.sha256))])
-    if config_path is None and not writer.outline.has_file_precision:
+    session.history.push_config(session.config.with_group_precision(groups, Precision.FP32, "dumps"))
+    if session.options.calib_cache is not None:
+        session.run(UseRanges(session.file_ranges, True))
+    write_text_outputs([(output_path, lambda: precision_json_text(session, comparison.sha256))])
+    if config_path is None and not network.has_file_precision:
         print_messages("All other layers are in FP16. If the second dump is of another config, name it with --config.")
     if output_path != "-":
-        next_steps = _next_step_lines(output_path, writer.outline,
-                                      bool(writer.list_tensors_without_range()))
+        next_steps = _next_step_lines(output_path, network, _lacks_ranges(session))
         print_messages(*(f"Next: {line}" for line in next_steps))
+
+
+def _lacks_ranges(session: HeadlessSession) -> bool:
+    """Returns True if the range of a quantized tensor of the config is unknown."""
+    network, ranges = session.network_outline, (session.calibration or session.file_ranges).ranges
+    config = replace_file_precision(network, session.config)
+    return any(site.tensor not in ranges and site.tensor not in config.range_moves for group in network.groups
+               for site in group.calibrated_qdq_sites(config.precision_of(group)))
 
 
 def _next_step_lines(config_path: str, network: NetworkOutline, lacks_ranges: bool) -> list[str]:
@@ -157,22 +118,19 @@ def _next_step_lines(config_path: str, network: NetworkOutline, lacks_ranges: bo
 
 def _comparison_lines(comparison: DumpsCompared, threshold: float) -> list[str]:
     """Returns the report of a dump comparison: a summary, the worst tensors in network order, and advice."""
-    from trt_tui import formatting
-    from trt_tui.core.measure.error_metrics import list_error_columns
-
     over_count = sum(tensor.exceeds_threshold for tensor in comparison.tensors)
     lines = ([
         f"{comparison.run.name} against "
-        f"{comparison.reference.name}: {formatting.counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
-        f"{formatting.counted_noun_text(comparison.iterations, 'iteration')}, "
+        f"{comparison.reference.name}: {counted_noun_text(len(comparison.tensors), 'tensor')} of both, "
+        f"{counted_noun_text(comparison.iterations, 'iteration')}, "
         f"{over_count} over a relative error of {threshold:g}"
     ])
     for run, names in ((comparison.reference, comparison.only_in_reference),
                        (comparison.run, comparison.only_in_run)):
         if names:
-            lines.append(f"only in {run.name}: {formatting.name_list_text(names)}")
+            lines.append(f"only in {run.name}: {name_list_text(names)}")
     if foreign_names := [tensor.tensor for tensor in comparison.tensors if tensor.is_missing_in_network]:
-        lines.append(f"not in the network: {formatting.name_list_text(foreign_names)}")
+        lines.append(f"not in the network: {name_list_text(foreign_names)}")
     worst = sorted(range(len(comparison.tensors)),
                    key=lambda index: -comparison.tensors[index].relative_error)[:_MAX_LISTED_TENSORS]
     first_over = next((index for index, tensor in enumerate(comparison.tensors) if tensor.exceeds_threshold), None)
@@ -185,13 +143,13 @@ def _comparison_lines(comparison: DumpsCompared, threshold: float) -> list[str]:
         rows.append([
             tensor.tensor, "x".join(map(str, tensor.shape)) or "1", tensor.sqnr_text,
             *map(tensor.errors.value_text, metrics[1:]),
-            formatting.number_text(tensor.max_relative_error),
-            formatting.number_text(tensor.mean_relative_error),
+            number_text(tensor.max_relative_error),
+            number_text(tensor.mean_relative_error),
             str(tensor.nonfinite_count), mark
         ])
     if len(listed_indices) < len(comparison.tensors):
         lines.append(f"the worst {len(listed_indices)} of them, in network order (--json has all):")
-    return [*lines, "", *formatting.table_lines(rows, left_aligned_columns=2), "", *comparison.advice_lines]
+    return [*lines, "", *table_lines(rows, left_aligned_columns=2), "", *comparison.advice_lines]
 
 
 def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
@@ -203,8 +161,6 @@ def _tensor_error_mark(tensor_difference: TensorDifference) -> str:
 
 def _comparison_json(comparison: DumpsCompared, threshold: float, with_network: bool) -> str:
     """Returns a dump comparison as JSON of schema ``dumps-v1``."""
-    from trt_tui.core.report.json_record import error_metrics_record
-
     def finite_or_none(value: float | None) -> float | None:
         return value if value is not None and math.isfinite(value) else None
 
