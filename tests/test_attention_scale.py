@@ -24,8 +24,7 @@ from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.zero_cost_kind import ProposalContext, TrialBudget
-from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, add_zero_cost_moves
+from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, ProposalContext, TrialBudget, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (

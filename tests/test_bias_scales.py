@@ -15,9 +15,11 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import raise_weight_scales_for_bias
 from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove
+from trt_tui.core.moves.constant_moves import (
+    BiasCorrectionMove,
+    encode_vector,
+)
 from trt_tui.core.network.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -142,7 +144,7 @@ def test_a_corrected_bias_counts(backend, opened):
     assert first_scale(network, config, ranges).original_values is None
     shift = np.zeros(8, np.float32)
     shift[5] = 6e4
-    moved = config.with_moves({network.groups[0].name: BiasCorrectionMove(vectors.encode_vector(shift))})
+    moved = config.with_moves({network.groups[0].name: BiasCorrectionMove(encode_vector(shift))})
     scale = first_scale(network, moved, ranges, FoldedConstants(network, moved))
     assert np.flatnonzero(scale.values != scale.original_values).tolist() == [5]
     typed = lower_to_typed_network(network, moved, ranges)

@@ -12,20 +12,19 @@ from tests.networks import Builder, floats
 from tests.networks.drawn import drawn_network
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.scales import compute_activation_ranges
-from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
-from trt_tui.core.measure.zero_cost_moves import propose_normalisation_rewrites
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, propose_normalisation_rewrites
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
     EqualizationMove,
     ScalePlacement,
     SmoothQuantMove,
     attention_scale_refusal_reason,
+    encode_vector,
     equalization_refusal_reason,
     make_attention_scale_move,
     placement_refusal_reason,
     scaling_refusal_reason,
 )
-from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8

@@ -28,7 +28,7 @@ from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.results import Accuracy
-from trt_tui.core.measure.zero_cost_moves import measure_bias_corrections
+from trt_tui.core.measure.zero_cost_kinds import measure_bias_corrections
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError

@@ -28,8 +28,8 @@ from trt_tui.core.moves.constant_moves import (
     EqualizationMove,
     RoundingMove,
     SmoothQuantMove,
+    encode_vector,
 )
-from trt_tui.core.moves.vectors import encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

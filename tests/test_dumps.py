@@ -35,8 +35,7 @@ from trt_tui.core.measure.results import Run, RunKind
 from trt_tui.core.measure.run_sources import DumpIterations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.constant_moves import SmoothQuantMove
-from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.moves.constant_moves import SmoothQuantMove, encode_vector
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -21,13 +21,15 @@ from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_preci
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
-from trt_tui.core.measure.zero_cost_kind import JudgedMeasurement, ProposalContext, TrialBudget
 from trt_tui.core.measure.zero_cost_kinds import (
     EqualizationKind,
+    JudgedMeasurement,
+    ProposalContext,
+    TrialBudget,
     add_zero_cost_moves,
     list_zero_cost_moves,
 )
@@ -39,10 +41,11 @@ from trt_tui.core.moves.constant_moves import (
     BiasCorrectionMove,
     EqualizationMove,
     compute_equalization_factors,
+    decode_vector,
+    encode_vector,
     equalization_refusal_reason,
     limit_factors,
 )
-from trt_tui.core.moves.vectors import decode_vector, encode_vector
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -94,13 +97,13 @@ def moves_of(network, samples, backend, formula="0.5", *, method="minmax", confi
                 if not equalization_refusal_reason(network, group)}
     extrema = {}
     tensors = [tensor for scaling in scalings.values()
-               for tensor in zero_cost_moves.list_limiting_tensors(network, scaling)]
-    zero_cost_moves.measure_channel_extrema(network, tensors, samples, backend, extrema)
-    limits = {group: zero_cost_moves.find_channel_limits(scaling, extrema, [extrema])
+               for tensor in zero_cost_kinds.list_limiting_tensors(network, scaling)]
+    zero_cost_kinds.measure_channel_extrema(network, tensors, samples, backend, extrema)
+    limits = {group: zero_cost_kinds.find_channel_limits(scaling, extrema, [extrema])
               for group, scaling in scalings.items()}
-    factors = zero_cost_moves.compute_factors(network, scalings, formula, extrema, limits)
+    factors = zero_cost_kinds.compute_factors(network, scalings, formula, extrema, limits)
     ranges = calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
-    (range_set,) = zero_cost_moves.measure_divided_ranges(network, config, scalings, [factors], extrema,
+    (range_set,) = zero_cost_kinds.measure_divided_ranges(network, config, scalings, [factors], extrema,
                                                        ranges, method, samples, backend)
     return {group: EqualizationMove(formula, encode_vector(factors[group]), range_set[group])
             for group in scalings}, ranges
@@ -291,7 +294,7 @@ def test_channels_at_a_bound_keep_their_values(opened, backend, tmp_path):
     (factors,) = (decode_vector(move.factors) for move in moves.values())
     extrema = {}
     (scaling,) = (one for one in network.zero_cost_support.channel_scalings.values() if one.channels)
-    zero_cost_moves.measure_channel_extrema(network, [scaling.tensors[0].tensor], samples, backend, extrema)
+    zero_cost_kinds.measure_channel_extrema(network, [scaling.tensors[0].tensor], samples, backend, extrema)
     largest = extrema[scaling.tensors[0].tensor].high.ravel()
     reaches = largest * CLIP_HEADROOM > 3
     assert 0 < reaches.sum() < 8 and (factors[reaches] == 1).all() and (factors[~reaches] != 1).all()

@@ -16,7 +16,7 @@ from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quanti
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.rulebook import GatedFeatures
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure import zero_cost_moves
+from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.error_metrics import ErrorMetrics, ErrorSums
 from trt_tui.core.measure.fp16_range import describe_fp16_values
@@ -26,8 +26,13 @@ from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig, RewriteMove
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove, scaling_refusal_reason
-from trt_tui.core.moves.vectors import decode_vector, encode_vector
+from trt_tui.core.moves.constant_moves import (
+    BiasCorrectionMove,
+    SmoothQuantMove,
+    decode_vector,
+    encode_vector,
+    scaling_refusal_reason,
+)
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     rewrite_refusal_reason,
@@ -94,15 +99,15 @@ def with_everything(network, config, ranges, data, backend, kinds):
     """A config with all moves of some kinds that the network takes."""
     groups = network.groups
     if "rewrite" in kinds:
-        config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network, groups))
+        config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network, groups))
     if "smooth" in kinds:
         norms = [name for name in network.zero_cost_support.norms if not scaling_refusal_reason(network, name)]
         config = add_zero_cost_moves(config, network,
-                                     zero_cost_moves.measure_smoothquant_moves(network, norms, data, backend))
+                                     zero_cost_kinds.measure_smoothquant_moves(network, norms, data, backend))
     if "bias" in kinds:
         able = [group for group in groups if not bias_correction_refusal_reason(network, group, config)]
         config = config.with_moves(
-            zero_cost_moves.measure_bias_corrections(network, config, ranges, able, data, backend))
+            zero_cost_kinds.measure_bias_corrections(network, config, ranges, able, data, backend))
     return config
 
 
@@ -194,7 +199,7 @@ def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, back
     exact = lowered.gated_values(backend, network, config.with_group_precision(network.groups, FP32), ranges,
                                  data.read_feed(0))
     apart = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
-    config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network, network.groups))
+    config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network, network.groups))
     whole = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
     for info in network.outputs:
         lost, kept = (lowered.sqnr(exact[info.name], values[info.name]) for values in (apart, whole))
@@ -225,7 +230,7 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
 def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewritten, said, opened, backend):
     network, data, ranges = prepared(transformer(scale=scale), opened, backend)
     config = PrecisionConfig.from_precision(FP16)
-    config = config.with_moves(zero_cost_moves.propose_normalisation_rewrites(network,
+    config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network,
                                                                               network.groups)) if rewritten else config
     with Analysis(network, backend, data, select_judged_outputs(network)) as analysis:
         *_, last = measure_group_errors(analysis, {"config": config}, ranges, with_isolated=False)
@@ -275,7 +280,7 @@ def test_a_corrected_layer_has_the_mean_of_fp32_on_the_calibrating_samples(opene
     group = network.get_group("/in/MatMul")
     config = PrecisionConfig(INT8, FP32).with_group_precision(network.groups, FP32).with_group_precision([group], INT8)
     corrected = config.with_moves(
-        zero_cost_moves.measure_bias_corrections(network, config, ranges, [group], data, backend))
+        zero_cost_kinds.measure_bias_corrections(network, config, ranges, [group], data, backend))
     mean = {}
     for name, one in (("exact", config.with_group_precision([group],
                                                             FP32)), ("int8", config), ("corrected", corrected)):

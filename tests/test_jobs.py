@@ -25,7 +25,7 @@ from trt_tui.core.engines.group_implementations import (
 )
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.causes import GROUP_DETAILS
-from trt_tui.core.measure.magnitudes import _MagnitudeSession
+from trt_tui.core.measure.fp16_range import _MagnitudeSession
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

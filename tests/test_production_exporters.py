@@ -21,7 +21,7 @@ from tests.test_weak import Parsed, ranges_of
 from trt_tui import demo
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import read_calibration_cache
-from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles
 from trt_tui.core.exporters.build_commands import (
     TrtexecFiles,
     build_trtexec_command_lines,

@@ -10,9 +10,13 @@ from tests import local
 from tests.local import H200, NO_GPU, QKV
 from tests.schemas import mismatches
 from trt_tui.core.measure.engine_agreement import sqnr_gap_of_engine_db
-from trt_tui.core.measure.group_sweep import GroupEffect, error_share_from_sweep, sensitivity_from_sweep
+from trt_tui.core.measure.group_sweep import (
+    GroupContributionEstimate,
+    GroupEffect,
+    error_share_from_sweep,
+    sensitivity_from_sweep,
+)
 from trt_tui.core.measure.results import ErrorShare
-from trt_tui.core.measure.sweep_plan import GroupContributionEstimate
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import ExecutionMode

@@ -37,10 +37,13 @@ from trt_tui.core.moves.constant_moves import (
     BiasCorrectionMove,
     RoundingMove,
     SmoothQuantMove,
+    decode_integers,
+    decode_vector,
+    encode_integers,
+    encode_vector,
     find_rounded_site,
     quantize_weight,
 )
-from trt_tui.core.moves.vectors import decode_integers, decode_vector, encode_integers, encode_vector
 from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import INT4, INT8, QUANTIZED_TYPES, broadcast_weight_scales

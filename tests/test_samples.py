@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from trt_tui.core.data import array_files, tensor_files
+from trt_tui.core.data.batches import ShapeRange, parse_shapes
 from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split_samples
-from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 

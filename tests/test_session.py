@@ -20,8 +20,7 @@ from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site
-from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.moves.constant_moves import RoundingMove, encode_vector, find_rounded_site
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -14,8 +14,8 @@ import pytest
 
 from tests.refusals import refused
 from trt_tui.core.data import array_files
+from trt_tui.core.data.batches import MAX_DIMENSION_SIZE
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.data.shapes import MAX_DIMENSION_SIZE
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 

@@ -1,4 +1,4 @@
-"""Shares on a few samples first: trt_tui.core.measure.sweep_plan and group_sweep."""
+"""Shares on a few samples first: trt_tui.core.measure.group_sweep and group_sweep."""
 
 import numpy as np
 import onnx
@@ -10,18 +10,18 @@ from tests.networks.build import Builder, floats
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.group_sweep import GroupSweep
-from trt_tui.core.measure.judged_outputs import select_judged_outputs
-from trt_tui.core.measure.sweep_plan import (
+from trt_tui.core.measure.group_sweep import (
     FIRST_SAMPLES,
     MAX_HALF_WIDTH,
     MIN_RELEVANT_SHARE,
     SECOND_SAMPLES,
+    GroupSweep,
     SweepPlanner,
     draw_stratified_samples,
     estimate_sum_over_all_samples,
     student_t_quantile,
 )
+from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -1,4 +1,4 @@
-"""trt_tui.core.measure.unused_qdq and its job: quantized layers that run in a float type lose their Q/DQ.
+"""trt_tui.core.measure.engine_agreement and its job: quantized layers that run in a float type lose their Q/DQ.
 
 The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of each config with all its Q/DQ and without the
 unused ones; where that is installed it must list the same today.
@@ -27,14 +27,14 @@ from trt_tui.core.engines.group_implementations import (
 from trt_tui.core.engines.inspector import read_layer_listing
 from trt_tui.core.exporters.preview_report import config_preview_sections, preview_record, preview_summary_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
-from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
-from trt_tui.core.measure.unused_qdq import (
+from trt_tui.core.measure.engine_agreement import (
     PREVIEW_REASON,
     QdqRemoval,
     find_unused_quantization,
     find_used_quantization,
     remove_unused_qdq,
 )
+from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
 from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.keep_rules import apply_keep_rules

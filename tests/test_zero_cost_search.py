@@ -11,8 +11,7 @@ from tests.driven import DrivenWorker, of, save_resnet, values
 from trt_tui.core.engines.group_implementations import Kernel, Preview
 from trt_tui.core.measure.results import Accuracy
 from trt_tui.core.measure.target import TargetResult
-from trt_tui.core.measure.zero_cost_kind import ConfigProposal, TrialBudget
-from trt_tui.core.measure.zero_cost_kinds import find_network_refusal_reasons
+from trt_tui.core.measure.zero_cost_kinds import ConfigProposal, TrialBudget, find_network_refusal_reasons
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, EqualizationMove, SmoothQuantMove
 from trt_tui.core.precision import Precision

@@ -7,10 +7,12 @@ import pytest
 from tests.test_free import CHANNELS, transformer
 from trt_tui.core.exporters.omissions import omission_record
 from trt_tui.core.measure import zero_cost_kinds
-from trt_tui.core.measure.zero_cost_kind import ConfigProposal, ZeroCostKind, ZeroCostStage
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,
     ZERO_COST_MOVE_CLASSES,
+    ConfigProposal,
+    ZeroCostKind,
+    ZeroCostStage,
     add_zero_cost_moves,
     drop_moves_of_raised_groups,
     find_refusal_reasons,
@@ -18,8 +20,7 @@ from trt_tui.core.measure.zero_cost_kinds import (
     list_zero_cost_moves,
 )
 from trt_tui.core.moves.config import MOVE_KINDS, BarrierMove, PrecisionConfig, RangeMove, RewriteMove
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove
-from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove, encode_vector
 
 NORM, READER = "/norm/mean/ReduceMean", "/matmul/MatMul"
 

@@ -20,6 +20,7 @@ import onnx_ir as ir
 from trt_tui.backends.cuda import find_first_device
 from trt_tui.backends.registry import find_installed_version, get_simulation_backend
 from trt_tui.core.calibration.calibration import Calibration, TensorStats
+from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles, parse_shapes
 from trt_tui.core.data.input_files import FileStamps, Fingerprint, cached_file_sha256, list_data_files
 from trt_tui.core.data.memory_fallbacks import MemoryFallbacks
 from trt_tui.core.data.samples import (
@@ -33,7 +34,6 @@ from trt_tui.core.data.samples import (
     load_samples,
     split_samples,
 )
-from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles, parse_shapes
 from trt_tui.core.data.tensor_files import list_dump_files
 from trt_tui.core.data.userscript import list_script_files, split_script_spec
 from trt_tui.core.execution import Executor

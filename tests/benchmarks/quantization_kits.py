@@ -304,8 +304,12 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
     """The proposal of a kind with the least error on the calibration samples; the config if none reduces it."""
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
-    from trt_tui.core.measure.zero_cost_kind import JudgedMeasurement, ProposalContext, TrialBudget
-    from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
+    from trt_tui.core.measure.zero_cost_kinds import (
+        JudgedMeasurement,
+        ProposalContext,
+        TrialBudget,
+        add_zero_cost_moves,
+    )
 
     feeds = tuple(range(len(samples)))
     with Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=config.other) as analysis:

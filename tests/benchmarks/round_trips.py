@@ -35,8 +35,7 @@ from trt_tui.core.exporters.bundle import BundleContents, SampleRun, write_bundl
 from trt_tui.core.importers.any_config import read_any_config
 from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, RangeMove, RewriteMove
 from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove
-from trt_tui.core.moves.vectors import encode_vector
+from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove, encode_vector
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError

@@ -30,8 +30,8 @@ import onnx
 from tests import networks
 from trt_tui.core.calibration.cache import read_calibration_cache, select_network_ranges, write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.batches import parse_shapes
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.data.shapes import parse_shapes
 from trt_tui.core.data.tensor_files import DumpTensor, RunResultsWriter, open_dump
 from trt_tui.core.engines.inspector import read_engine_report, read_profile_report
 from trt_tui.core.exporters import formats

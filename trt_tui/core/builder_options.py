@@ -89,7 +89,7 @@ class BuilderOptions:
         workspace: GPU memory that kernels may use, in MiB.
         sparsity: True if weights in which two of four values are zero may use sparse kernels.
         profiles: Additional optimization profiles in the form of ``--shapes``, with commas between inputs;
-            `trt_tui.core.data.shapes.parse_additional_profiles` reads them.
+            `trt_tui.core.data.batches.parse_additional_profiles` reads them.
     """
 
     plugins: tuple[str, ...] = _option_field((), BuilderOptionSpec(

@@ -18,10 +18,12 @@ from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScale
 from trt_tui.core.lowering.folded_constants import FoldedConstants, toggle_fp32
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
+from trt_tui.core.measure.engine_agreement import remove_unused_qdq
 from trt_tui.core.measure.error_metrics import ErrorSums
 from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.group_sweep import (
+    MAX_SHOWN_HALF_WIDTH,
     SAMPLE_ERRORS,
     SINGLE_SAMPLES,
     GroupSweep,
@@ -42,16 +44,15 @@ from trt_tui.core.measure.results import (
     RunResult,
     on_common_samples,
 )
-from trt_tui.core.measure.sweep_plan import MAX_SHOWN_HALF_WIDTH
-from trt_tui.core.measure.unused_qdq import remove_unused_qdq
-from trt_tui.core.measure.zero_cost_kind import (
+from trt_tui.core.measure.zero_cost_kinds import (
+    ZERO_COST_KINDS,
     ConfigProposal,
     JudgedMeasurement,
     ProposalContext,
     TrialBudget,
     ZeroCostKind,
+    add_zero_cost_moves,
 )
-from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove, find_next_precision
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision
 from trt_tui.core.network.inference import infer_shapes

@@ -8,13 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.batches import ShapeRange
 from trt_tui.core.data.input_files import Fingerprint
-from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.guards.guards import GuardFacts
 from trt_tui.core.measure.dump_comparison import TensorDifference, TensorSummary
+from trt_tui.core.measure.engine_agreement import QdqRemoval
 from trt_tui.core.measure.judged_outputs import JudgedOutput
 from trt_tui.core.measure.results import (
     MAX_RECENT_RESULTS,
@@ -32,7 +33,6 @@ from trt_tui.core.measure.results import (
 )
 from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.target import HeldOutResult, TargetOutcome
-from trt_tui.core.measure.unused_qdq import QdqRemoval
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import LoadedConfig
 from trt_tui.core.network.layers import NetworkOutline

@@ -21,7 +21,14 @@ from trt_tui.core.data.samples import MIN_HELD_OUT_SAMPLES, MIN_SEARCH_SAMPLES, 
 from trt_tui.core.engines.fallback_ladder import unrequested_precisions_text
 from trt_tui.core.engines.group_implementations import Preview
 from trt_tui.core.lowering.lowering_checks import no_lower_precision_reason, reduces_precision
-from trt_tui.core.measure.engine_agreement import ACCUMULATION_GAP_DB, find_engine_divergence, sqnr_gap_of_engine_db
+from trt_tui.core.measure.engine_agreement import (
+    ACCUMULATION_GAP_DB,
+    PREVIEW_REASON,
+    QdqRemoval,
+    find_engine_divergence,
+    remove_unused_qdq,
+    sqnr_gap_of_engine_db,
+)
 from trt_tui.core.measure.group_sweep import GroupSensitivity, sensitivity_from_sweep
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
@@ -45,9 +52,7 @@ from trt_tui.core.measure.target import (
     judge_accuracy,
     parse_target,
 )
-from trt_tui.core.measure.unused_qdq import PREVIEW_REASON, QdqRemoval, remove_unused_qdq
-from trt_tui.core.measure.zero_cost_kind import TrialBudget, ZeroCostKind
-from trt_tui.core.measure.zero_cost_kinds import list_searched_stages
+from trt_tui.core.measure.zero_cost_kinds import TrialBudget, ZeroCostKind, list_searched_stages
 from trt_tui.core.moves.config import BarrierMove, MoveKey, PrecisionConfig, RangeMove
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision

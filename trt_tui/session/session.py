@@ -24,15 +24,15 @@ from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.guards.guards import GuardFacts
 from trt_tui.core.lowering.folded_constants import replace_edited_file_precisions, without_stale_roundings
 from trt_tui.core.measure.causes import GROUP_DETAILS, list_groups_to_explain
-from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
-from trt_tui.core.measure.results import ExportedRun, RunKind, failed_build_result
-from trt_tui.core.measure.stages import list_requested_stages
-from trt_tui.core.measure.unused_qdq import (
+from trt_tui.core.measure.engine_agreement import (
     QdqRemoval,
     UnusedQuantization,
     find_unused_quantization,
     find_used_quantization,
 )
+from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
+from trt_tui.core.measure.results import ExportedRun, RunKind, failed_build_result
+from trt_tui.core.measure.stages import list_requested_stages
 from trt_tui.core.moves.config import (
     BarrierMove,
     PrecisionConfig,

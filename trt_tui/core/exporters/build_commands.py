@@ -29,7 +29,7 @@ from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape_path_argument
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
-from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles
 from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.formats import ExportContext, WrittenExport
 from trt_tui.core.exporters.omissions import implicit_omission_record

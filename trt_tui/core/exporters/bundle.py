@@ -19,7 +19,7 @@ import numpy as np
 
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
-from trt_tui.core.data.shapes import ShapeRange, parse_additional_profiles
+from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles
 from trt_tui.core.data.tensor_files import RunResultsWriter, write_polygraphy_inputs
 from trt_tui.core.engines.inspector import GRAPH_SUFFIX
 from trt_tui.core.exporters.build_commands import (

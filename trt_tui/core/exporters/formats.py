@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.data.batches import ShapeRange
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
-from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network

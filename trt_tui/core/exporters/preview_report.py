@@ -10,7 +10,7 @@ from trt_tui.core.engines.group_implementations import (
     Preview,
     has_unrequested_precision,
 )
-from trt_tui.core.measure.unused_qdq import find_unused_quantization, unused_qdq_record
+from trt_tui.core.measure.engine_agreement import find_unused_quantization, unused_qdq_record
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline

@@ -8,8 +8,8 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress
+from trt_tui.core.data.batches import first_dimension
 from trt_tui.core.data.samples import Samples, can_mix_samples
-from trt_tui.core.data.shapes import first_dimension
 from trt_tui.core.guards.guards import (
     MAX_RANGE_RATIO,
     GuardFacts,

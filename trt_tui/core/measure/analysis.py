@@ -23,6 +23,8 @@ from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
 from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
+    Magnitudes,
+    MagnitudeTask,
     OverflowEffect,
     find_worst_overflows,
     list_fp16_overflows,
@@ -30,7 +32,6 @@ from trt_tui.core.measure.fp16_range import (
     uses_fp16,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.magnitudes import Magnitudes, MagnitudeTask
 from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
 from trt_tui.core.measure.simulation import SampleDependence, Simulation, measure_sample_dependence

@@ -42,13 +42,14 @@ from trt_tui.core.measure.error_metrics import ErrorSums, compute_error_metrics_
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Fp16RangeState,
+    MagnitudeEvaluation,
+    Magnitudes,
     describe_fp16_values,
     find_largest_magnitude,
     scale_magnitudes,
     uses_fp16,
 )
 from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask
-from trt_tui.core.measure.magnitudes import MagnitudeEvaluation, Magnitudes
 from trt_tui.core.measure.results import CoordinateShift, GroupErrors
 from trt_tui.core.measure.simulation import GatedGraphLoader
 from trt_tui.core.moves.config import PrecisionConfig

@@ -46,6 +46,7 @@ from trt_tui.core.measure.failed_runs import (
     refuse_undeclared_output_sizes,
     run_failure_caveat,
 )
+from trt_tui.core.measure.fp16_range import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.judged_outputs import (
     FLOAT_KIND,
     INTEGER_KIND,
@@ -60,7 +61,6 @@ from trt_tui.core.measure.judged_outputs import (
     refuse_nan_in_judged_tensors,
     take_judged_slice,
 )
-from trt_tui.core.measure.magnitudes import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, TensorCache

@@ -40,9 +40,15 @@ from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants, find_weight_edits_digest
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.moves import vectors
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
-from trt_tui.core.moves.constant_moves import RoundingMove, find_rounded_site, quantize_weight
+from trt_tui.core.moves.constant_moves import (
+    RoundingMove,
+    decode_vector,
+    encode_integers,
+    encode_vector,
+    find_rounded_site,
+    quantize_weight,
+)
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline, QdqSite
 from trt_tui.core.network.model_editing import value_name
@@ -669,8 +675,8 @@ def _build_rounding_move(layer: RoundedLayer, weight: np.ndarray, scale: ruleboo
     step_array = form.convert_from_matrices(np.broadcast_to(steps, values.shape))
     differences = form.convert_from_matrices(values) - quantize_weight(weight, step_array, layer.quantized_type)
     return RoundingMove(method, layer.quantized_type.precision,  # type: ignore[arg-type]
-                        vectors.encode_vector(_gather_scales(step_array, scale)),
-                        vectors.encode_integers(differences) if differences.any() else "")
+                        encode_vector(_gather_scales(step_array, scale)),
+                        encode_integers(differences) if differences.any() else "")
 
 
 def spread_scales(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
@@ -716,7 +722,7 @@ def _find_raised_scales(network: Network, config: PrecisionConfig, ranges: Mappi
     lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=FoldedConstants(network, config))
     return [layer.group.name for layer in layers if layer.group.name in moved
             and not np.array_equal(lowerings[layer.group.name].scales[layer.site].values.ravel(),
-                                   vectors.decode_vector(moved[layer.group.name].scales))]
+                                   decode_vector(moved[layer.group.name].scales))]
 
 
 def _choose_layers_by_gain(gains: Mapping[str, float]) -> list[str]:

@@ -1,8 +1,14 @@
-"""The moves that change constants: biases, quantized values of weights, and weights whose channels are scaled."""
+"""The moves that change constants: biases, quantized values of weights, and weights whose channels are scaled.
 
+Files and saved sessions store the numbers of moves as base64 of float32 bytes, or of compressed small integers.
+"""
+
+import base64
+import binascii
 import functools
 import hashlib
 import math
+import zlib
 from abc import abstractmethod
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,7 +18,6 @@ from typing import Literal
 
 import numpy as np
 
-from trt_tui.core.moves import vectors
 from trt_tui.core.moves.move import GROUP_SUBJECTS, ConstantEdit, DefaultPrecisions, Move
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.zero_cost_support import (
@@ -27,6 +32,72 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES, QuantizedType, broadcast_weight_scales
 from trt_tui.errors import InputError
 
+MAX_INTEGERS = 1 << 30
+"""The maximum number of integers in one text. A damaged file cannot fill the memory."""
+
+_COMPRESSION_LEVEL = 6
+
+
+def encode_vector(vector: np.ndarray) -> str:
+    """Returns a vector ``(n,)`` as base64 text."""
+    return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
+
+
+def decode_vector(text: str) -> np.ndarray:
+    """Returns the float32 vector ``(n,)`` of a base64 text.
+
+    Raises:
+        ValueError: The text is not base64 of whole float32 numbers, or a number is not finite.
+    """
+    try:
+        vector = np.frombuffer(base64.b64decode(text, validate=True), "<f4").astype(np.float32)
+    except binascii.Error as error:
+        raise ValueError(str(error)) from None
+    if not np.isfinite(vector).all():
+        raise ValueError("a number is not finite")
+    return vector
+
+
+def invalid_vector_reason(text: str, length: int | None, *, positive: bool = False, noun: str = "factor") -> str:
+    """Returns the reason why a base64 text is not a vector of ``length`` finite numbers; "" if it is.
+
+    Args:
+        length: The number of channels; None for any length above 0.
+        positive: True if the numbers must be above 0.
+        noun: The word for one number.
+    """
+    try:
+        vector = decode_vector(text)
+    except ValueError as error:
+        return f"its values are not base64 of float32 numbers: {error}"
+    if length is not None and len(vector) != length:
+        return f"it has {len(vector)} values for {length} channels"
+    if not len(vector):
+        return "it has no values"
+    return f"a {noun} is a number above 0" if positive and not (vector > 0).all() else ""
+
+
+def encode_integers(integers: np.ndarray) -> str:
+    """Returns integers from -128 to 127 as base64 of compressed bytes. Many equal numbers take little room."""
+    data = np.ascontiguousarray(integers, np.int8).tobytes()
+    return base64.b64encode(zlib.compress(data, _COMPRESSION_LEVEL)).decode("ascii")
+
+
+def decode_integers(text: str) -> np.ndarray:
+    """Returns the int8 vector ``(n,)`` of a text from `encode_integers`.
+
+    Raises:
+        ValueError: The text is not base64 of compressed bytes, or has more than `MAX_INTEGERS` integers.
+    """
+    try:
+        decompressor = zlib.decompressobj()
+        data = decompressor.decompress(base64.b64decode(text, validate=True), MAX_INTEGERS)
+    except (binascii.Error, zlib.error) as error:
+        raise ValueError(str(error)) from None
+    if not decompressor.eof:
+        raise ValueError("the compressed numbers are incomplete, or there are too many")
+    return np.frombuffer(data, np.int8)
+
 
 @dataclass(frozen=True)
 class BiasCorrectionMove(Move):
@@ -37,7 +108,7 @@ class BiasCorrectionMove(Move):
     for that. The means are measured on the calibration samples (appendix D of the paper).
 
     Attributes:
-        shift: One number for each output channel in the layer's own units, encoded by `trt_tui.core.moves.vectors`.
+        shift: One number for each output channel in the layer's own units, encoded by `encode_vector`.
     """
 
     edits_constants = has_measured_values = True
@@ -54,7 +125,7 @@ class BiasCorrectionMove(Move):
         bias = network.zero_cost_support.biases.get(subject)
         if bias is None:
             return "it cannot run in INT8, so there is no weight error to correct"
-        return bias.refusal_reason or vectors.invalid_vector_reason(self.shift, bias.channels)
+        return bias.refusal_reason or invalid_vector_reason(self.shift, bias.channels)
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
@@ -65,7 +136,7 @@ class BiasCorrectionMove(Move):
         bias = network.zero_cost_support.biases[subject]
         if bias.port is None or default_precisions.precision_of(network.get_group(subject)) is not Precision.INT8:
             return {}
-        return {bias.port: ConstantEdit(functools.partial(_shift_bias, vectors.decode_vector(self.shift)))}
+        return {bias.port: ConstantEdit(functools.partial(_shift_bias, decode_vector(self.shift)))}
 
 
 def _shift_bias(shift: np.ndarray, constant: np.ndarray | None) -> np.ndarray:
@@ -99,10 +170,10 @@ class RoundingMove(Move):
     Attributes:
         method: "scales" if the values are the nearest ones, "GPTQ" if they were rounded by the error of the output.
         precision: The precision in which the group has these values. In any other precision the move has no effect.
-        scales: The scales, encoded by `trt_tui.core.moves.vectors`: one for each channel or block, in the order of the
+        scales: The scales, encoded by `encode_vector`: one for each channel or block, in the order of the
             weight in memory.
         differences: The differences of the quantized values from the nearest ones, encoded by
-            `trt_tui.core.moves.vectors`, in the order of the weight in memory; "" if all are 0.
+            `trt_tui.core.moves.constant_moves`, in the order of the weight in memory; "" if all are 0.
         weight_edits: The digest of the edits that other moves made to the weight before; "" if there were none.
     """
 
@@ -128,11 +199,11 @@ class RoundingMove(Move):
             return group.refusal_reasons.get(self.precision, f"it cannot run in {self.precision.label}")
         if find_rounded_site(group) is None:
             return "it does not have exactly one weight"
-        if invalid := vectors.invalid_vector_reason(self.scales, None, positive=True, noun="scale"):
+        if invalid := invalid_vector_reason(self.scales, None, positive=True, noun="scale"):
             return invalid
         if self.differences:
             try:
-                vectors.decode_integers(self.differences)
+                decode_integers(self.differences)
             except ValueError as error:
                 return f"its differences are not compressed integers: {error}"
         return ""
@@ -160,8 +231,8 @@ class RoundingMove(Move):
         quantized_type = QUANTIZED_TYPES[self.precision]
         layout = quantized_type.find_weight_scale_layout(weight.shape, site.axis)
         try:
-            steps = broadcast_weight_scales(vectors.decode_vector(self.scales), weight.shape, *layout)
-            differences = vectors.decode_integers(self.differences).reshape(weight.shape) if self.differences else None
+            steps = broadcast_weight_scales(decode_vector(self.scales), weight.shape, *layout)
+            differences = decode_integers(self.differences).reshape(weight.shape) if self.differences else None
             rounded: np.ndarray = quantize_weight(weight, steps, quantized_type, differences) * steps
         except ValueError:
             raise InputError(f"the rounding of {subject} does not fit its weight",
@@ -170,7 +241,7 @@ class RoundingMove(Move):
         return rounded
 
     def find_weight_scales(self, precision: Precision) -> np.ndarray | None:
-        return vectors.decode_vector(self.scales) if precision is self.precision else None
+        return decode_vector(self.scales) if precision is self.precision else None
 
 
 def find_rounded_site(group: FusionGroup) -> QdqSite | None:
@@ -209,7 +280,7 @@ class ChannelScalingMove(Move):
     Each move is a dataclass that declares the attributes as fields, in the order of their keys in files.
 
     Attributes:
-        factors: One positive number for each factor of the scaling, encoded by `trt_tui.core.moves.vectors`.
+        factors: One positive number for each factor of the scaling, encoded by `encode_vector`.
         ranges: The amax of each tensor after the division, in the units of the divided tensor.
     """
 
@@ -240,14 +311,14 @@ class ChannelScalingMove(Move):
         if not all(0 <= amax <= MAX_AMAX for amax in self.ranges.values()):
             return "a range is a number from 0 to the largest FP32 value"
         channels = network.zero_cost_support.channel_scalings[subject].channels
-        return vectors.invalid_vector_reason(self.factors, channels, positive=True)
+        return invalid_vector_reason(self.factors, channels, positive=True)
 
     @property
     def fixed_ranges(self) -> Mapping[str, float]:
         return self.ranges
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
-        factors = vectors.decode_vector(self.factors)
+        factors = decode_vector(self.factors)
         return {tensor.tensor: tensor.divisors(factors)
                 for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
 
@@ -259,7 +330,7 @@ class ChannelScalingMove(Move):
         Implements `Move.find_constant_edits`.
         """
         return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
-                                  vectors.decode_vector(self.factors))
+                                  decode_vector(self.factors))
 
 
 def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
@@ -418,7 +489,7 @@ class EqualizationMove(ChannelScalingMove):
       ranges.
     - Xiao et al., "SmoothQuant" (ICML 2023), for any producer: ``s = max|X|^a / max|W|^(1-a)``.
 
-    No formula is best for every network. `trt_tui.core.measure.zero_cost_moves` chooses by the judged error.
+    No formula is best for every network. `trt_tui.core.measure.zero_cost_kinds` chooses by the judged error.
 
     Attributes:
         formula: The formula of the factors, one of `EQUALIZATION_FORMULAS`.

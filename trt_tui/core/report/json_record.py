@@ -7,6 +7,7 @@ from typing import Any
 
 from trt_tui.core.engines.fallback_ladder import BuildAttempt
 from trt_tui.core.engines.group_implementations import Preview
+from trt_tui.core.measure.engine_agreement import unused_qdq_record
 from trt_tui.core.measure.error_metrics import (
     CONFIDENCE,
     ERROR_METRICS,
@@ -29,7 +30,6 @@ from trt_tui.core.measure.results import (
 from trt_tui.core.measure.run_sources import ReferenceInfo
 from trt_tui.core.measure.stages import StageResult
 from trt_tui.core.measure.target import TargetOutcome
-from trt_tui.core.measure.unused_qdq import unused_qdq_record
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import FP16_MAX

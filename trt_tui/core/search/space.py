@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trt_tui.core.lowering.folded_constants import without_stale_roundings
-from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
+from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import drop_moves_of_raised_groups
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.move import Move

@@ -8,8 +8,8 @@ from functools import partialmethod
 from trt_tui.core.calibration.range_methods import RANGE_METHODS
 from trt_tui.core.calibration.user_ranges import parse_amax
 from trt_tui.core.lowering.lowering_checks import precision_requirements_text
-from trt_tui.core.measure.zero_cost_kind import LEAVES_FILE_SUFFIX
 from trt_tui.core.measure.zero_cost_kinds import (
+    LEAVES_FILE_SUFFIX,
     find_network_refusal_reasons,
     find_refusal_reasons,
     list_zero_cost_moves,

@@ -15,9 +15,9 @@ from trt_tui.core.measure.causes import (
     fp16_range_note,
     range_use_text,
 )
+from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
 from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.measure.target import Target
-from trt_tui.core.measure.unused_qdq import PREVIEW_REASON
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS

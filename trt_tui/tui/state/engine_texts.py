@@ -20,12 +20,12 @@ from trt_tui.core.measure.engine_agreement import (
     UNEXPLAINED_GAP_DB,
     engine_errors_text,
     engine_variation_notes,
+    find_unused_quantization_of_group,
     fp32_engine_fault_text,
     sqnr_gap_of_engine_db,
     suggest_engine_checks,
 )
 from trt_tui.core.measure.results import Accuracy, EngineResult
-from trt_tui.core.measure.unused_qdq import find_unused_quantization_of_group
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig, count_config_differences
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
