@@ -19,7 +19,6 @@ with its name. `trt_tui.core.network.opset_conversion` lists all changes, with t
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
@@ -131,9 +130,10 @@ def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
     target_opset = model.graph.opset_imports[""]
     fresh_names = FreshNames(model.graph)
     for node in list(model.graph.all_nodes()):
-        change = _ADAPTERS.get(node.op_type) if node.domain == "" else None
-        if change is not None and source_opset < change.opset <= target_opset:
-            change.adapter(node, fresh_names)
+        if node.op_type in _ADAPTERS and not node.domain:
+            changed_opset, adapter = _ADAPTERS[node.op_type]
+            if source_opset < changed_opset <= target_opset:
+                adapter(node, fresh_names)
 
 
 def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
@@ -141,7 +141,7 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
 
     The conversion keeps the reading of ONNX Runtime.
     """
-    if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"].opset or target_opset < _ADAPTERS["Resize"].opset:
+    if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"][0] or target_opset < _ADAPTERS["Resize"][0]:
         return []
     resize_names = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
                     and node.attributes.get_string("mode", "nearest") == "nearest" and _find_min_resize_scale(node) < 1]
@@ -163,10 +163,7 @@ def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
 
     TensorRT's parser reads "linear" as nearest, and an absent mode as linear; in ONNX both mean linear.
     """
-    if model.graph.opset_imports.get("", 0) < GRID_MODE_OPSET:
-        return []
-    linear_nodes = [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
-                    and node.attributes.get_string("mode", "") == "linear"]
+    linear_nodes = _find_grid_samples(model, "linear")
     for node in linear_nodes:
         del node.attributes["mode"]
     return [node.name or "" for node in linear_nodes]
@@ -174,10 +171,15 @@ def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
 
 def find_cubic_grid_samples(model: ir.Model) -> list[str]:
     """Returns the names of the GridSamples whose mode "cubic" TensorRT's parser may read as nearest."""
+    return [node.name or "" for node in _find_grid_samples(model, "cubic")]
+
+
+def _find_grid_samples(model: ir.Model, mode: str) -> list[ir.Node]:
+    """Returns the GridSamples with a mode that opset 20 introduced."""
     if model.graph.opset_imports.get("", 0) < GRID_MODE_OPSET:
         return []
-    return [node.name or "" for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
-            and node.attributes.get_string("mode", "") == "cubic"]
+    return [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
+            and node.attributes.get_string("mode", "") == mode]
 
 
 def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
@@ -264,10 +266,10 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
     assert source is not None
     shape = _insert_operator_before(node, "Shape", [source], fresh_names)
     node.replace_input_with(0, _insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
-    reshape_node = ir.Node("", "Reshape", [result, shape], name=fresh_names.make_unique_name(f"{node.name}_reshaped"))
+    reshape_node = ir.node("Reshape", [result, shape], name=fresh_names.make_unique_name(f"{node.name}_reshaped"),
+                           outputs=[ir.val(None, shape=result.shape, type=result.type)])
     _get_graph(node).insert_after(node, reshape_node)
     new_value, = reshape_node.outputs
-    new_value.type, new_value.shape = result.type, result.shape
     result.replace_all_uses_with(new_value, replace_graph_outputs=True)
     reshape_node.replace_input_with(0, result)
     new_value.name, result.name = result.name, fresh_names.make_unique_name(f"{value_name(result)}_flat")
@@ -276,14 +278,12 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
 
 def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames,
                             **attributes: int) -> ir.Value:
-    new_node = ir.node(operator, inputs, attributes,
-                       name=fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}"))
+    name = fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}")
+    result_type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else inputs[0].type
+    new_node = ir.node(operator, inputs, attributes, name=name, outputs=[
+        ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)])
     _get_graph(next_node).insert_before(next_node, new_node)
-    output = new_node.outputs[0]
-    output.name = fresh_names.make_unique_name(f"{new_node.name}_output")
-    source = inputs[0]
-    output.type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else source.type
-    return output
+    return new_node.outputs[0]
 
 
 def _get_graph(node: ir.Node) -> ir.Graph:
@@ -295,16 +295,10 @@ _MAX_BATCH_NORM_OUTPUTS = 3
 GRID_MODE_OPSET = 20
 
 
-@dataclass(frozen=True)
-class _OpsetAdapter:
-    opset: int
-    adapter: Callable[[ir.Node, FreshNames], None]
-
-
-_ADAPTERS = {
-    "BatchNormalization": _OpsetAdapter(14, _adapt_batch_normalisation), "Resize": _OpsetAdapter(11, _adapt_resize),
-    "Hardmax": _OpsetAdapter(13, _adapt_hardmax), "GroupNormalization": _OpsetAdapter(21, _adapt_group_normalisation),
-    "GridSample": _OpsetAdapter(20, _adapt_grid_sample), "Pad": _OpsetAdapter(11, _adapt_pad)
+_ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
+    "BatchNormalization": (14, _adapt_batch_normalisation), "Resize": (11, _adapt_resize),
+    "Hardmax": (13, _adapt_hardmax), "GroupNormalization": (21, _adapt_group_normalisation),
+    "GridSample": (20, _adapt_grid_sample), "Pad": (11, _adapt_pad)
 }
 """The opset that changed an operator, with the function that corrects the node, by operator as the converter writes it.
 """

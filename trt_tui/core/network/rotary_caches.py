@@ -42,15 +42,16 @@ def expand_rotary_caches(model: ir.Model) -> str:
         count += 1
         ones = register_constant(graph, tensor_names.make_unique_name(f"{node.name}_ones"),
                                  ir.tensor(np.ones(_CACHE_RANK - 1, np.int64)))
-        batch = _insert_operator_before(node, "Shape", [data], tensor_names, node_names, start=0, end=1)
-        batch.type, batch.shape = ir.TensorType(ir.DataType.INT64), ir.Shape([1])
-        sizes = _insert_operator_before(node, "Concat", [batch, ones],
-                                        tensor_names, node_names, axis=0)
-        sizes.type, sizes.shape = batch.type, ir.Shape([_CACHE_RANK])
+        int64 = ir.TensorType(ir.DataType.INT64)
+        batch = _insert_operator_before(node, "Shape", [data], tensor_names, node_names,
+                                        ir.val(None, shape=[1], type=int64), start=0, end=1)
+        sizes = _insert_operator_before(node, "Concat", [batch, ones], tensor_names, node_names,
+                                        ir.val(None, shape=[_CACHE_RANK], type=int64), axis=0)
         for index, cache in zip(_CACHE_INPUTS, caches, strict=True):
             assert cache is not None and cache.shape is not None
-            expanded_cache = _insert_operator_before(node, "Expand", [cache, sizes], tensor_names, node_names)
-            expanded_cache.type, expanded_cache.shape = cache.type, ir.Shape([data.shape[0], *cache.shape[1:]])
+            expanded_cache = _insert_operator_before(
+                node, "Expand", [cache, sizes], tensor_names, node_names,
+                ir.val(None, shape=ir.Shape([data.shape[0], *cache.shape[1:]]), type=cache.type))
             node.replace_input_with(index, expanded_cache)
     if not count:
         return ""
@@ -61,13 +62,11 @@ def expand_rotary_caches(model: ir.Model) -> str:
 
 
 def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], tensor_names: FreshNames,
-                            node_names: FreshNames, **attributes: int) -> ir.Value:
-    new_node = ir.node(operator, inputs, attributes,
-                       name=node_names.make_unique_name(f"{next_node.name}_{operator.lower()}"))
-    new_node.metadata_props.update(next_node.metadata_props)
+                            node_names: FreshNames, output: ir.Value, **attributes: int) -> ir.Value:
+    output.name = tensor_names.make_unique_name(f"{value_name(next_node.outputs[0])}_{operator.lower()}")
     graph = next_node.graph
     assert isinstance(graph, ir.Graph)
-    graph.insert_before(next_node, new_node)
-    output = new_node.outputs[0]
-    output.name = tensor_names.make_unique_name(f"{value_name(next_node.outputs[0])}_{operator.lower()}")
+    graph.insert_before(next_node, ir.node(
+        operator, inputs, attributes, name=node_names.make_unique_name(f"{next_node.name}_{operator.lower()}"),
+        metadata_props=dict(next_node.metadata_props), outputs=[output]))
     return output
