@@ -11,7 +11,7 @@ from tests.screen import opened, press
 from trt_tui.core.calibration.calibration import MAX_CHANNEL_RUNS, DominantChannels, TensorStats
 from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES
 from trt_tui.core.precision import Precision
-from trt_tui.core.search.pareto import pareto_front
+from trt_tui.core.search.search import pareto_front
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.state import text_plots

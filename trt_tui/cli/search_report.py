@@ -14,7 +14,7 @@ from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.report.document import Plot, Section, Table, report_markdown, report_text
 from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.core.search import SearchOutcome
-from trt_tui.core.search.pareto import pareto_front as search_front
+from trt_tui.core.search.search import pareto_front as search_front
 from trt_tui.formatting import NOT_MEASURED, SIMULATED_MARK
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.jobs.requests import FindMixedPrecisionConfig

@@ -61,10 +61,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.search import TOP_DOWN_METHODS, Search, SearchSpace, Trial, ZeroCostEffort
-from trt_tui.core.search.pareto import pareto_front
-from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP
-from trt_tui.core.search.space import find_added_moves
-from trt_tui.core.search.trials import TrialKey
+from trt_tui.core.search.search import ALONE_STEP, COMBINED_STEP, RANGES_STEP, TrialKey, find_added_moves, pareto_front
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import create_scratch_folder
 from trt_tui.formatting import (

@@ -11,29 +11,371 @@ a new config. A stricter criterion takes effect in the same way.
 Prefix methods raise the first groups of an order, and find the smallest number that meets the tolerance. The greedy
 method repeatedly raises the group that reduces the loss most. The default method combines these. Top-down methods start
 with all groups in the higher precision, and reduce one group after the other.
+
+The plain data of a search are the trials that it requests, their evaluations, and the effort for zero-cost
+changes. A list of evaluations suffices to resume a search. The search space has the fusion groups that a search can
+raise, and the config that results from a choice.
 """
 
 from __future__ import annotations
 
 import copy
 import math
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from functools import partial
+from functools import cached_property, partial
 from itertools import combinations
 from typing import TypeAlias, TypeVar
 
+from trt_tui.core.lowering.folded_constants import without_stale_roundings
+from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
 from trt_tui.core.measure.group_sweep import GroupSensitivity
 from trt_tui.core.measure.target import TargetResult
+from trt_tui.core.measure.zero_cost_kinds import drop_moves_of_raised_groups
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.moves.move import Move
+from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision, precision_rank
-from trt_tui.core.search.space import SearchSpace
-from trt_tui.core.search.trials import Evaluation, ReductionStep, Trial, TrialKey, ZeroCostEffort
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated, milliseconds_text
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """Returns the indices of the points on the Pareto front, the cheapest first.
+
+    Each point has a cost and a score. A point is on the front if no other point is better in one of them and at least
+    as good in the other. Of equal points the first is returned.
+    """
+    front_indices: list[int] = []
+    best = float("-inf")
+    for index in sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1], place)):
+        if points[index][1] > best:
+            best = points[index][1]
+            front_indices.append(index)
+    return front_indices
+
+
+TrialKey = tuple[tuple[str, ...], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str]]
+"""A key that is equal for two trials of the same config: the raised groups, the ranges (amax) by tensor, the
+intermediate precisions, and the sets of zero-cost moves."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A config that a search requests, as a difference from the start config.
+
+    Attributes:
+        raised_groups: Groups in the higher precision, in addition to those of the start config; in network order.
+        range_moves: Ranges that replace those of the start config, by tensor.
+        about: The group that is tried; "" for several groups.
+        step_name: The name of the method or search step that requests the trial.
+        precisions: The raised groups with an intermediate precision, and that precision.
+        zero_cost_sets: Names of the sets of zero-cost moves.
+    """
+
+    raised_groups: tuple[str, ...] = ()
+    range_moves: Mapping[str, RangeMove] = field(default_factory=dict)
+    about: str = ""
+    step_name: str = ""
+    precisions: Mapping[str, Precision] = field(default_factory=dict)
+    zero_cost_sets: tuple[str, ...] = ()
+
+    @property
+    def config_key(self) -> TrialKey:
+        """A key that is equal for two trials of the same config."""
+        ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in self.range_moves.items()))
+        precisions = tuple(sorted((name, precision.value) for name, precision in self.precisions.items()))
+        return self.raised_groups, ranges, precisions, frozenset(self.zero_cost_sets)
+
+    def without_group(self, group_name: str) -> Trial:
+        """Returns the trial of this config with one group reverted."""
+        precisions = {name: precision for name, precision in self.precisions.items() if name != group_name}
+        return Trial(tuple(name for name in self.raised_groups if name != group_name), self.range_moves, group_name,
+                     precisions=precisions, zero_cost_sets=self.zero_cost_sets)
+
+    def count_used_ranges(self, config: PrecisionConfig) -> int:
+        """Returns the number of replaced ranges that have an effect in the config of this trial."""
+        return len(self.range_moves.keys() & config.range_moves.keys())
+
+    def raised_group_counts_text(self, higher_precision: Precision) -> str:
+        """Returns the number of raised groups for each precision as text, the lowest precision first: "2 in FP8, 1 in
+        FP32"."""
+        counts = Counter(self.precisions.get(name, higher_precision)
+                         for name in self.raised_groups) or {higher_precision: 0}
+        return ", ".join(
+            f"{counts[precision]} in {precision.label}" for precision in sorted(counts, key=precision_rank))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evaluation(Trial):
+    """A trial that a search has evaluated, with its result.
+
+    Attributes:
+        estimated_latency: The latency that the caller estimates; None without an estimate.
+    """
+
+    target_result: TargetResult
+    estimated_latency: float | None = None
+
+    @property
+    def passes(self) -> bool:
+        return self.target_result.passes
+
+    @property
+    def score(self) -> float:
+        """The lowest score of the targets (`TargetResult.lowest_score`); higher is better."""
+        return self.target_result.lowest_score
+
+    @property
+    def comparable_loss(self) -> float:
+        """The loss that strategies compare (`TargetResult.comparable_loss`)."""
+        return self.target_result.comparable_loss
+
+    @property
+    def value_text(self) -> str:
+        """The measured value as a text with its unit; the score if there is none."""
+        return self.target_result.value_text or f"{self.score:+.3g}"
+
+    def with_required_margins(self, required_margins: Sequence[float]) -> Evaluation:
+        """Returns the evaluation under a stricter criterion: it passes only if each score is at least its margin."""
+        scores = self.target_result.target_scores or (self.score,)
+        passed = self.passes and all(score >= margin for score, margin in zip(scores, required_margins, strict=False))
+        return self if passed is self.passes else replace(self, target_result=replace(self.target_result,
+                                                                                      passes=passed))
+
+
+@dataclass(frozen=True)
+class ReductionStep:
+    """One trial of a top-down method: the reduced layer, the similarity at the judged outputs, and whether it stays
+    higher.
+
+    Attributes:
+        stays_higher: True if the trial failed, so that the layer was raised again for the rest of the search.
+    """
+
+    layer_name: str
+    similarity_text: str
+    stays_higher: bool
+
+
+DEFAULT_ZERO_COST_BUDGET = 96
+"""The maximum number of configs that a search simulates for zero-cost changes and other ranges by default."""
+
+
+@dataclass
+class ZeroCostEffort:
+    """The effort of a search for zero-cost changes.
+
+    Attributes:
+        tried: Number of changes that were evaluated.
+        total: Number of changes that were proposed.
+        evaluations: Number of simulated configs, of which at most ``budget`` are allowed: those that were tried, and
+            those that were simulated to choose among variants of a change.
+        is_exhausted: True if changes or combinations of changes were not evaluated because of the budget.
+        unmeasured_kinds: Titles of the kinds whose changes were not even measured because of the budget.
+        seconds: The time that the search took for them. ``predicted_s`` is the prediction for the whole budget, made
+            before the first of them. Neither changes a result.
+    """
+
+    tried: int = 0
+    total: int = 0
+    evaluations: int = 0
+    budget: int = DEFAULT_ZERO_COST_BUDGET
+    is_exhausted: bool = False
+    unmeasured_kinds: tuple[str, ...] = ()
+    seconds: float = field(default=0.0, compare=False)
+    predicted_s: float = field(default=0.0, compare=False)
+
+    @property
+    def has_budget(self) -> bool:
+        return self.evaluations < self.budget
+
+    def spend_evaluation(self) -> bool:
+        """Returns True and counts an evaluation if the budget allows one more."""
+        if not self.has_budget:
+            self.is_exhausted = True
+            return False
+        self.evaluations += 1
+        return True
+
+    @property
+    def text(self) -> str:
+        """The effort as a text without times; "" if nothing was proposed."""
+        if not self.total and not self.unmeasured_kinds:
+            return ""
+        text = (f"tried {self.tried} of {counted_noun_text(self.total, 'zero-cost change')} in "
+                f"{counted_noun_text(self.evaluations, 'simulated config')} of at most {self.budget}")
+        if self.is_exhausted:
+            rest = "the rest was" if self.tried < self.total or self.unmeasured_kinds else "further combinations were"
+            text += f"; the budget is used up, and {rest} not tried"
+        elif self.tried < self.total:
+            text += "; the tolerance was met without the rest"
+        if self.unmeasured_kinds:
+            text += f"; not measured: {', '.join(self.unmeasured_kinds)}"
+        return text
+
+
+@dataclass(frozen=True)
+class SearchSpace:
+    """The set of configs between the start config of a search and the config with every group raised.
+
+    Attributes:
+        start_config: The config at which the search starts. Groups that it raises, and groups that a keep rule fixes,
+            are left unchanged.
+        higher_precision: The precision to which groups are raised.
+        intermediate: Lower precisions that a raised group may have instead, lowest first. TF32 applies to all FP32
+            layers.
+        zero_cost_stages: Sets of zero-cost moves by the name of the set, one mapping for each stage, with the number of
+            configs that were simulated to measure the sets. Each move has its kind and subject as its key. Names are
+            unique over all stages.
+        fixed_groups: Names of groups that keep the precision of the start config.
+        unquantized_groups: Names of groups whose unused Q/DQ were taken out of the start config. They do not count as
+            raised, because the engine ran them in this precision before.
+        qdq_removals: The float precisions of groups whose unused Q/DQ a result can lose too, by the name of the set.
+            `build_config` applies them like `zero_cost_sets`, as the last moves.
+        candidates: Names of the groups that can be raised, in network order.
+
+    Raises:
+        InputError: No group can be raised, or TF32 cannot be an intermediate precision of this search.
+    """
+
+    network: NetworkOutline
+    start_config: PrecisionConfig
+    higher_precision: Precision = Precision.FP32
+    intermediate: tuple[Precision, ...] = ()
+    zero_cost_stages: tuple[tuple[Mapping[str, Mapping[MoveKey, Move]], int], ...] = ()
+    fixed_groups: frozenset[str] = frozenset()
+    unquantized_groups: frozenset[str] = frozenset()
+    qdq_removals: Mapping[str, Mapping[str, Precision]] = field(default_factory=dict)
+    candidates: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        if Precision.TF32 in self.intermediate and (self.start_config.tf32
+                                                    or self.higher_precision is not Precision.FP32):
+            reason = "every FP32 layer already uses it" if self.start_config.tf32 else \
+                f"layers are raised to {self.higher_precision.label}, and TF32 is a setting for all layers in FP32"
+            raise InputError("TF32 cannot be an intermediate precision here", reason, "Leave it out of --rungs"
+                             + (", or start without --tf32." if self.start_config.tf32 else "."))
+        names = tuple(
+            group.name for group in self.network.groups if self.higher_precision in group.allowed_precisions
+            and group.name not in self.start_config.groups_kept_by_rule | self.fixed_groups
+            and group.precision_rank(self.start_config.precision_of(group)) < precision_rank(self.higher_precision))
+        if not names:
+            raise InputError(
+                f"{self.network.name} has no layer to raise to {self.higher_precision.label}",
+                "it has no float layer" if not self.network.groups else "no layer runs in a lower precision"
+                + (" except those kept by rule" if self.start_config.groups_kept_by_rule | self.fixed_groups else ""),
+                "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.")
+        object.__setattr__(self, "candidates", names)
+
+    @cached_property
+    def zero_cost_sets(self) -> Mapping[str, Mapping[MoveKey, Move]]:
+        """The sets of zero-cost moves of all stages, by name."""
+        return {name: moves for stage, _ in self.zero_cost_stages for name, moves in stage.items()}
+
+    def find_fixed_range_tensors(self, zero_cost_set_names: Iterable[str]) -> frozenset[str]:
+        """Returns the tensors whose range belongs to a move of the start config or of some sets."""
+        moves = [move for name in zero_cost_set_names for move in self.zero_cost_sets.get(name, {}).values()]
+        return self.start_config.fixed_range_tensors.union(*(move.fixed_ranges for move in moves))
+
+    @cached_property
+    def groups_raised_at_start(self) -> frozenset[str]:
+        """The fusion groups whose precision in the start config is higher than their default, without those whose
+        unused Q/DQ were taken out."""
+        return frozenset(self.start_config.find_raised_groups(self.network)) - self.unquantized_groups
+
+    def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
+        """Returns the precisions of a fusion group between that of the start config and the highest, lowest first."""
+        group = self.network.get_group(group_name)
+        return tuple(precision for precision in self.intermediate
+                     if precision in group.allowed_precisions
+                     and precision_rank(self.start_config.precision_of(group))
+                     < precision_rank(precision) < precision_rank(self.higher_precision))
+
+    def build_config(self, raised_groups: Iterable[str], range_moves: Mapping[str, RangeMove] | None = None,
+                     reason: str = "search", precisions: Mapping[str, Precision] | None = None,
+                     zero_cost_set_names: Iterable[str] = ()) -> PrecisionConfig:
+        """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search.
+
+        If all readers of a tensor are raised, its range has no effect and is left out. Choices with the same effect
+        therefore have equal configs.
+        """
+        raised_groups, zero_cost_set_names, config = tuple(raised_groups), tuple(zero_cost_set_names), self.start_config
+        for name in zero_cost_set_names:
+            config = replace(config, moves={**config.moves, **self.zero_cost_sets.get(name, {})})
+        config = without_stale_roundings(self.network, config) if zero_cost_set_names else config
+        config = config.with_group_precision((self.network.get_group(name) for name in raised_groups),
+                                             self.higher_precision, reason)
+        if Precision.TF32 in (precisions or {}).values():
+            config = replace(config, tf32=True)
+        for name, precision in (precisions or {}).items():
+            config = config.with_group_precision([self.network.get_group(name)], precision, reason)
+        if zero_cost_set_names:
+            config = drop_moves_of_raised_groups(config, raised_groups)
+        for name in zero_cost_set_names:
+            for group_name, precision in self.qdq_removals.get(name, {}).items():
+                config = config.with_group_precision([self.network.get_group(group_name)], precision, PREVIEW_REASON)
+        if range_moves:
+            read_tensors = {site.tensor for group in self.network.groups
+                            for site in group.calibrated_qdq_sites(config.precision_of(group))}
+            config = config.with_moves({tensor: choice for tensor, choice in range_moves.items()
+                                        if tensor in read_tensors})
+        return config
+
+    def sort_candidates_in_network_order(self, group_names: Iterable[str]) -> tuple[str, ...]:
+        """Returns the names that are candidates of the search, in network order."""
+        selected = set(group_names)
+        return tuple(name for name in self.candidates if name in selected)
+
+
+def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precision], boundary_type: Precision,
+                            uses_tf32: bool = False) -> PrecisionConfig:
+    """Returns the config with each fusion group in the lowest of the given precisions that it can have.
+
+    If the lowest precision is a quantized type, groups that cannot be quantized have ``boundary_type``.
+    """
+    config = PrecisionConfig.from_precision(precisions[0], boundary_type, uses_tf32)
+    for group in network.groups:
+        if group.is_quantizable and precisions[0] in QUANTIZED_TYPES:
+            lowest_precision = next((precision for precision in precisions if precision in group.allowed_precisions),
+                                    boundary_type)
+            config = config.with_group_precision([group], lowest_precision, "search:rungs")
+    return config
+
+
+def reduce_remaining_groups(network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
+                            ) -> tuple[PrecisionConfig, tuple[str, ...]]:
+    """Returns the start config of a search that reduces further groups of a config, and the groups that it leaves
+    unchanged.
+
+    Groups below ``higher_precision`` keep their precision. Every other group that no keep rule fixes is reduced to the
+    lowest precision in use. INT8 is used if the config has no quantized type.
+    """
+    fixed = [
+        group for group in network.groups
+        if group.precision_rank(config.precision_of(group)) < precision_rank(higher_precision)
+    ]
+    start = replace(config, quantized=config.precision_steps[0]).without_group_precision(network.groups)
+    for group in fixed:
+        start = start.with_group_precision(
+            [group], config.precision_of(group),
+            config.precision_moves[group.name].reason if group.name in config.precision_moves else "user")
+    return start, tuple(group.name for group in fixed)
+
+
+def find_added_moves(network: NetworkOutline, start_config: PrecisionConfig,
+                     config: PrecisionConfig) -> dict[MoveKey, Move]:
+    """Returns the moves that a config has in addition to those of a start config.
+
+    A group whose precision move was removed has a move to its default precision in the result.
+    """
+    back = {key: PrecisionMove(config.precision_of(network.get_group(key[1])), start_config.moves[key].origin_text)
+            for key in start_config.moves.keys() - config.moves.keys() if key[0] == PrecisionMove.kind}
+    return {**back, **{key: move for key, move in config.moves.items() if start_config.moves.get(key) is not move}}
+
 
 T = TypeVar("T")
 
