@@ -13,7 +13,7 @@ from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.exporters.omissions import omission_record
+from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config

@@ -1,4 +1,4 @@
-"""trt_tui.core.engines.kernel_results, core.measure.engine_errors, agreement.parting and the debug listener."""
+"""trt_tui.core.engines.inspector, core.measure.engine_errors, agreement.parting and the debug listener."""
 
 import json
 import pickle
@@ -13,13 +13,13 @@ import pytest
 from tests.driven import run_to_end
 from tests.measuring import verdict
 from trt_tui.backends.tensorrt.backend import make_debug_listener
-from trt_tui.core.engines.inspector import read_layer_listing
-from trt_tui.core.engines.kernel_results import (
+from trt_tui.core.engines.inspector import (
     DequantizeScale,
     KernelOutput,
     KernelResult,
     decode_kernel_result,
     find_kernel_results,
+    read_layer_listing,
 )
 from trt_tui.core.execution import LocalExecutor
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model

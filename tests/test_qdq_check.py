@@ -23,7 +23,7 @@ from tests.test_quantized_files import KINDS, float_network
 from trt_tui.core.engines import inspector
 from trt_tui.core.engines.group_implementations import find_converted_findings
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, build_engine_report, read_layer_listing
-from trt_tui.core.exporters.qdq_report import qdq_check_lines
+from trt_tui.core.exporters.preview_report import qdq_check_lines
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig

@@ -7,7 +7,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
 from trt_tui.backends.tensorrt.package import TensorRTLog
-from trt_tui.core.engines.builder_warnings import list_known_warnings
+from trt_tui.core.engines.fallback_ladder import list_known_warnings
 from trt_tui.core.network.known_defects import known_issue_lines
 from trt_tui.core.network.network import open_network
 from trt_tui.demo import network_path
@@ -64,7 +64,7 @@ def test_first_and_last_layers_of_the_bundled_network():
      "/n2 reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
     (["ModelImporter.cpp:503: Make sure input t0 has Int64 binding.", "/n2: this mode is not known"], None)])
 def test_known_warnings_are_shortened(printed, said):
-    """Texts as TensorRT prints them; see the sources in `trt_tui.core.engines.builder_warnings`."""
+    """Texts as TensorRT prints them; see the sources in `trt_tui.core.engines.fallback_ladder`."""
     messages = [("info", "No implementation of layer /n0 obeys the requested constraints"),
                 *(("warning", text) for text in printed)]
     assert list_known_warnings(messages) == (() if said is None else (said,))

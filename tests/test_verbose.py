@@ -10,7 +10,7 @@ import pytest
 
 from tests import standins
 from trt_tui.cli.main import main
-from trt_tui.core.engines.builder_warnings import MAX_LISTED_WARNINGS, short_message_lines
+from trt_tui.core.engines.fallback_ladder import MAX_LISTED_WARNINGS, short_message_lines
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 

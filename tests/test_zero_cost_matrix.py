@@ -13,7 +13,7 @@ from tests.test_channel_scaling import assert_outputs_stay
 from tests.test_equalization import context_of, opened_pair, sqnr_db
 from tests.test_free import transformer
 from tests.test_rounding import convs
-from trt_tui.core.exporters.omissions import omission_record
+from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pytest
 
 from tests.test_free import CHANNELS, transformer
-from trt_tui.core.exporters.omissions import omission_record
+from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,

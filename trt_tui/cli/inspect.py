@@ -98,7 +98,7 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
     """
     from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.engines.group_implementations import find_converted_findings
-    from trt_tui.core.exporters.qdq_report import qdq_check_lines, qdq_check_record
+    from trt_tui.core.exporters.preview_report import qdq_check_lines, qdq_check_record
 
     with open_config_session(collect_options(arguments)) as session:
         network, findings = session.network_outline, session.network_outline.qdq_findings

@@ -21,7 +21,7 @@ WORKSPACE_POOL = "WORKSPACE"
 
 OMISSION_MARKER = "NOT_TOLD"
 """The word that precedes, in exported files, the parts of a config that the file lacks.
-`trt_tui.core.exporters.omissions` writes it, and `trt_tui.core.importers` reads it."""
+`trt_tui.core.exporters.formats` writes it, and `trt_tui.core.importers` reads it."""
 
 
 def escape_path_argument(path: str) -> str:

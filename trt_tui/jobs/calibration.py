@@ -18,7 +18,7 @@ from trt_tui.core.calibration.calibration import (
 from trt_tui.core.calibration.range_methods import RANGE_METHODS, TYPES_WITH_OWN_RANGES, list_range_methods
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError
 from trt_tui.core.calibration.user_ranges import find_named_tensors, parse_amax, resolve_amax_text
-from trt_tui.core.exporters.precision_json import config_calibration_cache_text
+from trt_tui.core.exporters.formats import config_calibration_cache_text
 from trt_tui.core.guards.guards import CACHE_SOURCE, CONFIG_SOURCE, MEASURED_SOURCE, GuardFacts, RangeFacts
 from trt_tui.core.guards.measurements import find_mismatched_ranges
 from trt_tui.core.lowering.lowering_checks import quantizes_activations

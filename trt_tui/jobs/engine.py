@@ -30,7 +30,6 @@ from trt_tui.backends.onnxruntime import ExportedFileRunner, truncates_fp16_quan
 from trt_tui.backends.registry import get_engine_builder
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.engines.builder_warnings import list_known_warnings, short_message_lines
 from trt_tui.core.engines.fallback_ladder import (
     LADDER_REASON,
     LOWEST_EFFORT,
@@ -42,10 +41,11 @@ from trt_tui.core.engines.fallback_ladder import (
     NetworkParseError,
     find_layers_in_message,
     join_lines,
+    list_known_warnings,
+    short_message_lines,
 )
 from trt_tui.core.engines.group_implementations import find_group_implementations
-from trt_tui.core.engines.inspector import EngineReport, read_engine_report
-from trt_tui.core.engines.kernel_results import find_kernel_results
+from trt_tui.core.engines.inspector import EngineReport, find_kernel_results, read_engine_report
 from trt_tui.core.execution import translate_steps
 from trt_tui.core.exporters.build_commands import command_file_names, trtexec_command_lines
 from trt_tui.core.exporters.formats import write_export

@@ -19,8 +19,13 @@ from typing import Any
 from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.backends.tensorrt.backend import import_preview_builder, list_engine_layers
 from trt_tui.backends.tensorrt.package import list_compute_capabilities, load_plugins
-from trt_tui.core.engines.builder_warnings import list_known_warnings
-from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError, find_groups_in_message, join_lines
+from trt_tui.core.engines.fallback_ladder import (
+    BuildError,
+    NetworkParseError,
+    find_groups_in_message,
+    join_lines,
+    list_known_warnings,
+)
 from trt_tui.core.engines.group_implementations import (
     Preview,
     PreviewNetwork,

@@ -22,17 +22,21 @@ from trt_tui.core.engines.inspector import (
     read_engine_report,
     read_profile_report,
 )
-from trt_tui.core.exporters.bundle import MAX_FEEDS, MAX_SAMPLE_BYTES, BundleContents, SampleRun, write_bundle
-from trt_tui.core.exporters.formats import write_export
-from trt_tui.core.exporters.registry import EXPORT_FORMATS
-from trt_tui.core.exporters.subgraph import (
+from trt_tui.core.exporters.bundle import (
     FP32_FILE,
+    MAX_FEEDS,
+    MAX_SAMPLE_BYTES,
     TYPED_FILE,
+    BundleContents,
+    SampleRun,
     check_tensor_names,
     extract_subgraph,
     find_group_boundary,
+    write_bundle,
     write_subgraph,
 )
+from trt_tui.core.exporters.formats import write_export
+from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.lowering.lowering_checks import refuse_cubic_grid_samples, replace_file_precision
 from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import Analysis, SimulatedConfig

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trt_tui import formatting
-from trt_tui.core.engines.builder_warnings import limited_list_lines
-from trt_tui.core.engines.fallback_ladder import attempt_lines
+from trt_tui.core.engines.fallback_ladder import attempt_lines, limited_list_lines
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, IDLE, EngineReport
 from trt_tui.core.exporters.preview_report import unbuilt_engine_lines

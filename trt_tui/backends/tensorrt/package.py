@@ -19,8 +19,7 @@ from typing import Any
 
 import onnx
 
-from trt_tui.core.engines.builder_warnings import LAYERNORM_WARNING_PREFIX
-from trt_tui.core.engines.fallback_ladder import BuildError, NetworkParseError
+from trt_tui.core.engines.fallback_ladder import LAYERNORM_WARNING_PREFIX, BuildError, NetworkParseError
 from trt_tui.core.engines.inspector import LISTING_HEADING
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 from trt_tui.files.reading import check_regular_file

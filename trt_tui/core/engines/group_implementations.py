@@ -383,7 +383,7 @@ class Preview:
         ineffective_groups: Groups whose non-default precision changes nothing in the engine; None if unknown.
         mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
         refusal: The reason why there is no preview; None if there is one.
-        builder_warnings: Warnings of parser and builder; see `trt_tui.core.engines.builder_warnings`.
+        builder_warnings: Warnings of parser and builder; see `trt_tui.core.engines.fallback_ladder`.
         raw_messages: Levels and texts of the messages of parser and builder, as they printed them.
     """
 

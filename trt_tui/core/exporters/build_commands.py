@@ -31,8 +31,7 @@ from trt_tui.core.builder_options import OMISSION_MARKER, BuilderOptions, escape
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
 from trt_tui.core.data.batches import ShapeRange, parse_additional_profiles
 from trt_tui.core.engines.inspector import GRAPH_SUFFIX
-from trt_tui.core.exporters.formats import ExportContext, WrittenExport
-from trt_tui.core.exporters.omissions import implicit_omission_record
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport, implicit_omission_record
 from trt_tui.core.exporters.onnx import export_typed_network, write_onnx_export
 from trt_tui.core.exporters.registry import find_companion_files
 from trt_tui.core.lowering.implicit_quantization import (
@@ -351,7 +350,7 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
         command_lines: The lines from `build_trtexec_command_lines`.
         title: The description of the engine, for the heading.
         script_name: File name of the script.
-        omissions: The parts of the config that the lines lack; see `trt_tui.core.exporters.omissions`.
+        omissions: The parts of the config that the lines lack; see `trt_tui.core.exporters.formats`.
     """
     command_lines = tuple(command_lines)
     names = "|".join(line.name for line in command_lines)
@@ -509,7 +508,7 @@ def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, 
         constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
         title: The description of the engine, for the heading.
         command: The command from `polygraphy_command`.
-        omissions: The parts of the config that the script lacks; see `trt_tui.core.exporters.omissions`.
+        omissions: The parts of the config that the script lacks; see `trt_tui.core.exporters.formats`.
 
     Raises:
         InputError: All layers are in FP32, so that there are no constraints.

@@ -1,23 +1,36 @@
-"""The common part of all exports of a config: the context that a format's writer receives, and its result.
+"""The common part of all exports of a config, the formats of trt-tui itself, and what a format cannot represent.
 
-`trt_tui.core.exporters.registry` lists the formats.
+A format's writer receives a context and returns its files; `trt_tui.core.exporters.registry` lists the formats. This
+module has the writers of a precision.json and of a calibration cache. Omissions are the parts of a config that an
+export format cannot represent. An exported file lists them. The importer then restores them, or reports that they are
+missing.
 """
 
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from trt_tui import __version__
 from trt_tui.core.builder_options import BuilderOptions
+from trt_tui.core.calibration.cache import calibration_algorithm, calibration_cache_text
 from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.data.batches import ShapeRange
 from trt_tui.core.data.input_files import refuse_overwriting_inputs
 from trt_tui.core.exporters.registry import EXPORT_FORMATS, find_companion_files
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationConstraints
+from trt_tui.core.lowering.lowering_checks import replace_file_precision
+from trt_tui.core.lowering.scales import compute_activation_ranges
+from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
+from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig
+from trt_tui.core.moves.config_file import config_text
+from trt_tui.core.moves.move import Move
 from trt_tui.core.network.network import Network
+from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError
-from trt_tui.files.writing import file_transaction
+from trt_tui.files.writing import file_transaction, write_file_atomically
+from trt_tui.formatting import counted_noun_text, name_list_text
 
 
 @dataclass(frozen=True)
@@ -69,3 +82,105 @@ def write_export(format_name: str, path: Path, network: Network, config: Precisi
     with file_transaction():
         return write(ExportContext(path, network, config, ranges, companion_paths, shapes or {},
                                    builder_options or BuilderOptions(), calibration or Calibration()))
+
+
+def omission_record(network: Network, config: PrecisionConfig, network_file: str,
+                    range_tensors: Collection[str]) -> dict[str, Any]:
+    """Returns the parts of a config that a file of precisions and ranges cannot represent; empty if there are none.
+
+    Args:
+        network_file: The name of the exported network, which contains the changes of the network.
+        range_tensors: The tensors whose ranges the format contains.
+
+    Returns:
+        Sentences under "moves". Under "ranges", the tensors whose ranges are those of the changed network.
+    """
+    lines: list[str] = []
+    move_classes: tuple[type[Move], ...] = (*ZERO_COST_MOVE_CLASSES, BarrierMove)
+    for kind in move_classes:
+        subjects_by_note: dict[str, list[str]] = {}
+        moves = config.get_moves(kind)
+        for subject in kind.subject_kind.sort_subjects(network, moves):
+            subjects_by_note.setdefault(moves[subject].row_note, []).append(subject)
+        lines += [f"{note}, which {network_file} contains and this file cannot express: {name_list_text(names, 3)}"
+                  for note, names in subjects_by_note.items()]
+    unread_tensors = [tensor for tensor in config.range_moves if tensor not in range_tensors]
+    lines += [f"the range that was set for {name_list_text(unread_tensors, 3)}: no layer in INT8 reads it"
+              ] if unread_tensors else []
+    keep_moves = config.get_moves(KeepMove)
+    if keep_moves:
+        lines.append(
+            f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")
+    if replace_file_precision(network, config) != config:
+        lines.append("the file precision of rows of the quantized file: here they have the nearest precision that "
+                     "this format knows")
+    scaled_tensors = sorted(config.fixed_range_tensors)
+    return {**({"moves": lines} if lines else {}), **({"ranges": scaled_tensors} if scaled_tensors else {})}
+
+
+def implicit_omission_record(network: Network, config: PrecisionConfig, network_file: str,
+                             constraints: ImplicitQuantizationConstraints,
+                             range_tensors: Collection[str] | None = None) -> Mapping[str, Any]:
+    """Returns the omissions of an export for a weakly typed build, which sets no precision for layers that only move
+    values.
+
+    Args:
+        range_tensors: The tensors that have ranges in another file; None if all ranges are those of ``constraints``.
+
+    Returns:
+        The entries of `omission_record`. Under "rows" also the precisions of the layers that only move values, by
+            layer. Under "around", the float precision around quantized layers.
+    """
+    nearest_config = replace_file_precision(network, config)
+    rows: dict[str, str] = {}
+    has_quantized = False
+    for group in network.groups:
+        precision = nearest_config.precision_of(group)
+        has_quantized = has_quantized or precision in QUANTIZED_TYPES
+        main_layers = [name for name in group.layers if name in group.main_layers]
+        if (precision not in QUANTIZED_TYPES and main_layers and constraints.precision_flags
+                and constraints.precisions.keys().isdisjoint(main_layers)):
+            rows[main_layers[0]] = precision.value
+    record = omission_record(network, config, network_file,
+                             constraints.ranges if range_tensors is None else range_tensors)
+    return {
+        **record, **({"rows": rows} if rows else {}),
+        **({"around": nearest_config.other.value} if has_quantized else {})
+    }
+
+
+def write_precision_json_export(context: ExportContext) -> WrittenExport:
+    """Writes the config with the ranges of ``context.calibration``. A note says if quantized tensors have no range."""
+    network, config, calibration = context.network, context.config, context.calibration
+    text = config_text(network, config, calibration if calibration.ranges else None,
+                       made_with={"trt_tui": __version__}, weights_of=network.weights_source_name)
+    write_file_atomically(context.path, text)
+    quantized_config = replace_file_precision(network, config)
+    tensors = {site.tensor for group in network.groups
+               for site in group.calibrated_qdq_sites(quantized_config.precision_of(group))}
+    missing_count = len(tensors - calibration.ranges.keys() - quantized_config.range_moves.keys())
+    notes = [f"{context.path.name} has no range for {counted_noun_text(missing_count, 'quantized tensor')}; --data, "
+             "--calib-data or --calib-cache adds the ranges, here or in the command that reads the "
+             "file."] if missing_count else []
+    return WrittenExport([context.path], tuple(notes))
+
+
+def write_calibration_cache_export(context: ExportContext) -> WrittenExport:
+    """Writes the calibration cache of a config."""
+    write_file_atomically(context.path, config_calibration_cache_text(context.network, context.config, context.ranges,
+                                                                      context.calibration.method))
+    return WrittenExport([context.path])
+
+
+def config_calibration_cache_text(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                                  range_method: str) -> str:
+    """Returns the calibration cache of a config. Tensors with scaled channels have the ranges of the network without
+    these factors.
+
+    Args:
+        ranges: The calibrated amax by tensor name.
+        range_method: The method of the ranges; "" if unknown.
+    """
+    config = replace_file_precision(network, config).without_fixed_ranges()
+    return calibration_cache_text({**ranges, **compute_activation_ranges(network, ranges, config)},
+                                  calibration_algorithm(range_method))

@@ -17,8 +17,7 @@ from typing import Any
 
 from trt_tui.core.builder_options import OMISSION_MARKER
 from trt_tui.core.calibration.cache import calibration_algorithm, write_calibration_cache
-from trt_tui.core.exporters.formats import ExportContext, WrittenExport
-from trt_tui.core.exporters.omissions import omission_record
+from trt_tui.core.exporters.formats import ExportContext, WrittenExport, omission_record
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.lowering.lowering_checks import groups_by_release_dependent_precision, replace_file_precision
 from trt_tui.core.lowering.network_rewrite import config_barrier_notes
@@ -119,7 +118,7 @@ def modelopt_record(network: Network, config: PrecisionConfig, model_file: str =
         model_file: File name of the network whose nodes have the names in the config.
         range_method: The method of the config's ranges. The quantizer receives the same method if it supports it.
         cache_file: File name of the ranges as a TensorRT calibration cache; "" if there is none.
-        omissions: The parts of the config that the lists lack; see `trt_tui.core.exporters.omissions`.
+        omissions: The parts of the config that the lists lack; see `trt_tui.core.exporters.formats`.
     """
     exclusions = find_modelopt_exclusions(network, config)
     all_names = {layer.name for layer in network.layers}

@@ -49,7 +49,7 @@ _FP32_NETWORK_AND_CACHE = {"base": ".base.onnx", "cache": ".cache"}
 
 EXPORT_FORMATS = {
     "json": ExportFormat("precision.json", "the config, with its ranges", ".precision.json",
-                         "trt_tui.core.exporters.precision_json:write_precision_json_export",
+                         "trt_tui.core.exporters.formats:write_precision_json_export",
                          keeps_file_precision=True, can_lack_ranges=True),
     "onnx": ExportFormat("ONNX", "the typed network, for a strongly typed TensorRT", ".typed.onnx",
                          "trt_tui.core.exporters.onnx:write_onnx_export", keeps_file_precision=True),
@@ -62,7 +62,7 @@ EXPORT_FORMATS = {
     "modelopt": ExportFormat("ModelOpt", "lists of excluded nodes, and the ranges as a cache", ".modelopt.json",
                              "trt_tui.core.exporters.modelopt:write_modelopt_export", _FP32_NETWORK_AND_CACHE),
     "calibration-cache": ExportFormat("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache",
-                                      "trt_tui.core.exporters.precision_json:write_calibration_cache_export",
+                                      "trt_tui.core.exporters.formats:write_calibration_cache_export",
                                       needs_all_ranges=True, contains_config=False),
     "markdown": ExportFormat("Markdown", "a report", ".report.md", uses_data=False, contains_config=False),
     "bundle": ExportFormat("bundle", "everything for one release, with a check of its "

@@ -69,7 +69,7 @@ class ImportedSettings:
         """Adds the settings that an export could not represent in its format and stored after `OMISSION_MARKER`.
 
         Args:
-            omission_record: The stored value; see `trt_tui.core.exporters.omissions`. Values of another type are
+            omission_record: The stored value; see `trt_tui.core.exporters.formats`. Values of another type are
                 ignored.
         """
         if not isinstance(omission_record, Mapping):

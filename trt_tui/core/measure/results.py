@@ -480,7 +480,7 @@ class EngineResult(RunResult):
         simulated_accuracy: If the engine was not built as requested: the simulation of the config that was built
             instead.
         failure_reason: The reason why the build failed, "" if it did not.
-        builder_warnings: The warnings of parser and builder; see `trt_tui.core.engines.builder_warnings`.
+        builder_warnings: The warnings of parser and builder; see `trt_tui.core.engines.fallback_ladder`.
         engine_errors: Errors inside the engine at the groups; None if not measured.
         repeated_builds: The results of several builds, of which this engine is the worst; () if it was built once.
         cuda_graph_ms: The same as ``latency_ms`` for executions that were launched as one CUDA graph each.
