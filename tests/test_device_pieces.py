@@ -15,7 +15,6 @@ import pytest
 from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.backends import onnxruntime as module
-from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
@@ -58,12 +57,12 @@ class HostDevice(OnnxRuntimeBackend):
 @pytest.fixture
 def device(monkeypatch) -> HostDevice:
     monkeypatch.setattr(module, "_cuda_failure_reason", lambda: "")
-    monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
-    monkeypatch.setattr(onnxruntime_device, "copy_device_memory", lambda copies, stream: [
+    monkeypatch.setattr(module, "DEVICE", "cpu")
+    monkeypatch.setattr(module, "copy_device_memory", lambda copies, stream: [
         ctypes.memmove(target, source, size) for source, target, size in copies])
-    numpy, copy = onnxruntime.OrtValue.numpy, onnxruntime_device._copy_to_device  # neither copies the CPU's memory
+    numpy, copy = onnxruntime.OrtValue.numpy, module._copy_to_device  # neither copies the CPU's memory
     monkeypatch.setattr(onnxruntime.OrtValue, "numpy", lambda value: numpy(value).copy())
-    monkeypatch.setattr(onnxruntime_device, "_copy_to_device", lambda ort, array: copy(ort, array.copy(order="C")))
+    monkeypatch.setattr(module, "_copy_to_device", lambda ort, array: copy(ort, array.copy(order="C")))
     return HostDevice("cuda", threads=2)
 
 

@@ -14,7 +14,6 @@ from onnxruntime.capi import onnxruntime_pybind11_state
 from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.backends import onnxruntime as module
-from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.network.network import open_network
 from trt_tui.core.runner import ExecutionMode
@@ -299,8 +298,8 @@ def refused(session, providers, *rest, **named):
 @pytest.fixture
 def bound(monkeypatch):
     """Bound runs of ``relu(x @ w)``, by the CPU's memory; what is captured, and what told, is noted."""
-    monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
-    monkeypatch.setattr(onnxruntime_device, "copy_device_memory", lambda copies, stream: [
+    monkeypatch.setattr(module, "DEVICE", "cpu")
+    monkeypatch.setattr(module, "copy_device_memory", lambda copies, stream: [
         ctypes.memmove(target, source, size) for source, target, size in copies])
     b = Builder()
     b.node("Relu", [b.node("MatMul", ["x", "w"])], output="y")
@@ -318,7 +317,7 @@ def bound(monkeypatch):
             return session(shapes)
 
         tried, told = [], []
-        return onnxruntime_device.IoBindingRunner(onnxruntime, session(), captured, told.append), tried, told
+        return module.IoBindingRunner(onnxruntime, session(), captured, told.append), tried, told
 
     return made
 
@@ -367,8 +366,8 @@ def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_ma
             raise RuntimeError("Available memory of 512 is smaller than requested bytes of 1024")
         return real(ort, array)
 
-    real = onnxruntime_device._copy_to_device
-    monkeypatch.setattr(onnxruntime_device, "_copy_to_device", copied)
+    real = module._copy_to_device
+    monkeypatch.setattr(module, "_copy_to_device", copied)
     for seed in range(1, 4):
         with pytest.raises(RuntimeError, match="smaller") if failures == 2 and seed == 1 else contextlib.nullcontext():
             right(runs, fed(seed=seed))
@@ -380,7 +379,7 @@ def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_ma
 
 
 def test_copies_of_what_no_run_needs_are_kept_up_to_a_limit(bound, monkeypatch):
-    monkeypatch.setattr(onnxruntime_device, "MAX_IDLE_COPY_BYTES", 3 * 128)
+    monkeypatch.setattr(module, "MAX_IDLE_COPY_BYTES", 3 * 128)
     runs, _, told = bound()
     inputs, w = [fed(8, seed)["x"] for seed in range(6)], fed()["w"]
     for x in inputs * 2:
