@@ -23,15 +23,15 @@ from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs.check_command import (
+from trt_tui.jobs.search_job import (
     CHECK_FILES,
     CheckResult,
+    _combine_with_check,
     run_check_command,
     shown_error_text,
     validate_check_command,
     write_check_files,
 )
-from trt_tui.jobs.search_job import _combine_with_check
 
 pytestmark = pytest.mark.shares_cache
 
