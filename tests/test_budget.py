@@ -20,9 +20,9 @@ from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.keep_rules import find_groups_of_rule
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
-from trt_tui.files import read_budget
+from trt_tui.files import reading
 from trt_tui.files.limited_yaml import read_yaml
-from trt_tui.files.read_budget import limit_reading_resources
+from trt_tui.files.reading import limit_reading_resources
 from trt_tui.jobs import requests as rq
 from trt_tui.tui.controllers import presenter
 
@@ -32,7 +32,7 @@ SPENT = "takes too much time or memory"
 @pytest.fixture(autouse=True)
 def short(monkeypatch):
     """A budget that is spent soon."""
-    monkeypatch.setattr(read_budget, "MAX_READ_S", 0.6)
+    monkeypatch.setattr(reading, "MAX_READ_S", 0.6)
 
 
 @pytest.fixture(scope="module")
@@ -137,7 +137,7 @@ def test_an_error_of_the_budget_is_taken_for_no_other_and_the_next_file_has_a_wh
 
 
 def test_memory_and_nesting_have_bounds(monkeypatch):
-    monkeypatch.setattr(read_budget, "MAX_MEMORY_BYTES", 50 << 20)
+    monkeypatch.setattr(reading, "MAX_MEMORY_BYTES", 50 << 20)
     with refused(title=SPENT, cause="GB of memory"), limit_reading_resources("a file", max_seconds=5):
         held = []
         while True:

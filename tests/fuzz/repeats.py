@@ -26,7 +26,7 @@ from trt_tui.core.moves.keep_rules import find_groups_of_rule
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.errors import InputError
 from trt_tui.files.lazy_json import read_lazy_json
-from trt_tui.files.read_budget import MAX_READ_S
+from trt_tui.files.reading import MAX_READ_S
 from trt_tui.tui import keys
 
 SLOW_S = MAX_READ_S + 2

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_file_reading
-from trt_tui.files.reading import open_regular_file
+from trt_tui.files.reading import limit_file_reading, open_regular_file
 
 MAX_KEPT_STRING_BYTES = 4096
 """The maximum length of a string that is kept in memory. Longer strings stay in the file."""

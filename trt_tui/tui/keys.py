@@ -15,8 +15,7 @@ import msgspec
 import platformdirs
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.files.read_budget import limit_file_reading
-from trt_tui.files.reading import read_bytes
+from trt_tui.files.reading import limit_file_reading, read_bytes
 
 
 class Need(enum.Enum):

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from trt_tui.core.quantized_types import INT8, MAX_AMAX
 from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_file_reading
-from trt_tui.files.reading import read_text
+from trt_tui.files.reading import limit_file_reading, read_text
 from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import name_list_text
 

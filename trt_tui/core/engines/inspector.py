@@ -47,8 +47,7 @@ from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_file_reading, limit_reading_resources
-from trt_tui.files.reading import read_bytes, read_text
+from trt_tui.files.reading import limit_file_reading, limit_reading_resources, read_bytes, read_text
 
 COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""

@@ -30,8 +30,7 @@ from trt_tui.core.moves.config_file import LoadedConfig, read_config
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.files.limited_yaml import read_yaml
-from trt_tui.files.read_budget import limit_file_reading
-from trt_tui.files.reading import MAX_SCRIPT_BYTES, read_text
+from trt_tui.files.reading import MAX_SCRIPT_BYTES, limit_file_reading, read_text
 from trt_tui.formatting import name_list_text
 
 SUPPORTED_FILES_TEXT = (

@@ -47,8 +47,7 @@ from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.precision import REQUESTABLE, Precision
 from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES
 from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_file_reading
-from trt_tui.files.reading import MAX_DEPTH, is_nested_deeper, read_text
+from trt_tui.files.reading import MAX_DEPTH, is_nested_deeper, limit_file_reading, read_text
 from trt_tui.formatting import escape_hidden_in_json, name_list_text
 
 

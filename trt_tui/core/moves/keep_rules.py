@@ -20,7 +20,7 @@ from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.precision import Precision, precision_rank
 from trt_tui.errors import InputError
-from trt_tui.files.read_budget import limit_reading_resources
+from trt_tui.files.reading import limit_reading_resources
 from trt_tui.formatting import counted_noun_text, find_similar_names, name_list_text, suggestion_question
 
 NamedNetwork: TypeAlias = NetworkOutline

@@ -11,7 +11,7 @@ from trt_tui.core.network.layer_tree import UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, NotReadyError, TrtTuiError
-from trt_tui.files.read_budget import limit_reading_resources
+from trt_tui.files.reading import limit_reading_resources
 from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import ACTIONS_BY_ID, Need, fill_in_keys, shown_key
