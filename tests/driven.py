@@ -15,8 +15,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.scheduler import Wait
 from trt_tui.jobs.server import JobServer
-from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore, engine_key_parts
 from trt_tui.options import Options
 from trt_tui.session.saved_sessions import SessionFolder

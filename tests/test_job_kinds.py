@@ -12,8 +12,8 @@ from trt_tui.core.measure.results import ResultKind
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.scheduler import Urgency
 from trt_tui.jobs.server import import_handler
-from trt_tui.jobs.steps import Urgency
 
 
 @dataclass(frozen=True)

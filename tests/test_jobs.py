@@ -33,7 +33,7 @@ from trt_tui.jobs import calibration, engine_preview, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import MIN_RAISED_SHARE
-from trt_tui.jobs.steps import Urgency, Wait
+from trt_tui.jobs.scheduler import Urgency, Wait
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 

@@ -45,8 +45,8 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import engine, scheduler, search_job
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.scheduler import Wait
 from trt_tui.jobs.search_job import LatencyModel
-from trt_tui.jobs.steps import Wait
 from trt_tui.session.comparison_report import precision_json_text
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
 

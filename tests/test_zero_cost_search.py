@@ -20,7 +20,7 @@ from trt_tui.core.search.search import try_changes_without_cost
 from trt_tui.jobs import comparison
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.steps import Urgency
+from trt_tui.jobs.scheduler import Urgency
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP32)
 MOVE = BiasCorrectionMove("AAAAAA==")

@@ -30,7 +30,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.engine import BuildOutput, BuildTask, ConfigBuild
-from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.scheduler import Wait
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 

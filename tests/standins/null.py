@@ -38,8 +38,7 @@ from trt_tui.core.runner import (
 )
 from trt_tui.errors import CancelledError
 from trt_tui.jobs.engine import measure_engine_accuracy
-from trt_tui.jobs.scheduler import JobReporter
-from trt_tui.jobs.steps import Steps, Urgency, override_urgency
+from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 

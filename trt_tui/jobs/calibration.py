@@ -33,8 +33,7 @@ from trt_tui.files.writing import write_file_atomically
 from trt_tui.formatting import counted_noun_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.scheduler import JobReporter, get_executor
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, get_executor
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.workspace import Workspace
 

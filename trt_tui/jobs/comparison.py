@@ -71,8 +71,16 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges, measure_ranges, measure_ranges_by_method
 from trt_tui.jobs.engine import find_stored_exported_run, measure_lowered_network_accuracy
 from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.scheduler import JobReporter, choose_next_job_step, get_executor, take_last_value
-from trt_tui.jobs.steps import Steps, Urgency, Wait, override_urgency
+from trt_tui.jobs.scheduler import (
+    JobReporter,
+    Steps,
+    Urgency,
+    Wait,
+    choose_next_job_step,
+    get_executor,
+    override_urgency,
+    take_last_value,
+)
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 

@@ -113,12 +113,17 @@ from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.scheduler import (
     MIN_REPORT_INTERVAL_S,
     JobReporter,
+    Progress,
+    ProgressSteps,
     Reporter,
+    Steps,
+    Urgency,
+    Wait,
     choose_next_job_step,
     get_executor,
+    start_thread,
     take_last_value,
 )
-from trt_tui.jobs.steps import Progress, ProgressSteps, Steps, Urgency, Wait, start_thread
 from trt_tui.jobs.store import EngineCache, ResultStore
 from trt_tui.workspace import BuildPlan, Workspace, can_run_engines, find_shape_profile
 

@@ -35,8 +35,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import collect_ranges_to_write
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
-from trt_tui.jobs.scheduler import JobReporter, get_executor
-from trt_tui.jobs.steps import Steps, Urgency, Wait, start_thread
+from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, Wait, get_executor, start_thread
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
 

@@ -48,8 +48,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges
 from trt_tui.jobs.comparison import measure_final_accuracy
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
-from trt_tui.jobs.scheduler import JobReporter, take_last_value
-from trt_tui.jobs.steps import Progress, Steps, Urgency
+from trt_tui.jobs.scheduler import JobReporter, Progress, Steps, Urgency, take_last_value
 from trt_tui.jobs.store import ResultStore
 from trt_tui.options import Options
 from trt_tui.workspace import WorkerPool, Workspace, can_run_engines

@@ -109,8 +109,7 @@ from trt_tui.jobs.engine import (
     timing_cache_path,
 )
 from trt_tui.jobs.opening import WorkspaceSlot
-from trt_tui.jobs.scheduler import JobReporter, Reporter, take_last_value
-from trt_tui.jobs.steps import Steps, Urgency, override_urgency
+from trt_tui.jobs.scheduler import JobReporter, Reporter, Steps, Urgency, override_urgency, take_last_value
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 

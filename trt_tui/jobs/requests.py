@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import IntEnum
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,8 +12,24 @@ from trt_tui.core.data.input_files import Fingerprint
 from trt_tui.core.measure.results import Run
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.jobs.steps import Urgency
 from trt_tui.options import Options
+
+
+class Urgency(IntEnum):
+    """The urgency of a step. A lower number goes first."""
+
+    OPENING = 0
+    WHAT_IF = 1
+    FIRST_ACCURACY = 2
+    BUILD = 3
+    ACCURACY = 4
+    FIRST_SHARES = 5
+    TENSOR_STATS = 6
+    REMEDIES = 7
+    SEARCH = 8
+    GROUP_ERRORS = 9
+    BACKGROUND = 10
+    TOGGLES = 11
 
 
 @dataclass(frozen=True)

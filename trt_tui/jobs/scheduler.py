@@ -1,7 +1,7 @@
-"""The scheduler of the background process, which runs the next step of the most urgent job.
+"""The scheduler of the background process, which runs the next step of the most urgent job, and the steps of jobs.
 
 A what-if or the statistics of a layer are therefore answered in the middle of a long comparison. A newer request of a
-kind replaces the older one.
+kind replaces the older one. A step has an urgency, or a condition that the job waits for.
 """
 
 from __future__ import annotations
@@ -10,7 +10,8 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Generator, Iterable
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -20,10 +21,67 @@ from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.errors import CancelledError, TrtTuiError, convert_memory_error, convert_os_error, exception_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.steps import PreemptionError, Progress, ProgressSteps, Steps, Urgency, Wait
+from trt_tui.jobs.requests import Urgency as Urgency
 from trt_tui.workspace import FileReplacedError, Workspace
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Wait:
+    """A step that waits until ``ready`` returns True, because a thread or another process is at work.
+
+    Attributes:
+        blocked_urgencies: The urgencies of other jobs' steps that wait too, so that the awaited work has the processor.
+    """
+
+    ready: Callable[[], bool]
+    blocked_urgencies: frozenset[Urgency] = frozenset()
+
+
+Steps = Generator[Urgency | Wait, None, T]
+"""The type of a job's generator, which executes one step at a time.
+
+A step is mostly one batch. The generator yields the urgency of the next step, or the condition to wait for.
+"""
+
+
+@dataclass(frozen=True)
+class Progress:
+    """The progress of a measurement. A ``total`` of 0 means that the end is unknown."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+ProgressSteps = Generator[Progress | Wait, None, T]
+"""The type of a generator that yields its progress, from which `trt_tui.jobs.scheduler.Reporter.follow` makes steps."""
+
+
+def override_urgency(urgency: Urgency, steps: Generator[object, None, T]) -> Steps[T]:
+    """Yields the same steps with another urgency, and returns their result."""
+    return translate_steps(steps, lambda step: step if isinstance(step, Wait) else urgency)
+
+
+def start_thread(function: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
+    """Calls a function in a thread. Returns the future of its result, which is known before ``wake`` is called."""
+    future = Future[T]()
+
+    def run() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:
+            future.set_exception(error)
+        wake()
+
+    threading.Thread(target=run, daemon=True).start()
+    return future
+
+
+class PreemptionError(Exception):
+    """The interruption of a job by a more urgent job. The interrupted job starts again afterwards."""
+
 
 INTERACTIVE_URGENCY = Urgency.FIRST_ACCURACY
 """The lowest urgency of steps that the user waits for."""

@@ -112,8 +112,7 @@ from trt_tui.jobs.engine import (
     send_engine_errors,
 )
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.scheduler import JobReporter, take_last_value
-from trt_tui.jobs.steps import Steps, Urgency, Wait, override_urgency, start_thread
+from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, Wait, override_urgency, start_thread, take_last_value
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 

@@ -23,8 +23,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.child_exit import connect_to_parent, end_own_process_group
 from trt_tui.jobs.opening import WorkspaceSlot
-from trt_tui.jobs.scheduler import JobReporter, Scheduler
-from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.scheduler import JobReporter, Scheduler, Steps
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
