@@ -12,7 +12,7 @@ import pytest
 
 from tests.driven import run_to_end
 from tests.measuring import verdict
-from trt_tui.backends.tensorrt.backend import make_debug_listener
+from trt_tui.backends.tensorrt import make_debug_listener
 from trt_tui.core.engines.inspector import (
     DequantizeScale,
     KernelOutput,

@@ -18,7 +18,7 @@ import pytest
 from tests import networks, rtx
 from tests.networks import Builder, floats
 from tests.schemas import mismatches
-from trt_tui.backends.tensorrt.backend import import_preview_builder, list_engine_layers
+from trt_tui.backends.tensorrt import import_preview_builder, list_engine_layers
 from trt_tui.core.engines.group_implementations import (
     BARRIER_SPLITS,
     BREAKS_MHA,

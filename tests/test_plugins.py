@@ -16,7 +16,7 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import standins
 from tests.driven import DrivenWorker, values
 from tests.refusals import refused
-from trt_tui.backends.tensorrt.package import load_plugins, translate_parser_errors
+from trt_tui.backends.tensorrt import load_plugins, translate_parser_errors
 from trt_tui.core.engines.group_implementations import PreviewNetwork, PreviewRequest
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.judged_outputs import (

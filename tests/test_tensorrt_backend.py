@@ -17,7 +17,7 @@ import pytest
 from tests import standins
 from tests.refusals import refused
 from trt_tui.backends import cuda, registry
-from trt_tui.backends.tensorrt.package import import_tensorrt, translate_build_error, translate_engine_load_error
+from trt_tui.backends.tensorrt import import_tensorrt, translate_build_error, translate_engine_load_error
 from trt_tui.errors import BackendUnavailableError, ExitCode
 
 ROOT = Path(__file__).parent.parent

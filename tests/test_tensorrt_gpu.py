@@ -254,7 +254,7 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
     BuilderOptions(hardware_compatibility="ampere+")
 ])
 def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
     told = TOLD_NOTHING if not backend.capabilities.strongly_typed else None
@@ -282,7 +282,7 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
 
 
 def test_what_a_release_lacks_is_refused_by_name(open_session):
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
     if backend.capabilities.strongly_typed:
@@ -335,7 +335,7 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
 
 
 def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
     with pytest.raises(InputError, match="cannot load this engine"):
@@ -395,7 +395,7 @@ def polygraphy(folder: Path, *words: str) -> str:
 
 def compute_layers(engine: Path) -> list[EngineLayer]:
     """The layers that compute of a serialized engine of the bundled network, built with detailed verbosity."""
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
     from trt_tui.core.network.network import open_network
 
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
@@ -411,7 +411,7 @@ def told_of(layer: EngineLayer) -> str:
 def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
     from trt_tui.core.measure.error_metrics import ErrorSums
     from trt_tui.core.network.network import open_network
 
@@ -429,7 +429,7 @@ def decibels(engine: Path) -> float:
 
 def _weak() -> bool:
     """Whether the TensorRT that runs here builds weakly typed networks."""
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     return not unavailable() and TensorRTBackend("tensorrt").capabilities.weakly_typed
 

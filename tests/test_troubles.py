@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
-from trt_tui.backends.tensorrt.package import TensorRTLog
+from trt_tui.backends.tensorrt import TensorRTLog
 from trt_tui.core.engines.fallback_ladder import list_known_warnings
 from trt_tui.core.network.known_defects import known_issue_lines
 from trt_tui.core.network.network import open_network

@@ -6,8 +6,7 @@ import sys
 import threading
 import time
 
-from trt_tui.backends.tensorrt.backend import _write_timing_cache
-from trt_tui.backends.tensorrt.package import TensorRTLog
+from trt_tui.backends.tensorrt import TensorRTLog, _write_timing_cache
 from trt_tui.files.locks import file_lock
 from trt_tui.jobs import client
 from trt_tui.jobs.client import MAX_KEPT_LOGS, child_log_path

@@ -24,7 +24,7 @@ from tests.driven import run_to_end
 from tests.measuring import measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.backends.tensorrt.backend import TensorRTBackend
+from trt_tui.backends.tensorrt import TensorRTBackend
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples, split_samples

@@ -234,7 +234,7 @@ def product_config(what: str) -> tuple[PrecisionConfig, dict[str, float]]:
 
 
 def backend_here() -> Any:
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     return TensorRTBackend("tensorrt")
 

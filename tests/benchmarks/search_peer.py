@@ -34,7 +34,7 @@ TRT_TUI = (sys.executable, "-m", "trt_tui")
 
 def judge(folder: Path, engine: Path, least_db: float) -> int:
     """Exit code 0 where an engine's outputs have that SQNR; each call leaves a line in ``folder``."""
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     sums: dict[str, ErrorSums] = {}
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:

@@ -22,8 +22,7 @@ from onnx import TensorProto, helper
 from tests import networks, standins
 from tests.refusals import refused
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.backends.tensorrt.backend import TensorRTBackend
-from trt_tui.backends.tensorrt.package import printed_error_text
+from trt_tui.backends.tensorrt import TensorRTBackend, printed_error_text
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.engines.group_implementations import find_group_implementations
 from trt_tui.core.engines.inspector import COMPUTE, read_engine_report

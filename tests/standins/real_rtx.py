@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 from tests import networks
 from tests.refusals import refused
 from trt_tui.backends import cuda
-from trt_tui.backends.tensorrt.backend import TensorRTBackend
+from trt_tui.backends.tensorrt import TensorRTBackend
 from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.exporters.onnx import export_typed_network
 from trt_tui.core.moves.config import PrecisionConfig

@@ -80,7 +80,7 @@ def get_engine_builder(backend_name: str = "auto",
                          "Choose one with --backend.")
     if backend_name == "onnxruntime" or backend_name == "auto" and importlib.util.find_spec("tensorrt") is None:
         return None
-    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
 
     if backend_name != "auto":
         return TensorRTBackend(backend_name, plugins)
@@ -99,7 +99,7 @@ def missing_builder_reason(backend_name: str = "auto") -> str:
     Args:
         backend_name: The backend that the user selected, for which `get_engine_builder` returns None.
     """
-    from trt_tui.backends.tensorrt.package import MODULES, SUPPORTED_RELEASES
+    from trt_tui.backends.tensorrt import MODULES, SUPPORTED_RELEASES
 
     if backend_name == "onnxruntime":
         return "--backend onnxruntime builds no engines"
@@ -149,7 +149,7 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
 def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     """Returns the diagnosis of a TensorRT backend. The builder is started for it, but builds nothing."""
     from trt_tui.backends.cuda import find_first_device
-    from trt_tui.backends.tensorrt.package import (
+    from trt_tui.backends.tensorrt import (
         EXTRAS,
         MODULES,
         import_tensorrt,

@@ -17,8 +17,12 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from trt_tui.backends.registry import get_simulation_backend
-from trt_tui.backends.tensorrt.backend import import_preview_builder, list_engine_layers
-from trt_tui.backends.tensorrt.package import list_compute_capabilities, load_plugins
+from trt_tui.backends.tensorrt import (
+    import_preview_builder,
+    list_compute_capabilities,
+    list_engine_layers,
+    load_plugins,
+)
 from trt_tui.core.engines.fallback_ladder import (
     BuildError,
     NetworkParseError,
