@@ -50,14 +50,14 @@ def test_the_backend_names_what_a_release_declares_or_is_known_to_lack(release: 
     api = {name: {one.removesuffix("()").partition("=")[0] for one in members} for name, members in
            json.loads((Path(standins.__file__).parent / "api" / f"{release}.json").read_text()).items()}
     lacked, named = set(), 0
-    for file in (Path(trt_tui.__file__).parent / "backends" / "tensorrt").glob("*.py"):
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            owner = node.value if isinstance(node, ast.Attribute) else None
-            called = (ast.unparse(owner) if owner is not None else "").rpartition(".")[2].lstrip("_")
-            if called in CALLED and not node.attr.startswith("__") and node.attr != "USE_TENSORRT_RTX":
-                named += 1
-                declared = api[CALLED[called]] | (api.keys() if called == "trt" else set())
-                lacked |= {node.attr} - declared
+    source = (Path(trt_tui.__file__).parent / "backends" / "tensorrt.py").read_text("utf-8")
+    for node in ast.walk(ast.parse(source)):
+        owner = node.value if isinstance(node, ast.Attribute) else None
+        called = (ast.unparse(owner) if owner is not None else "").rpartition(".")[2].lstrip("_")
+        if called in CALLED and not node.attr.startswith("__") and node.attr != "USE_TENSORRT_RTX":
+            named += 1
+            declared = api[CALLED[called]] | (api.keys() if called == "trt" else set())
+            lacked |= {node.attr} - declared
     assert lacked == LACKED[release] and named > 100
 
 
