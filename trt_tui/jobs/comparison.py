@@ -20,7 +20,6 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.analysis import PartialResult
 from trt_tui.core.measure.engine_agreement import remove_unused_qdq
 from trt_tui.core.measure.error_metrics import ErrorSums
-from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.group_errors import ConfigWithGroupErrors, measure_group_errors
 from trt_tui.core.measure.group_sweep import (
     MAX_SHOWN_HALF_WIDTH,
@@ -44,6 +43,7 @@ from trt_tui.core.measure.results import (
     RunResult,
     on_common_samples,
 )
+from trt_tui.core.measure.simulation_limits import find_failure_reason
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,
     ConfigProposal,

@@ -62,7 +62,6 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, Fp32Run
 from trt_tui.core.measure.engine_agreement import find_groups_in_other_precision, find_unquantized_groups_caveat
-from trt_tui.core.measure.failed_runs import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import (
     FP32_ENGINE,
@@ -80,6 +79,7 @@ from trt_tui.core.measure.results import (
     failed_build_result,
 )
 from trt_tui.core.measure.run_sources import IndexedRunSource, RunSource, no_common_tensors_error
+from trt_tui.core.measure.simulation_limits import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.stages import (
     ReadGroupResults,
     make_engine_output_reader,

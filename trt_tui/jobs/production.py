@@ -50,7 +50,6 @@ from trt_tui.core.measure.dump_comparison import (
     sort_in_network_order,
     summarize_tensor,
 )
-from trt_tui.core.measure.failed_runs import attribute_failures_to_rounding
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
 from trt_tui.core.measure.results import Accuracy, EngineResult, Run, RunKind, RunResult, failed_build_result
 from trt_tui.core.measure.run_sources import (
@@ -62,6 +61,7 @@ from trt_tui.core.measure.run_sources import (
     no_common_tensors_error,
     open_file_run,
 )
+from trt_tui.core.measure.simulation_limits import attribute_failures_to_rounding
 from trt_tui.core.measure.stages import (
     PRODUCTION_STAGE,
     STABILITY,

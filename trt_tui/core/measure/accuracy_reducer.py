@@ -18,9 +18,9 @@ from trt_tui.core.measure.error_metrics import (
     ErrorSums,
     flatten_each_sample,
 )
-from trt_tui.core.measure.failed_runs import FailedRunOutputs
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, JudgedOutput, find_unmasked_elements, take_judged_slice
 from trt_tui.core.measure.results import Accuracy, Caveat, OutputErrors
+from trt_tui.core.measure.simulation_limits import FailedRunOutputs
 from trt_tui.core.measure.user_metric import MetricScorer
 from trt_tui.errors import InputError, TrtTuiError
 

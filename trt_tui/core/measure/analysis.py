@@ -20,7 +20,6 @@ from trt_tui.core.data.batches import is_float
 from trt_tui.core.data.samples import JudgedFeeds, SamplePosition, mix_samples_into_batches
 from trt_tui.core.execution import Waitable
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer
-from trt_tui.core.measure.failed_runs import FailedRunOutputs, rounding_failure_error
 from trt_tui.core.measure.fp16_range import (
     Fp16Overflow,
     Magnitudes,
@@ -36,9 +35,11 @@ from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
 from trt_tui.core.measure.simulation import SampleDependence, Simulation, measure_sample_dependence
 from trt_tui.core.measure.simulation_limits import (
+    FailedRunOutputs,
     find_known_gap_caveats,
     find_unsimulated_layer_caveats,
     make_unjudged_output_caveats,
+    rounding_failure_error,
 )
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.small_layers import has_many_small_layers

@@ -40,12 +40,6 @@ from trt_tui.core.measure.error_metrics import (
     flatten_each_sample,
     pair_each_sample_with_another,
 )
-from trt_tui.core.measure.failed_runs import (
-    FailedRunOutputs,
-    is_entirely_fp32,
-    refuse_undeclared_output_sizes,
-    run_failure_caveat,
-)
 from trt_tui.core.measure.fp16_range import MagnitudeContext, Magnitudes, MagnitudeTask
 from trt_tui.core.measure.judged_outputs import (
     FLOAT_KIND,
@@ -64,6 +58,12 @@ from trt_tui.core.measure.judged_outputs import (
 from trt_tui.core.measure.piecewise_runner import PiecewiseRunner
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, TensorCache
+from trt_tui.core.measure.simulation_limits import (
+    FailedRunOutputs,
+    is_entirely_fp32,
+    refuse_undeclared_output_sizes,
+    run_failure_caveat,
+)
 from trt_tui.core.measure.user_metric import SHUFFLED, Metric, MetricScorer
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network

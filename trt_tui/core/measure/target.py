@@ -26,9 +26,9 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, MIN_SAMPLES, BoundedValue, ConfidenceInterval, ErrorMetric
-from trt_tui.core.measure.failed_runs import find_failure_reason
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
 from trt_tui.core.measure.results import Accuracy, Caveat
+from trt_tui.core.measure.simulation_limits import find_failure_reason
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
