@@ -213,7 +213,7 @@ async def test_help_finds_and_explains_every_word_column_and_mark(tmp_path):
             assert term in page._listed_terms.values(), term.name
             first_words = " ".join(term.explanation.split()[:3])
             assert first_words in " ".join(page.text.split()), term.name
-        for name in ("SQNR", "if toggled", "typed network", "↯"):
+        for name in ("SQNR", "if FP32", "typed network", "↯"):
             page.query_one(Input).value = name
             await taken_in(pilot)
             await press(pilot, "enter")

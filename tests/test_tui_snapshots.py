@@ -4,6 +4,7 @@
 """
 
 import re
+import time
 from dataclasses import replace
 from difflib import unified_diff
 from pathlib import Path
@@ -79,7 +80,7 @@ def steady(monkeypatch):
     monkeypatch.setattr(engine, "time", Clock(13.0))
     monkeypatch.setattr(comparison, "time", Clock(0.004))
     monkeypatch.setattr(jobs, "time", Clock(0.0))
-    noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
+    noon = SimpleNamespace(**vars(time) | {"localtime": lambda *_: None, "strftime": lambda *_: "12:00:00"})
     monkeypatch.setattr(session, "time", noon)
     monkeypatch.setattr(status, "time", SimpleNamespace(localtime=lambda *_: (2026, 1, 1), strftime=noon.strftime))
 

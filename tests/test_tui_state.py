@@ -261,7 +261,7 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     wide, narrow = (text(layer_row_line(cells, 0, fit_columns(width), False)) for width in (80, 50))
     share_text = cells.cells["share"].text
     assert f"{share_text} c0" in wide and share_text not in narrow, "marked as another's, or absent"
-    assert "share (c1)" in text(column_title_line(fit_columns(80), figures))
+    assert "loss share" in text(column_title_line(fit_columns(80), figures))
     raised = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[VIT.groups[0].name]))
     assert (raised.glyph, raised.cells["precision"].text, raised.cells["share"].replacement) == ("↑", "FP32", "raised")
     assert raised.glyph_style == raised.cells["precision"].style == "raised"
@@ -704,7 +704,7 @@ def test_raising_to_nan_meets_no_target(session):
 @pytest.mark.parametrize("measure", [ColourMeasure.SHARE, ColourMeasure.ISOLATED])
 def test_a_legend_has_whole_entries_at_every_width(measure):
     whole = {entry.strip() for width in (200, 140) for entry in legend_text(measure, width).split("  ")}
-    assert {"↑ raised", "k kept by rule", "+ other change", "? not measured"} <= whole
+    assert {"↑ raised", "k fixed by rule", "+ other change", "? not measured"} <= whole
     for width in range(0, 200):
         legend = legend_text(measure, width)
         assert len(legend) <= width and set(filter(None, legend.split("  "))) <= whole, (width, legend)

@@ -839,7 +839,7 @@ def describe_fp16_values(network: Network, config: PrecisionConfig, group: Fusio
     if largest is not None and largest.fp16_headroom < MIN_FP16_HEADROOM:
         remedy = _attention_scale_text(network, config, group, largest) or (
             norm.rewrite_text if norm is not None and largest.layer in norm.layers else "")
-        text = (f"FP16 headroom ×{largest.fp16_headroom:.1f}: {network.get_layer(largest.layer).op_type} "
+        text = (f"distance to FP16's limit ×{largest.fp16_headroom:.1f}: {network.get_layer(largest.layer).op_type} "
                 f"{largest.layer} reaches {number_text(largest.magnitude, 2)}")
     elif norm is not None and isolated is not None and isolated.is_lossy and 0 < norm.epsilon <= FP16_MIN / 2:
         text, remedy = (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_MIN:.0e}), and so are variances "
@@ -869,7 +869,7 @@ def _attention_scale_text(network: Network, config: PrecisionConfig, group: Fusi
                            if scaling.side == "scores" and not set(scaling.tensors).isdisjoint(tensors))
     headroom = largest_magnitude.fp16_headroom
     return "" if multiplier >= 1 else (
-        f"zero-cost remedy: its scale in front (9), headroom ×{headroom:.2g} → ×{headroom / multiplier:.2g}")
+        f"zero-cost remedy: its scale in front (9), distance ×{headroom:.2g} → ×{headroom / multiplier:.2g}")
 
 
 MAX_RELATIVE_CHANGE = 2.0**-16

@@ -913,7 +913,7 @@ class SmoothQuantKind(ZeroCostKind):
                 yield ConfigProposal(
                     f"{self.title} {strength:g}{place}{suffix}",
                     context.add_moves(changed, {name: moves[name] for name in names}),
-                    f"smoothed {strength:g}", self.title + place)
+                    f"SmoothQuant α {strength:g}", self.title + place)
 
     def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no

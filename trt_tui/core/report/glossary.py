@@ -63,7 +63,8 @@ TERMS = (
          "whole network.", ("default",)),
     Term("raise", "To give a fused layer a higher precision, so that its error shrinks.", ("raised", "raises")),
     Term("toggle", "To switch a row between FP32 and its default precision.", ("toggled", "toggles")),
-    Term("keep rule", "A rule that fixes the precision of the layers it names. Nothing else changes them.", ("kept",)),
+    Term("keep rule", "A rule that fixes the precision of the layers it names. Nothing else changes them.",
+         ("kept", "fixed", "fixed by rule")),
     Term("accumulator", "The type in which a kernel sums products."),
     # -- quantization -----------------------------------------------------------------------------------------------
     Term("quantized type", "A type whose values are stored with a scale: INT8, FP8, INT4, MXFP8 or NVFP4.",
@@ -154,7 +155,7 @@ TERMS = (
     Term("outcome", "PASS, PASS?, FAIL? or FAIL: the comparison of a run with the target."),
     Term("error share", "The part of the judged error that disappears if one fused layer alone is raised to FP32. A ? "
          "behind it means fewer than 8 samples.",
-         ("share", "shares")),
+         ("share", "shares", "share of loss", "loss share")),
     Term("sensitivity", "The error if one fused layer alone is reduced and all others are in FP32.",
          ("if reduced alone", "impact")),
     Term("isolated error", "The error of a fused layer whose inputs are exact: what this layer adds by itself.",
@@ -162,9 +163,10 @@ TERMS = (
     Term("accumulated error", "The error at the output of a fused layer with the whole network in the run's "
          "precisions.", ("accumulated",)),
     Term("engine error", "The accumulated error of a fused layer inside a built engine."),
-    Term("sweep", "The accuracy with this row and all worse rows raised to FP32 together.", ("cumulative FP32 sweep",)),
-    Term("if toggled", "The value that the target bounds after the row is toggled between FP32 and its default "
-         "precision.", ("toggled value",)),
+    Term("together", "The worst rows raised together: the accuracy with this row and all worse rows in FP32.",
+         ("worst rows raised together", "sweep")),
+    Term("if FP32", "The value that the target bounds after the row is raised to FP32. On a raised row, the value "
+         "after the row has its default precision again.", ("toggled value",)),
     Term("simulation", "The network in ONNX Runtime with all roundings of a config written in. No engine is built.",
          ("simulated",)),
     Term("what-if", "The simulated accuracy of one changed config."),
@@ -215,7 +217,8 @@ TERMS = (
     Term("set", "Who set the precision of the row, and the other changes on it."),
     Term("output", "A tensor that the network or a fused layer computes. The detail pane shows its shape.",
          ("outputs",)),
-    Term("headroom", "The factor by which the largest value may grow before FP16 overflows.", ("fp16 headroom",)),
+    Term("distance to FP16's limit", "The factor by which the largest value may grow before FP16 overflows.",
+         ("headroom",)),
     Term("made", "What the engine or the preview makes of the row: precision, time and kernel."),
 )
 """All terms, by subject."""

@@ -54,7 +54,7 @@ def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | 
     refusal_counts: Counter[str] = Counter()
     for group in groups:
         if group.name in old_config.groups_kept_by_rule:
-            refusal_counts["kept by rule"] += 1
+            refusal_counts["fixed by rule"] += 1
         elif precision is not None and precision not in group.allowed_precisions:
             refusal_counts[group.refusal_reasons.get(precision, "not possible")] += 1
     changed_count = len(groups) - refusal_counts.total()
@@ -161,7 +161,7 @@ class PrecisionController(Presenter):
         session = self.session
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
         free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
-        kept_reason = "" if free_groups else f"all are kept by rule: {shown_key('rules')} changes the rules"
+        kept_reason = "" if free_groups else f"all are fixed by rule: {shown_key('rules')} changes the rules"
         items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason),
                  *self._list_precision_items(free_groups, len(groups))]
 
@@ -490,7 +490,7 @@ class ZeroCostController(Presenter):
         if accuracy is None and not has_unfinished_accuracy(self.session, change.config):
             accuracy = self.session.results.get_results_or_empty(change.config).accuracy
         value_text = target_value_span(self.session, accuracy)[0] if accuracy is not None else "…"
-        cost_text = "free"
+        cost_text = "no run time"
         if change.added_kernels is not None and change.added_kernels > 0:
             cost_text = f"+{counted_noun_text(change.added_kernels, 'kernel')}"
         elif change.added_kernels is None and not is_complete and self.session.can_preview_engines:

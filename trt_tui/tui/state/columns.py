@@ -389,8 +389,7 @@ def shorten_share_text(text: str, width: int) -> str:
 def _share_title(row_values: RowValues, width: int) -> str:
     if row_values.measure is not ColourMeasure.SHARE:
         return choose_fitting_text((f"{row_values.measure.value} dB", "dB"), width)
-    name = row_values.config_name
-    return choose_fitting_text((f"share ({name})", f"share {name}", "share"), width)
+    return choose_fitting_text(("share of loss", "loss share", "share"), width)
 
 
 # -- the value with the row toggled, the cost -----------------------------------------------------------------------
@@ -412,8 +411,7 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
     value_title = row_values.metric_title
-    titles = f"{value_title} if toggled ", f"{value_title} toggled ", "if toggled "  # ends as the values do
-    return choose_fitting_text(titles, width)
+    return choose_fitting_text((f"{value_title} if FP32 ", "if FP32 "), width)  # ends as the values do
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -516,10 +514,10 @@ LAYER_COLUMNS = (
         next_steps={"build": "", "engine": "shows all layers of the engine"}),
     SHARE_COLUMN,
     LayerColumn(
-        "toggle", True, width=14, max_width=21, rank=7, order_title="value if toggled", title_text=_toggle_title,
+        "toggle", True, width=14, max_width=21, rank=7, order_title="value if FP32", title_text=_toggle_title,
         cell=_toggle_cell, draw=_draw_toggle, weigh_groups=_weights_by_key(_toggle_sort_key), yields_to_reason=True,
-        names=("if toggled", "toggled"),
-        explanation=f"{TERMS_BY_NAME['if toggled'].explanation} PASS or FAIL follows if that changes the outcome.",
+        names=("if FP32", "toggled"),
+        explanation=f"{TERMS_BY_NAME['if FP32'].explanation} PASS or FAIL follows if that changes the outcome.",
         next_steps={"toggle": ""}),
     LayerColumn(
         "cost", True, width=6, rank=1, spare_cells=12, order_title="cost",

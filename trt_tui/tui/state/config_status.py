@@ -287,7 +287,7 @@ def target_gauge_line(session: Session, width: int) -> Line:
     if target.bounded_value.unit:
         decibel_text = f"{distance:.1f}" if distance >= _MIN_SHOWN_DB else f"<{_MIN_SHOWN_DB}"
         distance_text = f"{mark}{decibel_text} {target.bounded_value.unit}"
-    text = f" {distance_text} {'to go' if margin < 0 else 'to spare'}"
+    text = f" {distance_text} {'missing' if margin < 0 else 'margin'}"
     text_style = "dim" if margin >= 0 else ""
     text = text if width >= cell_width(text) else ""
     if text and width - 1 - cell_width(text) < MIN_GAUGE_CELLS:

@@ -428,7 +428,8 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
                                 (add_decibel_unit(text).removeprefix(text), "dim")], width))
     if errors is not None and errors.fp16_largest and find_vanishing_values(
             collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
-        room = f"headroom ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_largest_layer} reaches"
+        room = (f"distance to FP16's limit ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: "
+                f"{errors.fp16_largest_layer} reaches")
         lines += labelled_lines(" fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
     shares = session.get_run_results(row_values.run).shares
     share = shares.get(group.name)
@@ -476,7 +477,7 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
         return []
     text, style = target_value_span(session, measured.cumulative[index])
     margin_text = value_margin_text(session.target or Target("sqnr", 0.0), measured.cumulative[index])
-    line: Line = [(" sweep    ", "dim"), (f"worst {index + 1} in FP32: " if index else "in FP32: ", "dim"),
+    line: Line = [(" together ", "dim"), (f"worst {index + 1} in FP32: " if index else "in FP32: ", "dim"),
                   (text, style)]
     is_met = meets_target(session, measured.cumulative[index])
     if is_met:

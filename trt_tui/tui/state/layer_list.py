@@ -262,9 +262,9 @@ def _share_sample_count_text(layer_list: LayerList) -> str:
     all_samples = session.count_judging_samples(session.config)
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
-    counts_text = f"{min(sample_counts)} to {max(sample_counts)}" if min(sample_counts) < max(
+    counts_text = f"{min(sample_counts)}-{max(sample_counts)}" if min(sample_counts) < max(
         sample_counts) else str(min(sample_counts))
-    return f"shares on {counts_text} of {all_samples}{_uncertain_order_text(layer_list)}"
+    return f"shares on samples {counts_text} of {all_samples}{_uncertain_order_text(layer_list)}"
 
 
 def _uncertain_order_text(layer_list: LayerList) -> str:

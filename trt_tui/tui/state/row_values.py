@@ -83,12 +83,12 @@ def legend_text(measure: ColourMeasure, width: int) -> str:
     If the legend is wider than ``width`` cells, it has a shorter form, or its last entries are left out.
     """
     long_text = (f"{band_legend_text(measure)}  {RAISED_MARK} raised  {REDUCED_MARK} reduced  e p m x u another range  "
-                 f"{KEPT_MARK} kept by rule  f as in the file  {OTHER_CHANGE_MARK} other change")
+                 f"{KEPT_MARK} fixed by rule  f as in the file  {OTHER_CHANGE_MARK} other change")
     if cell_width(long_text) <= width:
         return long_text
     bands = ["█ ≥20%", "▓ ≥5", "▒ ≥1", "░ ≥0.2"] if measure is ColourMeasure.SHARE else ["█ <10 dB", "▓ <20", "▒ <30",
                                                                                       "░ <40"]
-    entries = [" ".join(bands), f"{RAISED_MARK} raised", "e p m x u range", f"{KEPT_MARK} kept", "f file",
+    entries = [" ".join(bands), f"{RAISED_MARK} raised", "e p m x u range", f"{KEPT_MARK} fixed", "f file",
                f"{OTHER_CHANGE_MARK} other", f"{REDUCED_MARK} reduced", "! NaN/Inf", "? not measured"]
     count = next((count for count in range(len(entries), 0, -1) if cell_width("  ".join(entries[:count])) <= width), 0)
     return "  ".join(entries[:count])
@@ -311,12 +311,11 @@ class RowValues:
         return marks + "".join(dict.fromkeys(move_marks))
 
     def share_replacement_text(self, group: FusionGroup) -> str:
-        """Returns "kept" or "raised" for a group in FP32 by rule or by choice, which has no error share; "" for others.
-        """
+        """Returns "fixed" or "raised" for a group in FP32 by rule or by choice, which has no share; "" for others."""
         if self.run != "config" or self.measure is not ColourMeasure.SHARE or self.requested_precision(
                 group) is not Precision.FP32:
             return ""
-        return ("kept" if group.name in self.config.groups_kept_by_rule else
+        return ("fixed" if group.name in self.config.groups_kept_by_rule else
                 "raised" if group.name in self.config.precision_moves else "")
 
     def requested_precision(self, group: FusionGroup) -> Precision:
