@@ -55,9 +55,9 @@ def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
         precision = config.precision_of(group)
         flags.add(precision)
         if precision is Precision.INT8:
-            flags.add(find_boundary_type(group, precision, config.other))
+            boundary_type = find_boundary_type(group, precision, config.other)
+            flags.add(boundary_type)
             if _has_unfusable_residual_add(network, group, quantized):
-                boundary_type = find_boundary_type(group, precision, config.other)
                 precisions.update((name, boundary_type) for name in group.layers if name not in group.main_layers)
                 output_types.update((name, boundary_type) for name in group.layers)
             continue

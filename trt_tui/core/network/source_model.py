@@ -74,7 +74,6 @@ class SourceModel:
         self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
         self.types = _find_tensor_types(graph, model.graph.opset_imports)
         self._steps: dict[str, QdqStep] = {}
-        self._steps_by_input: dict[tuple[str, int], tuple[QdqStep, ...] | None] = {}
         self._expressions: dict[ir.Value, np.ndarray | None] = {}
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -112,12 +111,6 @@ class SourceModel:
 
         Returns None if the file computes the tensor in another way than the FP32 network.
         """
-        key = layer.name, input_index
-        if key not in self._steps_by_input:
-            self._steps_by_input[key] = self._find_conversion_steps(layer, input_index)
-        return self._steps_by_input[key]
-
-    def _find_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...] | None:
         if layer.name in self.added_nodes and layer.outputs[0] not in self._values:
             return ()
         value, source_value = self.find_input_value(layer, input_index), self.find_ir_value(layer.inputs[input_index])
