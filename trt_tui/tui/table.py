@@ -72,19 +72,23 @@ def fit_columns(columns: Sequence[Column], width: int, gap: int = 1) -> dict[int
 def draw_row(cells: Sequence[Cell], columns: Sequence[Column], widths: Mapping[int, int], gap: int = 1) -> Line:
     """Returns a line of a table, whose columns have the widths that `fit_columns` returned."""
     line: Line = []
-    for index, cell in enumerate(cells):
-        end = next((later for later in range(index + 1, len(cells)) if cells[later] is not None), len(cells))
-        room = sum(widths[place] + gap for place in range(index, end) if place in widths) - gap
-        if cell is None or room < 0:
+    room = -gap
+    for index in reversed(range(len(cells))):
+        cell, room = cells[index], room + (widths[index] + gap if index in widths else 0)
+        if cell is None:
             continue
-        is_right = columns[index].is_right_aligned
-        shorten = shorten_number_in_text if is_right else shorten_middle
-        (text, style), *others = cell(room) if callable(cell) else [(shorten(cell[0], room), cell[1])]
-        blanks = " " * (room - line_width([(text, style), *others]))
-        line += [(blanks + text if is_right else text, style), *others]
-        if end <= max(widths):
-            text, style = line[-1]
-            line[-1] = f"{text}{'' if is_right else blanks}{' ' * gap}", style
+        if room >= 0:
+            is_right = columns[index].is_right_aligned
+            shorten = shorten_number_in_text if is_right else shorten_middle
+            spans = cell(room) if callable(cell) else [(shorten(cell[0], room), cell[1])]
+            blanks = " " * (room - line_width(spans))
+            if is_right:
+                spans[0] = blanks + spans[0][0], spans[0][1]
+            if line:  # only a cell with cells to its right is padded
+                text, style = spans[-1]
+                spans[-1] = f"{text}{'' if is_right else blanks}{' ' * gap}", style
+            line = spans + line
+        room = -gap
     return line
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from typing import Any, TypeAlias
 
@@ -98,6 +98,7 @@ class LayerColumn(Column):
         return self.title
 
 
+@lru_cache
 def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
     """Returns the widths of the columns that fit into a total width.
 
