@@ -22,8 +22,6 @@ from trt_tui.tui.screens.dialogs import TextPage
 from trt_tui.tui.screens.pages import ChartsPage, JobsPage, SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.tree import View
-from trt_tui.tui.widgets.block_map import BlockMap
-from trt_tui.tui.widgets.inputs import ConfigList, TextField
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import WHEEL_LINES, LinePane, Lines, TitleRule
 
@@ -56,17 +54,16 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
         with Container(id="body"):
             with Vertical(id="left"):
                 yield TitleRule(id="tree-rule")
-                yield TextField(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter",
-                                compact=True)
+                yield self.filter_input
                 yield Lines(id="tree-header")
-                yield LayerTree(id="tree")
-                yield BlockMap(id="blocks")
+                yield self.layer_tree
+                yield self.heat_map
             with Vertical(id="right"):
                 yield TitleRule(id="detail-rule")
                 yield Lines(id="detail")
                 yield TitleRule(fill_in_keys("{configs} Configs"), id="configs-rule")
                 yield Lines(id="configs-header")
-                yield ConfigList(id="configs")
+                yield self.config_list
         yield TitleRule(id="job-rule")
         yield Lines(id="status")
         yield Lines(id="footer")

@@ -35,7 +35,7 @@ from trt_tui.tui.state.status import (
 from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.textual_internals import ReliableTimers
 from trt_tui.tui.widgets.block_map import BlockMap
-from trt_tui.tui.widgets.inputs import ConfigList
+from trt_tui.tui.widgets.inputs import ConfigList, TextField
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
@@ -56,6 +56,8 @@ class Presenter(ReliableTimers, Screen[None]):
     Attributes:
         layer_list: The contents of the tree and the heat map.
         has_stale_values: True if the values of the rows changed after the last draw.
+        layer_tree: The widget of the layer list, for the tree view and the worst-first view.
+        filter_input: The text field of the row filter.
 
     Args:
         quit_app: Ends the application.
@@ -64,6 +66,10 @@ class Presenter(ReliableTimers, Screen[None]):
     def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
         super().__init__()
         self.session, self.quit_app = session, quit_app
+        self.layer_tree, self.heat_map, self.config_list = LayerTree(id="tree"), BlockMap(id="blocks"), ConfigList(
+            id="configs")
+        self.filter_input = TextField(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter",
+                                      compact=True)
         self.layer_list = LayerList(session)
         self.status = StatusLines()
         self.has_stale_values = False
@@ -84,27 +90,9 @@ class Presenter(ReliableTimers, Screen[None]):
         return self.has_class("-wide")
 
     @property
-    def layer_tree(self) -> LayerTree:
-        """The widget of the layer list, for the tree view and the worst-first view."""
-        return self.query_one("#tree", LayerTree)
-
-    @property
-    def heat_map(self) -> BlockMap:
-        return self.query_one("#blocks", BlockMap)
-
-    @property
     def shown_row_pane(self) -> LayerTree | BlockMap:
         """The displayed pane with rows: the layer list or the heat map."""
         return self.heat_map if self.layer_list.view is View.BLOCKS else self.layer_tree
-
-    @property
-    def filter_input(self) -> Input:
-        """The text field of the row filter."""
-        return self.query_one("#filter", Input)
-
-    @property
-    def config_list(self) -> ConfigList:
-        return self.query_one("#configs", ConfigList)
 
     def text_pane(self, pane_id: str) -> Lines:
         return self.query_one(f"#{pane_id}", Lines)

@@ -4,7 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping
 
-from trt_tui.core.measure.results import Accuracy, ExportedRun, RunKind, on_common_samples
+from trt_tui.core.measure.results import Accuracy, RunKind, on_common_samples
 from trt_tui.core.measure.target import Target, TargetOutcome
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig, PrecisionMove, RangeMove, find_network_range_method
 from trt_tui.core.moves.move import MOVE_TEXTS
@@ -100,25 +100,12 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
 
 
 def current_config_meets_target(session: Session) -> bool:
-    """Returns True if the current config meets the targets; see `config_meets_target`."""
-    return config_meets_target(session, session.config)
-
-
-def config_meets_target(session: Session, config: PrecisionConfig) -> bool:
-    """Returns True if the simulation, the executed export and the built engine of a config meet the targets.
+    """Returns True if the simulation, the executed export and the built engine of the current config meet the targets.
 
     The simulation is required. The other two count if they were measured.
     """
-    results = session.config_target_outcomes(config)
+    results = session.config_target_outcomes(session.config)
     return RunKind.SIMULATED_CONFIG in results and all(result.passes for result in results.values())
-
-
-def exported_run_meets_target(session: Session, exported_run: ExportedRun | None) -> bool | None:
-    """Returns True if an exported network meets the target in ONNX Runtime, False if not; None if it is undecided.
-
-    A pass of the exported network confirms no more than the simulation does.
-    """
-    return meets_target(session, exported_run.accuracy) if exported_run is not None else None
 
 
 def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_failures: bool = False) -> Line:

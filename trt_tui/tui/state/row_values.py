@@ -344,16 +344,13 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
         last_config: A config whose shares are displayed, under its name, for groups that are not yet measured in the
             current config.
     """
-    errors = session.get_run_results(run).group_errors
     stale_group_values: dict[str, float] = {}
     group_values: dict[str, float] = {}
     unknown: set[str] = set()
-    nonfinite_groups = set()
-    errors_inside = find_engine_errors(session, run)
-    for name, entry in errors.items():
-        error_metrics = entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated
-        if measure is not ColourMeasure.ENGINE and error_metrics is not None and error_metrics.nonfinite_count:
-            nonfinite_groups.add(name)
+    errors_at_groups = find_engine_errors(session, run) if measure is ColourMeasure.ENGINE else {
+        name: error_metrics for name, entry in session.get_run_results(run).group_errors.items()
+        if (error_metrics := entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated) is not None}
+    nonfinite_groups = {name for name, entry in errors_at_groups.items() if entry.nonfinite_count}
     if measure is ColourMeasure.SHARE:
         measured = session.get_run_results(run).shares
         group_values = {name: share.fraction for name, share in measured.items() if math.isfinite(share.fraction)}
@@ -361,16 +358,9 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
         if run == "config" and last_config is not None:
             stale_group_values = {name: share.fraction for name, share in session.results.get_results_or_empty(
                 last_config).shares.items() if math.isfinite(share.fraction)}
-    elif measure is ColourMeasure.ENGINE:
-        nonfinite_groups = {name for name, entry in errors_inside.items() if entry.nonfinite_count}
-        sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_inside.items()}
-        group_values = {name: value for name, value in sqnr_values.items() if value is not None}
     else:
-        for name, entry in errors.items():
-            error_metrics = entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated
-            sqnr_db = None if error_metrics is None else math.inf if error_metrics.exact else error_metrics.sqnr_db
-            if sqnr_db is not None:
-                group_values[name] = sqnr_db
+        sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_at_groups.items()}
+        group_values = {name: value for name, value in sqnr_values.items() if value is not None}
     config = session.config
     stale_groups = frozenset(stale_group_values.keys() - measured.keys()) if stale_group_values else frozenset()
     group_values |= {name: value for name, value in stale_group_values.items() if name in stale_groups}

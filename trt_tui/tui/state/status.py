@@ -25,7 +25,6 @@ from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
 from trt_tui.tui.state.config_status import (
     config_meets_target_simulated,
     config_name,
-    exported_run_meets_target,
     has_unfinished_accuracy,
     is_measuring_current_config,
     meets_target,
@@ -205,10 +204,6 @@ def stopped_jobs_text(jobs: Sequence[Job]) -> str:
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
 
 
-_MIN_SAMPLES_WIDTH = 70
-"""The width of the list from which it has the number of samples."""
-
-
 def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, width: int
                   ) -> tuple[Line, list[tuple[str, Line]]]:
     """Returns the titles and a line for each session: when it was saved, config, result with its samples, and target.
@@ -228,10 +223,7 @@ def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, 
             (saved.samples, "dim"),
             (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", "")])
     columns = [Column(""), Column("saved", width=12), Column("config", width=13), Column("result", width=12),
-               Column("samples", width=8), Column("target")]
-    if width < _MIN_SAMPLES_WIDTH:
-        del columns[4]
-        rows = [[*row[:4], row[5]] for row in rows]
+               Column("samples", width=8, rank=1), Column("target")]
     header, *lines = fit_table(columns, rows, width, gap=1)
     return header, list(zip(entries, lines, strict=True))
 
@@ -450,7 +442,7 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     export = _exported_hint(session) or Hint((f"next: {shown_key('export')} exports precision.json",
                                                f"next: {shown_key('export')} exports"), ("export",))
     if result is None and exported_run is not None:
-        if is_simulated_met and exported_run_meets_target(session, exported_run) is False:
+        if is_simulated_met and meets_target(session, exported_run.accuracy) is False:
             return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
         return export if is_simulated_met else Hint()
     if result is None:
