@@ -546,7 +546,7 @@ async def test_stop_asks_only_for_old_jobs(tmp_path):
         await press(pilot, "f5")
         app.session.pending_requests.jobs[-1].sent_time -= 60
         await press(pilot, "x")
-        assert isinstance(app.screen, ConfirmDialog) and app.screen.question.startswith("Stop comparison?")
+        assert isinstance(app.screen, ConfirmDialog) and app.screen.heading.startswith("Stop comparison?")
         await press(pilot, "n")
         assert app.session.child.stops == 1
         await press(pilot, "x", "y")

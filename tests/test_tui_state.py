@@ -203,7 +203,7 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
         shares[name] = replace(shares[name], fraction=(-9.0, 0.3, 0.1)[min(place, 2)])
     figures = found(session)
     assert figures.scope_values[scope.path] == pytest.approx(-8.7 + 0.1 * (len(scope.groups) - 2))
-    weights = MODEL.sum_scope_weights(figures.row_order_weights)
+    weights = MODEL.combine_by_scope(figures.row_order_weights)
     assert weights[scope.path] == pytest.approx(sum(figures.row_order_weights[name] for name in scope.groups))
     said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
     assert any("added up, 1 below zero: raising it alone increases the error" in line for line in said)

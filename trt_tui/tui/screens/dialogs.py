@@ -112,7 +112,25 @@ class Dialog(OverlayScreen, ModalScreen[Any]):
     """A box over the main screen, which remains visible around the box.
 
     After each change of the main screen, both the main screen and the dialog are drawn again.
+
+    Attributes:
+        heading: The text above the contents.
+        box_classes: The classes of the box besides ``box``.
+        key_hints: The keys of the dialog, as `KeyHints` takes them.
     """
+
+    heading = box_classes = key_hints = ""
+
+    def compose(self) -> ComposeResult:
+        """Composes the box with heading and contents, and the line of keys."""
+        with Vertical(classes=f"box {self.box_classes}"):
+            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
+            yield from self.compose_contents()
+        yield KeyHints(self.key_hints)
+
+    def compose_contents(self) -> ComposeResult:
+        """Returns the widgets in the box below its heading."""
+        return ()
 
     def show_note(self, text: str, is_error: bool = True) -> None:
         """Shows a text in the note field of the dialog. The dialog must have such a field."""
@@ -141,18 +159,17 @@ class ErrorDialog(ScrollingDialog):
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
-        self.texts = (title, cause, next_step)
+        self.heading, self.texts = title, (title, cause, next_step)
+        self.box_classes = "error wide" if self._has_long_cause else "error"
+        self.key_hints = self._key_hint_template("{copy} copy")
 
-    def compose(self) -> ComposeResult:
-        title, cause, next_step = self.texts
-        with Vertical(classes="box wide error" if self._has_long_cause else "box error"):
-            yield Static(escape_hidden_characters(title), classes="heading bad", markup=False)
-            with VerticalScroll(classes="body", can_focus=False):
-                if cause:
-                    yield Static(escape_hidden_characters(cause, keep_line_breaks=True), markup=False)
-            if next_step:
-                yield Static(escape_hidden_characters(next_step, keep_line_breaks=True), classes="next", markup=False)
-        yield KeyHints(self._key_hint_template("{copy} copy"))
+    def compose_contents(self) -> ComposeResult:
+        _, cause, next_step = self.texts
+        with VerticalScroll(classes="body", can_focus=False):
+            if cause:
+                yield Static(escape_hidden_characters(cause, keep_line_breaks=True), markup=False)
+        if next_step:
+            yield Static(escape_hidden_characters(next_step, keep_line_breaks=True), classes="next", markup=False)
 
     @property
     def _has_long_cause(self) -> bool:
@@ -178,12 +195,7 @@ class ConfirmDialog(Dialog):
 
     def __init__(self, question: str, yes_text: str = "yes", no_text: str = "no") -> None:
         super().__init__()
-        self.question, self.yes_text, self.no_text = question, yes_text, no_text
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield Static(escape_hidden_characters(self.question), classes="heading", markup=False)
-        yield KeyHints(f"{{yes}} {self.yes_text}  {{no}} {self.no_text}")
+        self.heading, self.key_hints = question, f"{{yes}} {yes_text}  {{no}} {no_text}"
 
     def action_yes(self) -> None:
         self.dismiss(True)
@@ -231,14 +243,12 @@ class Picker(Dialog):
         super().__init__()
         self.heading, self.items, self.chosen_value, self.columns = title, list(items), chosen_value, list(columns)
         self._move_keys = {name for action in LIST_ACTIONS for name in get_action_keys(action)}
+        self.box_classes, self.key_hints = "wide" if self.columns else "", self._key_hint_template()
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box wide" if self.columns else "box"):
-            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
-            if self.columns:
-                yield Static(self._fit_rows()[0], id="columns", classes="dim", markup=False)
-            yield KeyedOptionList(*self._make_options(), compact=True)
-        yield KeyHints(self._key_hint_template())
+    def compose_contents(self) -> ComposeResult:
+        if self.columns:
+            yield Static(self._fit_rows()[0], id="columns", classes="dim", markup=False)
+        yield KeyedOptionList(*self._make_options(), compact=True)
 
     def _key_hint_template(self) -> str:
         keys = [item.key for item in self.items if item.key and not item.refusal and item.key not in self._move_keys]
@@ -282,9 +292,8 @@ class Picker(Dialog):
             self.replace_items(self.items)
 
     def on_mount(self) -> None:
-        """Focuses the list, with the cursor on the current value or on the first possible entry."""
+        """Places the cursor on the current value or on the first possible entry."""
         self._place_cursor(self.chosen_value)
-        self.query_one(KeyedOptionList).focus()
 
     def _place_cursor(self, value: object) -> None:
         possible = [index for index, item in enumerate(self.items) if not item.refusal]
@@ -305,13 +314,9 @@ class Picker(Dialog):
 
 class TablePage(Dialog, Generic[ValueT]):
     """A page with a table, one line of which the user selects. Its result is the value of the line that enter takes.
-
-    Attributes:
-        HEADING: The heading of the page.
-        KEY_HINTS: The keys of the page, as `KeyHints` takes them.
     """
 
-    HEADING = KEY_HINTS = ""
+    box_classes = "page"
 
     def __init__(self, session: Session) -> None:
         super().__init__()
@@ -321,15 +326,9 @@ class TablePage(Dialog, Generic[ValueT]):
     def build_table(self, width: int) -> tuple[Line, Sequence[tuple[ValueT, Line]]]:
         """Returns the titles of the columns, and the values with their lines."""
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box page"):
-            yield Static(self.HEADING, classes="heading")
-            yield Lines(id="table-header")
-            yield ValueList[ValueT]()
-        yield KeyHints(self.KEY_HINTS)
-
-    def on_mount(self) -> None:
-        self.table.focus()
+    def compose_contents(self) -> ComposeResult:
+        yield Lines(id="table-header")
+        yield ValueList[ValueT]()
 
     @property
     def table(self) -> ValueList[ValueT]:
@@ -362,20 +361,16 @@ class Prompt(Dialog):
         get_error_text: Returns the error in a typed text; "" if the text is valid.
     """
 
+    key_hints = "{open} selects  {close} close"
+
     def __init__(self, title: str, value: str, note: str = "",
                  get_error_text: Callable[[str], str] | None = None) -> None:
         super().__init__()
         self.heading, self.value, self.note, self.get_error_text = title, value, note, get_error_text
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
-            yield TextField(self.value, compact=True)
-            yield Static(escape_hidden_characters(self.note), id="note", markup=False)
-        yield KeyHints("{open} selects  {close} close")
-
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
+    def compose_contents(self) -> ComposeResult:
+        yield TextField(self.value, compact=True)
+        yield Static(escape_hidden_characters(self.note), id="note", markup=False)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Closes the dialog with the typed text, or shows the error in it."""
@@ -394,6 +389,7 @@ class TextPage(ScrollingDialog):
         starts_at_end: If True, the page opens at its end, and follows new lines while the end is visible.
     """
 
+    box_classes, key_hints = "page", "{up}{down} scroll  {close} close"
     BINDINGS = bind_keys(quit="close")
 
     def __init__(self, title: str, build_lines: Callable[[int], list[Line]], starts_at_end: bool = False) -> None:
@@ -401,12 +397,9 @@ class TextPage(ScrollingDialog):
         self.heading, self.build_lines, self.starts_at_end = title, build_lines, starts_at_end
         self._shown_lines: list[Line] | None = None
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box page"):
-            yield Static(escape_hidden_characters(self.heading), classes="heading", markup=False)
-            with VerticalScroll(classes="body", can_focus=False):
-                yield Lines()
-        yield KeyHints("{up}{down} scroll  {close} close")
+    def compose_contents(self) -> ComposeResult:
+        with VerticalScroll(classes="body", can_focus=False):
+            yield Lines()
 
     @property
     def text(self) -> str:

@@ -47,6 +47,7 @@ class ExportDialog(Dialog):
             request.
     """
 
+    heading, box_classes = "Export", "wide"
     BINDINGS = bind_keys(open="open", up="formats")
 
     def __init__(self, session: Session, write_export: Callable[[str, Path], None]) -> None:
@@ -63,20 +64,16 @@ class ExportDialog(Dialog):
         stem = "".join("_" if is_hidden_character(character) else character for character in self.model_path.stem)
         return str(Path.cwd() / f"{stem}{EXPORT_FORMATS[export_format].suffix}")
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box wide"):
-            yield Static("Export", classes="heading")
-            yield KeyedOptionList(
-                *(Option(Content(f"{export_format.title:<16} {export_format.description}"))
-                  for export_format in EXPORT_FORMATS.values()), compact=True)
-            yield Static("to", classes="dim")
-            yield TextField(self.default_export_path(self.export_format), compact=True)
-            yield Static("", id="note", markup=False)
-        yield KeyHints()
+    def compose_contents(self) -> ComposeResult:
+        yield KeyedOptionList(
+            *(Option(Content(f"{export_format.title:<16} {export_format.description}"))
+              for export_format in EXPORT_FORMATS.values()), compact=True)
+        yield Static("to", classes="dim")
+        yield TextField(self.default_export_path(self.export_format), compact=True)
+        yield Static("", id="note", markup=False)
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
-        self.query_one(KeyedOptionList).focus()
 
     def update_lines(self) -> None:
         """Limits the height of the list, so that path and result stay visible on a low screen."""
@@ -158,6 +155,7 @@ class RulesDialog(FieldsDialog):
         apply_rules: Returns that config for the texts of the rules. Raises `TrtTuiError` if a text is not a valid rule.
     """
 
+    heading, box_classes = "Kept by rule, even if other settings differ", "wide"
     AUTO_FOCUS, ENTER_TEXT = ".setting", "applies all at once"
 
     BINDINGS = bind_keys(open="apply", down="app.focus_next", up="app.focus_previous")
@@ -181,16 +179,13 @@ class RulesDialog(FieldsDialog):
                          for rule, precision in kept_precisions.items() if rule not in KEEP_RULES]
         self.pattern_text = ",".join(pattern_rules)
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box wide"):
-            yield Static("Kept by rule, even if other settings differ", classes="heading")
-            yield from self.choice_fields
-            with Vertical(classes="field"):
-                yield Static("others ")
-                yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
-                                compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
-            yield Static("", id="note", markup=False)
-        yield KeyHints()
+    def compose_contents(self) -> ComposeResult:
+        yield from self.choice_fields
+        with Vertical(classes="field"):
+            yield Static("others ")
+            yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
+                            compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
+        yield Static("", id="note", markup=False)
 
     def on_input_submitted(self) -> None:
         self.action_apply()
@@ -239,7 +234,7 @@ class SearchDialog(FieldsDialog):
         super().__init__()
         self.config, self.config_name, self.get_error_text, self.is_target_met = (session.config, name, get_error_text,
                                                                                   is_target_met)
-        self.is_downwards = False
+        self.heading, self.is_downwards = f"Find the fix: the fewest layers of {name} to raise", False
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.can_confirm = session.builder is not None and session.builder.can_run
         outline = session.outline
@@ -257,27 +252,23 @@ class SearchDialog(FieldsDialog):
             self.builds_field = ChoiceField("engines", [(MAX_BUILDS, f"at most {MAX_BUILDS} are built to confirm it"),
                                                         (0, "none: simulated only")], "builds")
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box"):
-            yield Static(f"Find the fix: the fewest layers of {escape_hidden_characters(self.config_name)} to raise",
-                         classes="heading", markup=False)
-            with Vertical(classes="field"):
-                yield Static("tolerance ")
-                yield TextField(self.tolerance, compact=True, id="tolerance")
-            with Vertical(classes="field"):
-                yield Static("budget ")
-                yield TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget")
-            yield self.method_field
-            yield self.higher_field
-            if self.ranges_field is not None:
-                yield self.ranges_field
-            if self.builds_field is not None:
-                yield self.builds_field
-            else:
-                yield Static("engines      cannot run here: simulated only", classes="dim setting")
-            met_text = f"{self.config_name} meets it: only scoped and lower can change it, from FP32 down"
-            yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
-        yield KeyHints()
+    def compose_contents(self) -> ComposeResult:
+        with Vertical(classes="field"):
+            yield Static("tolerance ")
+            yield TextField(self.tolerance, compact=True, id="tolerance")
+        with Vertical(classes="field"):
+            yield Static("budget ")
+            yield TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget")
+        yield self.method_field
+        yield self.higher_field
+        if self.ranges_field is not None:
+            yield self.ranges_field
+        if self.builds_field is not None:
+            yield self.builds_field
+        else:
+            yield Static("engines      cannot run here: simulated only", classes="dim setting")
+        met_text = f"{self.config_name} meets it: only scoped and lower can change it, from FP32 down"
+        yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
 
     @property
     def budget_example_text(self) -> str:

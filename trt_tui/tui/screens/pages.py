@@ -106,6 +106,7 @@ class ExplanationDialog(ScrollingDialog):
         move: Moves to another value, by a number of columns and of rows; None for the explanation of a word.
     """
 
+    box_classes = "explanation"
     BINDINGS = bind_keys(quit="close", explain="close", open="close", left="move(-1, 0)",
                          right="move(1, 0)", up="move(0, -1)", down="move(0, 1)")
 
@@ -115,12 +116,9 @@ class ExplanationDialog(ScrollingDialog):
         self.get_explanation, self.move = get_explanation, move
         self._line_count = 0
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box explanation"):
-            yield Static("", classes="heading", markup=False)
-            with VerticalScroll(classes="body", can_focus=False):
-                yield Lines()
-        yield KeyHints()
+    def compose_contents(self) -> ComposeResult:
+        with VerticalScroll(classes="body", can_focus=False):
+            yield Lines()
 
     def update_lines(self) -> None:
         """Shows the explanation of the current value, from its beginning."""
@@ -156,7 +154,7 @@ class ExplanationDialog(ScrollingDialog):
 class ConfigsPage(TablePage[PrecisionConfig]):
     """The page of all configs with their results. Its result is the config that the user chooses."""
 
-    HEADING, KEY_HINTS = "Configs", "{open} selects it  {name} name  {close} close"
+    heading, key_hints = "Configs", "{open} selects it  {name} name  {close} close"
     BINDINGS = bind_keys(quit="close", configs="close", name="name")
 
     def build_table(self, width: int) -> tuple[Line, list[tuple[PrecisionConfig, Line]]]:
@@ -194,7 +192,7 @@ class JobsPage(TablePage[Job]):
         stop_jobs: Stops jobs, after a question if one of them is old.
     """
 
-    HEADING, KEY_HINTS = "Jobs", "{stop} stops this one  {stop_all} all  {close} close"
+    heading, key_hints = "Jobs", "{stop} stops this one  {stop_all} all  {close} close"
     BINDINGS = bind_keys(quit="close", jobs="close", stop="stop", stop_all="stop_all")
 
     def __init__(self, session: Session, stop_jobs: Callable[[Sequence[Job]], None]) -> None:
@@ -226,7 +224,7 @@ class SessionsPage(TablePage[str]):
         show_error: Shows why a session cannot be deleted.
     """
 
-    HEADING = "Sessions of this network"
+    heading = "Sessions of this network"
     BINDINGS = bind_keys(quit="close", sessions="close", delete_session="delete")
 
     def __init__(self, session: Session, show_error: Callable[[InputError], None]) -> None:
@@ -292,6 +290,7 @@ class HelpPage(Dialog):
         terms: The words, columns and marks that are explained, by their heading.
     """
 
+    heading, box_classes = "Keys, actions, words and marks", "page"
     BINDINGS = bind_keys(down="go('down')", up="go('up')", page_down="go('page_down')",
                          page_up="go('page_up')")
 
@@ -303,15 +302,11 @@ class HelpPage(Dialog):
         self.actions = sorted(ACTIONS, key=lambda action: groups.index(action.group))
         self.disabled_reasons = {action.id: disabled_reason(action.id) for action in ACTIONS}
 
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box page"):
-            yield Static("Keys, actions, words and marks", classes="heading")
-            yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
-            yield KeyedOptionList(compact=True)
-        yield KeyHints()
+    def compose_contents(self) -> ComposeResult:
+        yield TextField(placeholder="an action, a key, a word or a mark", compact=True)
+        yield KeyedOptionList(compact=True)
 
     def on_mount(self) -> None:
-        self.query_one(Input).focus()
         self.call_after_refresh(self.update_action_list)
 
     @on(Input.Changed)
@@ -327,11 +322,10 @@ class HelpPage(Dialog):
                 group, previous_reason = action.group, ""
                 options.append(Option(Content.styled(group, "bold"), disabled=True))
             disabled_reason = self.disabled_reasons[action.id]
-            options.append(
-                Option(
-                    self._build_action_entry(action,
-                                             "" if disabled_reason == previous_reason else disabled_reason),
-                    id=action.id))
+            names = " ".join(map(key_text, get_action_keys(action.id)))
+            shown_reason = "" if disabled_reason == previous_reason else disabled_reason
+            entry = self._build_entry(names, action.help, shown_reason, bool(disabled_reason))
+            options.append(Option(entry, id=action.id))
             previous_reason = disabled_reason
         options = self._build_term_options(terms) + options if self._is_term_name(terms) else (
             options + self._build_term_options(terms))
@@ -370,10 +364,6 @@ class HelpPage(Dialog):
         names = [key_text(key) for key in get_action_keys(action.id)]
         text = f"{action.label} {action.help} {action.group}".lower()
         return all(term in text or term in names for term in search_terms)
-
-    def _build_action_entry(self, action: Action, disabled_reason: str) -> Content:
-        return self._build_entry(" ".join(map(key_text, get_action_keys(action.id))), action.help, disabled_reason,
-                                 bool(self.disabled_reasons[action.id]))
 
     def _build_entry(self, names: str, explanation: str, disabled_reason: str = "", is_quiet: bool = False) -> Content:
         width = max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2)

@@ -1,6 +1,7 @@
 """The values of rows: measured errors with colour bands and glyphs, requested precisions, and engine results."""
 
 import math
+import operator
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -233,10 +234,8 @@ class RowValues:
     @cached_property
     def bad_rows(self) -> frozenset[str]:
         """The groups with NaN or Inf, or with a value in the worst colour bands."""
-        if self.measure is ColourMeasure.SHARE:
-            bad_rows = {name for name, value in self.group_values.items() if value >= SHARE_BAND_LIMITS[MAX_BAD_BAND]}
-        else:
-            bad_rows = {name for name, value in self.group_values.items() if value < BAND_LIMITS_DB[MAX_BAD_BAND]}
+        bad_rows = {name for name, value in self.group_values.items()
+                    if find_colour_band(value, self.measure) <= MAX_BAD_BAND}
         return frozenset((bad_rows | self.nonfinite_groups) & self.model.rows_by_group.keys())
 
     def row_value_text(self, value: float) -> str:
@@ -429,11 +428,10 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
 
 def _count_other_precision_groups(row_values: RowValues, implementations: Mapping[str, GroupImplementation]) -> None:
     """Counts the groups of each scope that run in another precision than requested."""
-    for name, implementation in implementations.items():
-        group = row_values.model.outline.group_by_name.get(name)
-        if group is not None and is_unrequested_precision(group, row_values.requested_precision(group), implementation):
-            for scope in row_values.model.ancestors[name]:
-                row_values.scope_other_counts[scope.path] = row_values.scope_other_counts.get(scope.path, 0) + 1
+    groups = row_values.model.outline.group_by_name
+    row_values.scope_other_counts = row_values.model.combine_by_scope({
+        name: 1 for name, implementation in implementations.items() if name in groups and is_unrequested_precision(
+            groups[name], row_values.requested_precision(groups[name]), implementation)})
 
 
 def find_move_letter(move: Move) -> str:
@@ -458,16 +456,14 @@ def _sum_scope_values(row_values: RowValues) -> None:
     values.
     """
     model = row_values.model
-    sums = _add_up_by_scope(model, row_values.measure, row_values.group_values)
-    nonfinite_scopes: set[str] = set()
+    combine = operator.add if row_values.measure is ColourMeasure.SHARE else min
+    sums = model.combine_by_scope(row_values.group_values, combine)
     stale_scopes = {scope.path for name in row_values.stale_groups for scope in model.ancestors.get(name, ())}
-    stale_sums = _add_up_by_scope(model, row_values.measure, row_values.stale_group_values)
+    stale_sums = model.combine_by_scope(row_values.stale_group_values, combine)
     sums |= {path: stale_sums[path] for path in stale_scopes}
-    for name in row_values.nonfinite_groups:
-        nonfinite_scopes.update(scope.path for scope in model.ancestors.get(name, ()))
-    for name in row_values.config.find_raised_groups(model.outline):
-        for scope in model.ancestors[name]:
-            row_values.scope_raised_counts[scope.path] = row_values.scope_raised_counts.get(scope.path, 0) + 1
+    nonfinite_scopes = model.combine_by_scope(dict.fromkeys(row_values.nonfinite_groups, 1)).keys()
+    row_values.scope_raised_counts = model.combine_by_scope(
+        dict.fromkeys(row_values.config.find_raised_groups(model.outline), 1))
     if row_values.measure is ColourMeasure.SHARE and row_values.group_values:
         known_groups = row_values.group_values.keys() | row_values.unknown_groups
         row_values.partial_scopes = frozenset(scope.path for name in model.rows_by_group if name not in known_groups
@@ -511,15 +507,3 @@ def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> 
             row_values.config.default_precision_of(group)) for group in groups)
     text = "/".join(sorted(defaults))
     return f"{text}, {raised_count} raised" if raised_count else text
-
-
-def _add_up_by_scope(model: TreeModel, measure: ColourMeasure, group_values: Mapping[str, float]) -> dict[str, float]:
-    """Returns the sum of the shares, or the worst error, by path of the scope."""
-    sums: dict[str, float] = {}
-    for name, value in group_values.items():
-        for scope in model.ancestors.get(name, ()):
-            if measure is ColourMeasure.SHARE:
-                sums[scope.path] = sums.get(scope.path, 0.0) + value
-            else:
-                sums[scope.path] = min(sums.get(scope.path, math.inf), value)
-    return sums

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import operator
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from typing import TypeVar
 
 from trt_tui.core.engines.inspector import COMPUTE, EngineReport
 from trt_tui.core.network.layer_tree import (
@@ -19,6 +21,8 @@ from trt_tui.core.network.layer_tree import (
     find_repeated_blocks,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
+
+NumberT = TypeVar("NumberT", int, float)
 
 
 class View(Enum):
@@ -102,10 +106,7 @@ class TreeModel:
         for group in outline.groups:
             layer_macs = [macs for name in group.layers if (macs := outline.layer_by_name[name].macs) is not None]
             self.group_macs[group.name] = sum(layer_macs) if len(layer_macs) == len(group.layers) else None
-        self.scope_macs: dict[str, int] = {}
-        for name, value in self.group_macs.items():
-            for scope in self.ancestors[name]:
-                self.scope_macs[scope.path] = self.scope_macs.get(scope.path, 0) + (value or 0)
+        self.scope_macs = self.combine_by_scope({name: value or 0 for name, value in self.group_macs.items()})
         self.total_macs = sum(value or 0 for value in self.group_macs.values())
         self._cached_scope_times: tuple[EngineReport | None, dict[str, float]] = (None, {})
 
@@ -164,14 +165,14 @@ class TreeModel:
         name = row.group.name
         return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
-    def sum_scope_weights(self, weights: Mapping[str, float], is_additive: bool = True) -> dict[str, float]:
-        """Returns the weight of each scope by path: the sum or the maximum of the weights of its groups."""
-        scope_weights: dict[str, float] = {}
-        for name, weight in weights.items():
+    def combine_by_scope(self, values: Mapping[str, NumberT],
+                         combine: Callable[[NumberT, NumberT], NumberT] = operator.add) -> dict[str, NumberT]:
+        """Returns the value of each scope by path: by default the sum of the values of its groups."""
+        combined: dict[str, NumberT] = {}
+        for name, value in values.items():
             for scope in self.ancestors.get(name, ()):
-                old_weight = scope_weights.get(scope.path, 0.0)
-                scope_weights[scope.path] = old_weight + weight if is_additive else max(old_weight, weight)
-        return scope_weights
+                combined[scope.path] = combine(combined[scope.path], value) if scope.path in combined else value
+        return combined
 
     def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
                        matching_groups: set[str] | None = None, is_additive: bool = True) -> list[VisibleRow]:
@@ -182,7 +183,7 @@ class TreeModel:
             is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
         """
         weights = weights or {}
-        sums = self.sum_scope_weights(weights, is_additive)
+        sums = self.combine_by_scope(weights, operator.add if is_additive else max)
         allowed = {scope.path for name in matching_groups or () for scope in self.ancestors[name]}
 
         def sort_key(row: Row) -> float:

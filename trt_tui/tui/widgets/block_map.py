@@ -141,9 +141,7 @@ class BlockMap(LinePane):
         self._drawn_lines = {}
         self.refresh()
 
-    def on_blur(self) -> None:
-        self._drawn_lines = {}
-        self.refresh()
+    on_blur = on_focus
 
     def on_resize(self, event: events.Resize) -> None:
         self._drawn_lines = {}
