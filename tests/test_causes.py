@@ -40,8 +40,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.tui.state import detail
-from trt_tui.tui.state.row_values import RowValues
-from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.state.rows import RowValues, TreeModel
 
 FP16, INT8, FILE = (PrecisionConfig.from_precision(one) for one in (Precision.FP16, Precision.INT8, Precision.FILE))
 Builder, floats = networks.Builder, networks.floats

@@ -19,9 +19,8 @@ from trt_tui.tui.state import marks
 from trt_tui.tui.state.columns import LAYER_COLUMNS, LAYER_COLUMNS_BY_ID, fit_columns
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.explanations import explain_cell, find_term_at, list_explained_terms
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.summary import list_summary_columns
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 pytestmark = pytest.mark.usefixtures("quick")

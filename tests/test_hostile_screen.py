@@ -17,7 +17,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.state.tree import View
+from trt_tui.tui.state.rows import View
 
 pytestmark = pytest.mark.usefixtures("quick")
 LONG = "/很长的名字/" * 4000

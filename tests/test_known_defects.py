@@ -24,8 +24,7 @@ from trt_tui.core.network.known_defects import (
 )
 from trt_tui.core.precision import Precision
 from trt_tui.tui.state import detail
-from trt_tui.tui.state.row_values import RowValues
-from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.state.rows import RowValues, TreeModel
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 

@@ -25,9 +25,8 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.comparison_report import comparison_markdown, comparison_record, comparison_text
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.detail import detail_lines
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.summary import header_line
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = local.outline()
 

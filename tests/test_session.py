@@ -33,9 +33,8 @@ from trt_tui.session.history import ConfigNames
 from trt_tui.session.results import SessionResults
 from trt_tui.session.session import Session
 from trt_tui.tui.state.detail import loss_reason_texts
-from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.rows import RowValues, TreeModel
 from trt_tui.tui.state.summary import summary_lines
-from trt_tui.tui.state.tree import TreeModel
 
 FP16 = PrecisionConfig.from_precision(Precision.FP16)
 INT8 = PrecisionConfig.from_precision(Precision.INT8)

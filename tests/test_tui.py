@@ -32,8 +32,7 @@ from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prom
 from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
 from trt_tui.tui.state import config_status, layer_list
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
-from trt_tui.tui.state.row_values import ColourMeasure
-from trt_tui.tui.state.tree import SMALL_SHARES_KEY, View
+from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, View
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList, ValueList
 from trt_tui.tui.widgets.lines import Lines
 

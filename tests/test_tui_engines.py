@@ -31,9 +31,8 @@ from trt_tui.tui.state import detail, engine_texts, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.marks import DIVERGENCE_MARK
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.status import Hint, StatusLines, job_table, job_texts, next_step_hint, status_lines
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)

@@ -19,9 +19,8 @@ from trt_tui.tui.screens.dialogs import Dialog, Picker
 from trt_tui.tui.screens.pages import HelpPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.config_status import is_measuring_current_config
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, View, build_row_values
 from trt_tui.tui.state.status import Hint, find_worst_row, next_step_hint
-from trt_tui.tui.state.tree import TreeModel, View
 
 pytestmark = pytest.mark.usefixtures("quick")
 

@@ -17,9 +17,8 @@ from trt_tui.tui import spans
 from trt_tui.tui.state import text_plots
 from trt_tui.tui.state.charts import CHARTS, ChartFrame
 from trt_tui.tui.state.detail import detail_pane_lines
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.text_plots import BarLabel
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")

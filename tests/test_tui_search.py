@@ -29,6 +29,7 @@ from trt_tui.tui.screens.pages import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.marks import BEST_SET_MARK
+from trt_tui.tui.state.rows import TreeModel
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
     CHEAPER,
@@ -39,7 +40,6 @@ from trt_tui.tui.state.search_result import (
     search_change_lines,
     search_check_lines,
 )
-from trt_tui.tui.state.tree import TreeModel
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")

@@ -41,10 +41,18 @@ from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggl
 from trt_tui.tui.state.config_status import value_margin_text
 from trt_tui.tui.state.filters import FilterItem, parse_filter
 from trt_tui.tui.state.layer_list import LayerList
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues, build_row_values, find_colour_band, legend_text
+from trt_tui.tui.state.rows import (
+    ColourMeasure,
+    RowValues,
+    TreeModel,
+    View,
+    VisibleRow,
+    build_row_values,
+    find_colour_band,
+    legend_text,
+)
 from trt_tui.tui.state.status import count_rows_to_raise_for_target, next_step_hint
 from trt_tui.tui.state.text_plots import bar_text
-from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)

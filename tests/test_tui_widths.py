@@ -29,9 +29,8 @@ from trt_tui.tui.state.config_list import ToggleResult, config_table
 from trt_tui.tui.state.config_status import MAX_GAUGE_CELLS, MIN_GAUGE_CELLS, target_gauge_line
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, view_title
 from trt_tui.tui.state.marks import RAISED_MARK
-from trt_tui.tui.state.row_values import ColourMeasure, build_row_values
+from trt_tui.tui.state.rows import ColourMeasure, TreeModel, View, VisibleRow, build_row_values
 from trt_tui.tui.state.status import Hint, StatusLines, status_lines
-from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
 WIDTHS = range(60, 201)
 NUMBER = re.compile(r"\d+(?:\.\d+)?(?:e-?\d+)?|\.\d+(?:e-?\d+)?")

@@ -39,8 +39,8 @@ from trt_tui.tui.controllers import presenter
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import PrecisionCell, RowCells, ShareCell, build_row_cells
 from trt_tui.tui.state.config_list import ToggleResult, config_table
+from trt_tui.tui.state.rows import SmallSharesRow
 from trt_tui.tui.state.status import Hint, StatusLines, status_lines
-from trt_tui.tui.state.tree import SmallSharesRow
 
 WIDTHS, HEIGHTS, LEAST = (40, 220), (12, 60), (60, 15)
 PARTS = ("model", "encoder", "decoder", "block", "residual", "depthwise_separable", "attention", "conv", "norm",

@@ -21,9 +21,9 @@ from trt_tui.tui.keys import ACTIONS, REMOVED_KEYS, fill_in_keys, key_text
 from trt_tui.tui.screens.dialogs import TextPage
 from trt_tui.tui.screens.pages import ChartsPage, JobsPage, SearchResultPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
-from trt_tui.tui.state.tree import View
-from trt_tui.tui.widgets.layer_tree import LayerTree
+from trt_tui.tui.state.rows import View
 from trt_tui.tui.widgets.lines import WHEEL_LINES, LinePane, Lines, TitleRule
+from trt_tui.tui.widgets.row_panes import LayerTree
 
 MIN_DRAW_INTERVAL_S = 0.1
 """The minimum time between two draws that job events cause."""

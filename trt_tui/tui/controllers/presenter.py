@@ -22,7 +22,7 @@ from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.detail import detail_pane_lines, detail_title
 from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title
-from trt_tui.tui.state.row_values import legend_text
+from trt_tui.tui.state.rows import View, VisibleRow, legend_text
 from trt_tui.tui.state.status import (
     Focus,
     Hint,
@@ -32,12 +32,10 @@ from trt_tui.tui.state.status import (
     next_step_hint,
     status_lines,
 )
-from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.textual_internals import ReliableTimers
-from trt_tui.tui.widgets.block_map import BlockMap
 from trt_tui.tui.widgets.inputs import ConfigList, TextField
-from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import Lines, TitleRule
+from trt_tui.tui.widgets.row_panes import BlockMap, LayerTree
 
 MAX_FILTER_S = 0.5
 """The maximum computing time of a filter, at each key press."""

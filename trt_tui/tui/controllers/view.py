@@ -39,10 +39,9 @@ from trt_tui.tui.state.explanations import (
     list_explained_columns,
     list_explained_terms,
 )
-from trt_tui.tui.state.row_values import ColourMeasure, find_engine_errors
+from trt_tui.tui.state.rows import ColourMeasure, View, VisibleRow, find_engine_errors
 from trt_tui.tui.state.status import find_worst_row
 from trt_tui.tui.state.summary import SummaryRow
-from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.widgets.lines import LinePane, Lines
 
 

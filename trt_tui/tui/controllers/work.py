@@ -17,7 +17,7 @@ from trt_tui.tui.screens.forms import SearchDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
-from trt_tui.tui.state.row_values import find_search_marks
+from trt_tui.tui.state.rows import find_search_marks
 from trt_tui.tui.state.search_result import SearchOption
 from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, UnreadFailure, stopped_jobs_text
 

@@ -37,7 +37,7 @@ from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.explanations import Explanation
-from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.rows import RowValues, TreeModel
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
     RESULT,
@@ -51,7 +51,6 @@ from trt_tui.tui.state.search_result import (
 )
 from trt_tui.tui.state.status import clock_text, job_table, session_table
 from trt_tui.tui.state.summary import outcome_reason_lines
-from trt_tui.tui.state.tree import TreeModel
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 from trt_tui.tui.widgets.lines import Lines
 

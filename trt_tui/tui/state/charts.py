@@ -24,7 +24,7 @@ from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, Span, clip_line, line_width, wrap_text
 from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.detail import worst_input_lines
-from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.rows import RowValues
 from trt_tui.tui.state.text_plots import (
     BarLabel,
     bar_label_lines,

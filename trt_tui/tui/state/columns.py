@@ -36,9 +36,8 @@ from trt_tui.tui.state.marks import (
     RAISED_MARK,
     UNKNOWN_GLYPH,
 )
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues
+from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
 from trt_tui.tui.state.text_plots import bar_text
-from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 from trt_tui.tui.table import Cell, Column, draw_row
 
 _MAX_WIDTH_CELLS = 120

@@ -69,9 +69,8 @@ from trt_tui.tui.state.config_status import (
     value_margin_text,
 )
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues, find_engine_errors
+from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
 from trt_tui.tui.state.text_plots import find_bin_of_index, group_channel_range_lines, histogram_lines, sparkline_text
-from trt_tui.tui.state.tree import SmallSharesRow, TreeModel, VisibleRow
 
 RAISING_HARMS_TEXT = "raising it makes it worse"
 """The meaning of a negative error share."""

@@ -32,10 +32,9 @@ from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, b
 from trt_tui.tui.state.config_list import find_toggled_config
 from trt_tui.tui.state.config_status import config_name, config_title, find_displayed_target
 from trt_tui.tui.state.marks import MARGIN_MARK, MARKS, Mark, find_marks
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues
+from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
-from trt_tui.tui.state.tree import SmallSharesRow, VisibleRow
 
 _NO_PRECISION_TEXT = "This row has no selectable precision."
 _VALUE_CELLS = 24

@@ -13,8 +13,15 @@ from trt_tui.tui.spans import Line, line_width
 from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn, sort_by_weight
 from trt_tui.tui.state.filters import FilterItem, RowFilter
 from trt_tui.tui.state.marks import BEST_SET_MARK, SHARE_BAND_LIMITS, TRIED_MARK
-from trt_tui.tui.state.row_values import ColourMeasure, RowValues, build_row_values
-from trt_tui.tui.state.tree import SMALL_SHARES_KEY, TreeModel, View, VisibleRow
+from trt_tui.tui.state.rows import (
+    SMALL_SHARES_KEY,
+    ColourMeasure,
+    RowValues,
+    TreeModel,
+    View,
+    VisibleRow,
+    build_row_values,
+)
 
 MIN_SORT_INTERVAL_S = 1.0
 """The minimum time between two sorts while new values arrive and the user has not used the list."""
@@ -178,7 +185,9 @@ class LayerList:
         if self.measure is ColourMeasure.SHARE and self.session.is_busy and any(
                 row.group.name not in shares for row in self.tree_model.group_rows):
             return None
-        return self.worst_bad_row_path
+        worst = next(iter(self.row_values.group_names_worst_first), None)
+        is_bad = self.sort_weights and worst in self.row_values.bad_rows
+        return self.tree_model.rows_by_group[worst].path if is_bad and worst is not None else None
 
     def apply_filter(self, row_filter: RowFilter | None) -> None:
         """Applies a filter to the rows; None removes the filter. `update_row_values` applies the filter again to new
@@ -222,14 +231,6 @@ class LayerList:
                 self._rows = self.tree_model.list_tree_rows(self.opened_paths, self.sort_weights, self.matches,
                                                             self._has_additive_weights)
         return self._rows
-
-    @property
-    def worst_bad_row_path(self) -> str | None:
-        """The path of the worst row; None if that row is not bad."""
-        worst = next(iter(self.row_values.group_names_worst_first), None)
-        if not self.sort_weights or worst is None:
-            return None
-        return self.tree_model.rows_by_group[worst].path if worst in self.row_values.bad_rows else None
 
     def find_next_bad_group(self, current_row: VisibleRow | None, includes_current: bool = False) -> str | None:
         """Returns the name of the next bad group in the list, and continues at its beginning.

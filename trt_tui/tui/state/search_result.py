@@ -28,7 +28,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
 from trt_tui.tui.state.config_status import config_name, target_value_span, value_margin_text
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
-from trt_tui.tui.state.tree import TreeModel
+from trt_tui.tui.state.rows import TreeModel
 from trt_tui.tui.table import Column, fit_table
 
 CURRENT, BEST_SO_FAR, RESULT, CHEAPER, MORE_ACCURATE = "current", "best so far", "result", "cheaper", "more accurate"

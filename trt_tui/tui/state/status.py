@@ -30,7 +30,7 @@ from trt_tui.tui.state.config_status import (
     meets_target,
 )
 from trt_tui.tui.state.marks import CURSOR_MARK, DONE_MARK, RUNNING_MARK
-from trt_tui.tui.state.row_values import RowValues
+from trt_tui.tui.state.rows import RowValues
 from trt_tui.tui.table import Column, fit_table
 
 _BAR_CELLS = 20

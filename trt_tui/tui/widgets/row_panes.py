@@ -1,0 +1,320 @@
+"""The panes of rows: the layer list and the heat map of repeated blocks. They draw only visible lines."""
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.geometry import Size
+from textual.message import Message
+from textual.strip import Strip
+
+from trt_tui.core.network.layer_tree import BlockMatrix
+from trt_tui.formatting import cell_width, pad_left
+from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_distinctly
+from trt_tui.tui.state.columns import (
+    SHARE_COLUMN,
+    ColumnWidths,
+    build_row_cells,
+    find_column_at,
+    fit_columns,
+    layer_row_line,
+    row_name_width,
+)
+from trt_tui.tui.state.marks import RAISED_MARK
+from trt_tui.tui.state.rows import (
+    RowValues,
+    SmallSharesRow,
+    VisibleRow,
+    band_legend_text,
+    block_cell_span,
+    block_cell_text,
+    block_precisions_text,
+)
+from trt_tui.tui.widgets.lines import RIGHT_BUTTON, LinePane
+
+BLOCK_TITLE = "block"
+"""The title before the numbers of the columns."""
+
+
+class BlockMap(LinePane):
+    """A heat map widget with a cursor on a cell, or on the label of a role (column -1)."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.blocks: BlockMatrix | None = None
+        self._row_values: RowValues | None = None
+        self.role_index = 0
+        self.column_index = -1
+        self._first_column = 0
+        self._notes: dict[int, str] = {}
+
+    def show_blocks(self, blocks: BlockMatrix | None, row_values: RowValues) -> None:
+        """Shows the blocks of a network, and repaints only the lines that changed."""
+        if blocks is not self.blocks or self._row_values is None or row_values.config != self._row_values.config:
+            self._notes = {}
+        self.blocks, self._row_values = blocks, row_values
+        self.draw_changed_lines(self._line_count)
+
+    @property
+    def cursor_group_names(self) -> tuple[str, ...]:
+        """The names of the fusion groups under the cursor: the groups of a cell, or of all cells of a role."""
+        if self.blocks is None:
+            return ()
+        cells = self.blocks.cells[self.role_index]
+        if self.column_index < 0:
+            return tuple(name for cell in cells for name in cell)
+        return cells[self.column_index]
+
+    def move_cursor_to_group(self, group_name: str) -> None:
+        """Moves the cursor to the cell of a fusion group, if the group is in a block."""
+        for role, cells in enumerate(self.blocks.cells if self.blocks is not None else ()):
+            for column, names in enumerate(cells):
+                if group_name in names:
+                    self.move_cursor(role - self.role_index, column - self.column_index)
+                    return
+
+    def move_cursor(self, down: int = 0, right: int = 0) -> None:
+        """Moves the cursor by some roles and blocks, within the bounds of the heat map."""
+        if self.blocks is None:
+            return
+        role = max(0, min(self.role_index + down, len(self.blocks.roles) - 1))
+        column = max(-1, min(self.column_index + right, len(self.blocks.columns) - 1))
+        if (role, column) == (self.role_index, self.column_index):
+            return
+        first_column = max(0, min(max(self._first_column, column - self._visible_column_count + 1), max(0, column)))
+        changed = (self.role_index, role) if first_column == self._first_column else range(-1, len(self.blocks.roles))
+        for role_row in changed:
+            self.redraw_line(role_row + 1)
+        self.role_index, self.column_index, self._first_column = role, column, first_column
+        self.scroll_to_line(0 if role == 0 else role + 1)
+        self.post_message(self.Moved())
+
+    @property
+    def _label_width(self) -> int:
+        roles = self.blocks.roles if self.blocks is not None else ()
+        return min(20, max((line_width([(role, "")]) for role in roles), default=0))
+
+    @property
+    def _cell_width(self) -> int:
+        columns = self.blocks.columns if self.blocks is not None else ()
+        widest = max((len(column) for column in columns), default=1)
+        roomy = self._blocks_width // max(1, len(columns))
+        return max(widest + 1, 3, min(5, roomy))
+
+    @property
+    def _blocks_width(self) -> int:
+        return max(3, self.size.width - self._label_width - 18)
+
+    @property
+    def _visible_column_count(self) -> int:
+        """The number of blocks that fit into the width."""
+        return max(1, self._blocks_width // self._cell_width)
+
+    @property
+    def _line_count(self) -> int:
+        """The number of lines: the header, the roles, the text of the cell and the legend, or one message."""
+        return len(self.blocks.roles) + 3 if self.blocks is not None else 1
+
+    def build_line(self, index: int) -> Line:
+        """Implements `LinePane.build_line`."""
+        if self.blocks is None or self._row_values is None:
+            text = "This network does not repeat: no scope occurs three times or more."
+            return [(f" {text}", "dim")] if index == 0 else []
+        label, cell = self._label_width, self._cell_width
+        shown_slice = slice(self._first_column, self._first_column + self._visible_column_count)
+        has_before, has_after = self._first_column > 0, shown_slice.stop < len(self.blocks.columns)
+        if index == 0:
+            titles = "".join(pad_left(name, cell) for name in self.blocks.columns[shown_slice])
+            return [(f"  {pad_or_shorten(BLOCK_TITLE, label)}", "dim"),
+                    (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}   precision", "dim")]
+        role = index - 1
+        if role == len(self.blocks.roles):
+            return clip_line([(f"  {block_cell_text(self._row_values)}", "dim")], self.size.width)
+        if role == len(self.blocks.roles) + 1:
+            return [(f"  {band_legend_text(self._row_values.measure)}", "dim")]
+        if role > len(self.blocks.roles):
+            return []
+        is_current_role = role == self.role_index and self.has_focus
+        on_label = is_current_role and self.column_index < 0
+        line: Line = [(">" if is_current_role else " ", "strong"), (" ", ""),
+                      (pad_or_shorten(self.blocks.roles[role], label), "cursor" if on_label else ""), (" ", "")]
+        for column, names in enumerate(self.blocks.cells[role][shown_slice], self._first_column):
+            glyph, style = block_cell_span(self._row_values, names)
+            is_chosen = is_current_role and column == self.column_index
+            is_raised = not self._row_values.raised_groups.isdisjoint(names)
+            text = f"{'[' if is_chosen else ' '}{glyph}{RAISED_MARK if is_raised else ']' if is_chosen else ' '}"
+            line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
+        if role not in self._notes:
+            self._notes[role] = block_precisions_text(self._row_values,
+                                                      [name for names in self.blocks.cells[role] for name in names])
+        line.append((f"   {self._notes[role]}", "dim"))
+        return line
+
+    def on_focus(self) -> None:
+        """Redraws the heat map, because the cursor is visible only with the focus."""
+        self._drawn_lines = {}
+        self.refresh()
+
+    on_blur = on_focus
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._drawn_lines = {}
+        if self.blocks is not None:
+            self.virtual_size = Size(self.size.width, self._line_count)
+
+    def on_click(self, event: events.Click) -> None:
+        """Moves the cursor to the clicked cell or role label. A right click also explains the cell."""
+        if self.blocks is None:
+            return
+        role = event.y + self.scroll_offset.y - 1
+        if 0 <= role < len(self.blocks.roles):
+            column = self._first_column + (event.x - self._label_width - 3) // self._cell_width
+            column = -1 if event.x < self._label_width + 3 else column
+            self.move_cursor(role - self.role_index, min(column, len(self.blocks.columns) - 1) - self.column_index)
+            if event.button == RIGHT_BUTTON:
+                self.focus()
+                self.post_message(self.ExplanationRequested(SHARE_COLUMN.id))
+
+
+class LayerTree(LinePane):
+    """A scrollable list of the rows of a `TreeModel`, with a cursor.
+
+    `show_rows` sets the rows and their values. The cursor stays on the row with the same key.
+    """
+
+    class Resized(Message):
+        """A message that the room for rows changed, for example because a scrollbar appeared."""
+
+    class Opened(Message):
+        """A message that the row under the cursor was double-clicked."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self.rows: list[VisibleRow] = []
+        self.cursor_index = 0
+        self._row_values: RowValues | None = None
+        self._shows_full_names = False
+        self._placeholder_lines: list[Line] = []
+        self._drawn_width = 0
+        self._short_names: dict[int, dict[str, str]] = {}
+
+    # -- contents -----------------------------------------------------------------------------------------------
+
+    def show_rows(self, rows: Sequence[VisibleRow], row_values: RowValues | None, full_names: bool = False,
+                  cursor_key: str | None = None) -> None:
+        """Shows rows with their values, and repaints the lines that changed.
+
+        Args:
+            cursor_key: The key of the row that gets the cursor. None keeps the cursor on its row, or on its line if the
+                row is gone.
+        """
+        key = cursor_key if cursor_key is not None else (self.current_row.key if self.current_row else None)
+        is_same = rows is self.rows
+        if not is_same or full_names != self._shows_full_names or row_values is None or self._row_values is None or (
+                row_values.has_engines != self._row_values.has_engines):
+            self._short_names = {}
+        self.rows = rows if isinstance(rows, list) else list(rows)
+        self._shows_full_names = full_names
+        self._row_values = row_values
+        if not is_same or cursor_key is not None:
+            cursor_index = next((index for index, row in enumerate(self.rows) if row.key == key), None)
+            last_index = max(0, len(self.rows) - 1)
+            self.cursor_index = cursor_index if cursor_index is not None else min(self.cursor_index, last_index)
+        self.draw_changed_lines(len(self.rows))
+        self.scroll_to_line(self.cursor_index)
+
+    def show_placeholder(self, lines: Sequence[Line]) -> None:
+        """Shows lines in place of rows, which explain why there are no rows and which step comes next."""
+        self._placeholder_lines = list(lines)
+        self.rows, self._drawn_lines, self.cursor_index = [], {}, 0
+        self.virtual_size = Size(self.size.width, 0)
+        self.refresh()
+
+    @property
+    def current_row(self) -> VisibleRow | None:
+        """The row under the cursor; None if there are no rows."""
+        return self.rows[self.cursor_index] if self.cursor_index < len(self.rows) else None
+
+    # -- the cursor ---------------------------------------------------------------------------------------------
+
+    def move_cursor_to(self, index: int) -> None:
+        """Moves the cursor to a line, and repaints the old and the new line."""
+        index = max(0, min(index, len(self.rows) - 1))
+        if index == self.cursor_index or not self.rows:
+            return
+        old_index, self.cursor_index = self.cursor_index, index
+        for line in (old_index, index):
+            self.redraw_line(line)
+        self.scroll_to_line(index)
+        self.post_message(self.Moved())
+
+    def move_cursor(self, steps: int) -> None:
+        self.move_cursor_to(self.cursor_index + steps)
+
+    @property
+    def row_width(self) -> int:
+        """The width of a row in cells. The scrollbar is not part of the width: it would cover the last mark of a row.
+        """
+        return self.scrollable_content_region.width
+
+    @property
+    def page_size(self) -> int:
+        """The number of rows that the page-up and page-down keys move the cursor by."""
+        return max(1, self.size.height - 1)
+
+    # -- drawing ------------------------------------------------------------------------------------------------
+
+    def _find_short_name(self, visible_row: VisibleRow, column_widths: ColumnWidths) -> str | None:
+        """Returns a shortened row name that differs from all other displayed names; None if the full name fits."""
+        if self._row_values is None:
+            return None
+        model, room = self._row_values.model, row_name_width(visible_row.depth, column_widths)
+        if cell_width(model.get_row_name(visible_row, self._shows_full_names)) <= room:
+            return None
+        if room not in self._short_names:
+            names = (model.get_row_name(row, self._shows_full_names)
+                     for row in self.rows
+                     if row_name_width(row.depth, column_widths) == room and not isinstance(row.row, SmallSharesRow))
+            self._short_names[room] = shorten_distinctly(names, room)
+        return self._short_names[room].get(model.get_row_name(visible_row, self._shows_full_names))
+
+    def get_line(self, index: int) -> Line:
+        if self._drawn_width != self.row_width:  # the scrollbar appeared or disappeared
+            self._drawn_lines, self._drawn_width, self._short_names = {}, self.row_width, {}
+        return super().get_line(index)
+
+    def build_line(self, index: int) -> Line:
+        """Implements `LinePane.build_line`."""
+        if not 0 <= index < len(self.rows) or self._row_values is None:
+            return []
+        row, columns = self.rows[index], fit_columns(self.row_width, self._row_values.has_engines)
+        cells = build_row_cells(self._row_values, row, self._shows_full_names)
+        return layer_row_line(cells, row.depth, columns, index == self.cursor_index,
+                              self._find_short_name(row, columns))
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if not self.rows:
+            return self.make_strip(self._placeholder_lines[y] if y < len(self._placeholder_lines) else [], width)
+        index = y + self.scroll_offset.y
+        overlays = ("cursor",) if index == self.cursor_index else ()
+        return self.make_strip(self.get_line(index), width, *overlays)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._drawn_lines = {}
+        self.virtual_size = Size(self.size.width, len(self.rows))
+        self.scroll_to_line(self.cursor_index)
+        self.post_message(self.Resized())
+
+    def on_click(self, event: events.Click) -> None:
+        """Moves the cursor to the clicked row. A double click also opens or closes the row, and a right click explains
+        the clicked value."""
+        if not self.rows:
+            return
+        index = event.y + self.scroll_offset.y
+        if index < len(self.rows):
+            self.move_cursor_to(index)
+            if event.button == RIGHT_BUTTON and self._row_values is not None:
+                columns = fit_columns(self.row_width, self._row_values.has_engines)
+                self.post_message(self.ExplanationRequested(find_column_at(columns, event.x).id))
+            elif event.chain == 2:
+                self.post_message(self.Opened())
