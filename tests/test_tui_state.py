@@ -39,8 +39,7 @@ from trt_tui.tui.state import charts, config_status, detail, summary
 from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
 from trt_tui.tui.state.config_list import ToggleResult, config_table, find_toggle_result, find_toggled_config
 from trt_tui.tui.state.config_status import value_margin_text
-from trt_tui.tui.state.filters import FilterItem, parse_filter
-from trt_tui.tui.state.layer_list import LayerList
+from trt_tui.tui.state.layer_list import FilterItem, LayerList, parse_filter
 from trt_tui.tui.state.rows import (
     ColourMeasure,
     RowValues,

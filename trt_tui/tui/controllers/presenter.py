@@ -20,8 +20,7 @@ from trt_tui.tui.spans import Span
 from trt_tui.tui.state import summary
 from trt_tui.tui.state.columns import column_title_line, fit_columns
 from trt_tui.tui.state.detail import detail_pane_lines, detail_title
-from trt_tui.tui.state.filters import parse_filter
-from trt_tui.tui.state.layer_list import LayerList, layer_list_title
+from trt_tui.tui.state.layer_list import LayerList, layer_list_title, parse_filter
 from trt_tui.tui.state.rows import View, VisibleRow, legend_text
 from trt_tui.tui.state.status import (
     Focus,
