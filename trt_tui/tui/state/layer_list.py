@@ -395,21 +395,23 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     The number of samples behind the shares is omitted if it does not fit; the detail pane shows it too.
     """
     model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
-    stale_text = f", order out of date: {shown_key('sort')} sorts" if layer_list.is_row_order_stale else ""
+    stale_texts = [f", order out of date: {shown_key('sort')} sorts", f", old: {shown_key('sort')} sorts"]
     order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
                   if layer_list.sort_column is not SHARE_COLUMN else "")
     if layer_list.view is View.BLOCKS:  # the blocks have a fixed order
-        order_text = stale_text = ""
-    title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}{stale_text}"
-    extra_text = ""
+        order_text = ""
+    if layer_list.view is View.BLOCKS or not layer_list.is_row_order_stale:
+        stale_texts = ["", ""]
+    title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}"
+    end = extra_text = ""
     if layer_list.matches is not None:
-        title += f" ─ {len(layer_list.matches)} of {len(model.group_rows)} match, {shown_key('close')} clears"
+        end = f" ─ {len(layer_list.matches)} of {len(model.group_rows)} match, {shown_key('close')} clears"
     elif layer_list.session.is_searching and search_status is not None and search_status.progress is not None:
-        title += f" ─ {BEST_SET_MARK} raised in the best so far, {TRIED_MARK} being tried"
+        end = f" ─ {BEST_SET_MARK} raised in the best so far, {TRIED_MARK} being tried"
     elif row_values.measure is not ColourMeasure.SHARE or row_values.run != "config":
-        title += f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
+        end = f" ─ {row_values.measure.value}{' error' if row_values.measure is not ColourMeasure.SHARE else ''}"
     elif layer_list.view is View.BLOCKS:
-        title += f" ─ {shown_key('toggle')} on a label: the role everywhere"
+        end = f" ─ {shown_key('toggle')} on a label: the role everywhere"
     else:
         capable_text = (
             f"{row_values.quantizable_group_count} of "
@@ -419,8 +421,8 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):
         right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
-    if cell_width(title + extra_text) + line_width(right) + 8 <= width:
-        return title + extra_text, right
-    short_title = title.replace(stale_text, f", old: {shown_key('sort')} sorts") if stale_text else title
-    return next((text for text in (title, short_title, short_title.partition(" ─ ")[0])
-                 if cell_width(text) + 3 <= width), short_title), right
+    long_title, short_title = (f"{title}{stale_text}{end}" for stale_text in stale_texts)
+    if cell_width(long_title + extra_text) + line_width(right) + 8 <= width:
+        return long_title + extra_text, right
+    texts = long_title, short_title, f"{title}{stale_texts[1]}"
+    return next((text for text in texts if cell_width(text) + 3 <= width), short_title), right

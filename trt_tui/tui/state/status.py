@@ -80,8 +80,6 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     if job.is_stopping:
         return [f"stopping: {job.title}", "stopping"]
     progress_text, time_left = _job_progress_texts(job)
-    phase = _job_phase_text(job)
-    full_title = f"{job.title}: {phase}" if phase else job.title
     search_status = session.search_status
     if search_status is not None and search_status.request is job.request and search_status.progress is not None:
         progress = search_status.progress
@@ -94,7 +92,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         ]
     else:
         texts = [
-            f"{full_title}{progress_text}{time_left}", f"{job.title}{progress_text}{time_left}",
+            f"{_job_title_text(job)}{progress_text}{time_left}", f"{job.title}{progress_text}{time_left}",
             f"{job.title}{progress_text}", job.title,
             job.title.partition(" of ")[0]
         ]

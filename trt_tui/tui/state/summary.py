@@ -81,22 +81,18 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
                 ("  not opened" if has_failed else "  opening", "dim")]
     table = fit_summary_table(session, width)
     right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
-    target_text = "" if table.target_text else _target_text(session)
+    target_texts = [""] * 3 if table.target_text else _target_texts(session)
     groups = f"  {counted_noun_text(len(outline.groups), 'fused layer')}"
-    samples, is_random = _sample_count_text(session, width)
+    samples_texts, is_random = _sample_count_texts(session, width)
     devices = _device_texts(session, width)
     counts = (f"{groups} ({counted_noun_text(len(outline.layers), 'node')})", groups, "")
     choices = [(count, device) for device in devices for count in counts]
     if session.builder is None:
         choices = [(count, device) for count in counts for device in devices]
-    candidates = [(sample_text, target_text, *choice)
-                  for sample_text in (samples, samples.partition(",")[0])
-                  for choice in choices]
-    short_target = target_text.partition(" (")[0]
-    bare_target = short_target.replace("target ", "", 1)
-    candidates += [(samples, short_target, "", ""), (samples, bare_target, "", "")]
-    with_config = len(candidates)
-    candidates += [(samples, short_target, "", ""), (samples, bare_target, "", ""), (samples, "", "", "")]
+    candidates = [(sample_text, target_texts[0], *choice) for sample_text in samples_texts for choice in choices]
+    short_candidates = [(samples_texts[0], target_text, "", "") for target_text in (*target_texts[1:], "")]
+    with_config = len(candidates) + 2
+    candidates += [*short_candidates[:2], *short_candidates]
     for index, (sample_text, shown_target, count, device) in enumerate(candidates):
         line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (shown_target, "@do('target')"),
                       (sample_text, "warn" if is_random else ""), (device, "dim")]
@@ -105,32 +101,34 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
     return justify_line(line, width, right)
 
 
-def _target_text(session: Session) -> str:
-    """Returns the target, and the FP32 value of the metric that it bounds."""
+def _target_texts(session: Session) -> list[str]:
+    """Returns the target with the FP32 value of the metric that it bounds, and shorter forms."""
     target = session.target
     if target is None:
-        return ""
+        return [""] * 3
     baseline = session.results.reference_metric if target.kind == "metric" else {}
     baseline_value = next(iter(baseline.values()), None) if target.part_name is None else baseline.get(target.part_name)
     more_text = f" and {len(session.targets) - 1} more" if len(session.targets) > 1 else ""
-    return f"  target {session.target_descriptions[0]}{more_text}" + (f" (FP32 {metric_text(baseline_value)})"
-                                                          if baseline_value is not None else "")
+    text = f"{session.target_descriptions[0]}{more_text}"
+    baseline_text = f" (FP32 {metric_text(baseline_value)})" if baseline_value is not None else ""
+    return [f"  target {text}{baseline_text}", f"  target {text}", f"  {text}"]
 
 
-def _sample_count_text(session: Session, width: int) -> tuple[str, bool]:
-    """Returns the maximum number of samples that values are measured on, and True if the samples are random."""
+def _sample_count_texts(session: Session, width: int) -> tuple[list[str], bool]:
+    """Returns the maximum number of samples that values are measured on with its shortest form, and True if the samples
+    are random."""
     data = session.data_summary
     if data is None:
-        return "", False
+        return [""], False
     if data.is_random:
-        return f"  {data.judged_count} random inputs", True
+        return [f"  {data.judged_count} random inputs"], True
     used = min(data.what_if_count, data.judged_count)
-    samples_text = (f"  {used} of {data.judged_count} samples"
-                    if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}")
+    text = (f"  {used} of {data.judged_count} samples"
+            if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}")
     if width < 110:
-        return samples_text, False
+        return [text], False
     ranges = f", {session.ranges_source_text}" if session.ranges_source_text else ""
-    return f"{samples_text}{', labels' if data.label_names else ''}{ranges}", False
+    return [f"{text}{', labels' if data.label_names else ''}{ranges}", text], False
 
 
 def _device_texts(session: Session, width: int) -> list[str]:
