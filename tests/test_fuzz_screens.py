@@ -3,7 +3,7 @@
 import pytest
 
 from tests.fuzz import widths
-from trt_tui.tui.widgets import layer_tree
+from trt_tui.tui.widgets import row_panes
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -16,7 +16,7 @@ async def test_rows_of_names_at_random_are_told_apart(tmp_path, seed):
 
 
 async def test_rows_that_look_alike_are_found(tmp_path, monkeypatch):
-    monkeypatch.setattr(layer_tree, "shorten_distinctly", lambda names, width: dict.fromkeys(names, "…"))
+    monkeypatch.setattr(row_panes, "shorten_distinctly", lambda names, width: dict.fromkeys(names, "…"))
     result = widths.Result()
     await widths.look(11, tmp_path, result)
     assert "are both" in result.failures[0][1]
