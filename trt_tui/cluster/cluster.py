@@ -112,15 +112,16 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
 
 
 def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
-    """Returns the options with ``map_path`` applied to each path. A suffix behind a path, such as a function name,
-    stays."""
+    """Returns the options of a worker, with ``map_path`` applied to each path. A suffix behind a path, such as a
+    function name, stays."""
     def map_value(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(map_path, value))
         return map_path(value) if value is not None else None
 
     names = ("model", "data", "calib_data", "metric", "reference", "ort_ops")
-    return replace(options, **{name: map_value(getattr(options, name)) for name in names},
+    # A worker writes no files of the command, and shares its workspace with commands that write others.
+    return replace(options, written_paths=(), **{name: map_value(getattr(options, name)) for name in names},
                    production=replace(options.production, plugins=map_value(options.production.plugins)))
 
 
