@@ -22,8 +22,9 @@ from trt_tui.cli.options import (
     STAGE_OPTIONS,
     VERBOSE_OPTIONS,
     Command,
-    add_model_and_options,
+    add_options,
     collect_options,
+    model_argument,
     option_under_heading,
     release_option,
 )
@@ -33,28 +34,23 @@ from trt_tui.formatting import escape_hidden_characters, take_first_cells
 if TYPE_CHECKING:
     from trt_tui.options import Options
 
-_whatif_samples_option = option_under_heading("Data", "--whatif-samples", default=32, show_default=True,
-                                              type=click.IntRange(1, MAX_SAMPLES),
-                                              help="Measure every value in the app on the first N judged samples.")
-_new_option = option_under_heading("Config", "--new", is_flag=True,
-                                   help="Do not resume the saved session of this network.")
-
-_session_option = option_under_heading("Config", "--session", default="", metavar="NAME",
-                                       help="Resume the saved session of this name.")
-
-_no_mouse_option = option_under_heading("Output", "--no-mouse", is_flag=True,
-                                        help="Leave the mouse to the terminal, for selecting text.")
+_APP_OPTIONS = (
+    option_under_heading("Data", "--whatif-samples", default=32, show_default=True, type=click.IntRange(1, MAX_SAMPLES),
+                         help="Measure every value in the app on the first N judged samples."),
+    option_under_heading("Config", "--new", is_flag=True, help="Do not resume the saved session of this network."),
+    option_under_heading("Config", "--session", default="", metavar="NAME",
+                         help="Resume the saved session of this name."),
+    option_under_heading("Output", "--no-mouse", is_flag=True,
+                         help="Leave the mouse to the terminal, for selecting text."))
+"""The options of the app itself."""
 
 _UNSUPPORTED_TERMINALS = ("dumb", "unknown")
 """Values of TERM of terminals whose cursor cannot be moved."""
 
 
 @click.command("open", cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS, *STAGE_OPTIONS)
-@_whatif_samples_option
-@_new_option
-@_session_option
-@_no_mouse_option
+@add_options(model_argument, *SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS, *STAGE_OPTIONS,
+             *_APP_OPTIONS)
 def open_(new: bool, session: str, no_mouse: bool, config_path: str | None, force: bool, target: str | None,
           **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
@@ -62,12 +58,7 @@ def open_(new: bool, session: str, no_mouse: bool, config_path: str | None, forc
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@PREVIEW_OPTIONS[0]
-@_whatif_samples_option
-@_new_option
-@_session_option
-@_no_mouse_option
-@VERBOSE_OPTIONS[0]
+@add_options(*PREVIEW_OPTIONS, *_APP_OPTIONS, *VERBOSE_OPTIONS)
 def demo(new: bool, session: str, no_mouse: bool, whatif_samples: int, no_preview: bool, verbose: bool) -> None:
     """Open the app on the bundled network.
 

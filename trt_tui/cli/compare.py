@@ -30,11 +30,12 @@ from trt_tui.cli.options import (
     TARGET_OPTIONS,
     VERBOSE_OPTIONS,
     Command,
-    add_model_and_options,
+    add_options,
     collect_options,
     complete_files,
     file_path_option,
     make_option_check_callback,
+    model_argument,
     option_under_heading,
     require_model_file,
 )
@@ -54,8 +55,8 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*(item for item in SESSION_OPTIONS if item is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
-                       *STAGE_OPTIONS)
+@add_options(model_argument, *(item for item in SESSION_OPTIONS if item is not CONFIG_OPTIONS[0]), *PREVIEW_OPTIONS,
+             *STAGE_OPTIONS)
 @option_under_heading(FREQUENT, "--engines", is_flag=True,
                       help="Build and measure the engine of each run; without TensorRT, execute its export.")
 @option_under_heading("TensorRT", "--marked", is_flag=True,
@@ -140,8 +141,8 @@ def compare(config_paths: tuple[str, ...], force: bool, target: str | None, json
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *TARGET_OPTIONS,
-                       BUILDER_OPTIONS[0], *ORT_OPERATOR_OPTIONS, *CLUSTER_OPTIONS, *VERBOSE_OPTIONS)
+@add_options(model_argument, *DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *TARGET_OPTIONS,
+             BUILDER_OPTIONS[0], *ORT_OPERATOR_OPTIONS, *CLUSTER_OPTIONS, *VERBOSE_OPTIONS)
 @option_under_heading(FREQUENT, "--calib-methods", metavar="all|A,B", default="all", show_default=True,
                       help="The methods to compare.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT", help="Write JSON; - for stdout.")
@@ -185,8 +186,8 @@ def methods(calib_methods: str, config_path: str | None, force: bool, target: st
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
-                       *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
+@add_options(model_argument, *DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
+             *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
 @option_under_heading("Judging", "--strict", is_flag=True, help="Exit code 1 if a guard warns.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",
                   help="Write the results of the guards as JSON; - for stdout.")

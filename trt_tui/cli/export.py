@@ -18,10 +18,11 @@ from trt_tui.cli.options import (
     REFERENCE_OPTIONS,
     VERBOSE_OPTIONS,
     Command,
-    add_model_and_options,
+    add_options,
     collect_options,
     file_path_option,
     make_release_option,
+    model_argument,
     option_under_heading,
     precision_option,
     require_config_or_precision,
@@ -40,7 +41,7 @@ _folder_option = file_path_option(FREQUENT, "-o", "--output", "folder", required
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*_EXPORT_OPTIONS, *PRODUCTION_OPTIONS)
+@add_options(model_argument, *_EXPORT_OPTIONS, *PRODUCTION_OPTIONS)
 @option_under_heading(
     FREQUENT, "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(_FILE_FORMATS)),
     help=f"{'; '.join(f'{name}: {export_format.description}' for name, export_format in _FILE_FORMATS.items())}.")
@@ -75,7 +76,7 @@ def export(config_path: str | None, force: bool, precision: str | None, kind: st
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*_EXPORT_OPTIONS, *PRODUCTION_OPTIONS)
+@add_options(model_argument, *_EXPORT_OPTIONS, *PRODUCTION_OPTIONS)
 @_folder_option
 @make_release_option("The TensorRT release that builds it: 8.6, 10, 11 or rtx, or a release of these.", required=True)
 def bundle(config_path: str | None, force: bool, precision: str | None, folder: str, **arguments: Any) -> None:
@@ -98,7 +99,7 @@ def bundle(config_path: str | None, force: bool, precision: str | None, folder: 
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*_EXPORT_OPTIONS)
+@add_options(model_argument, *_EXPORT_OPTIONS)
 @_folder_option
 @option_under_heading(FREQUENT, "--from", "start", required=True, metavar="T[,T]", help="The tensors that it reads.")
 @option_under_heading(FREQUENT, "--to", "stop", required=True, metavar="T[,T]", help="The tensors that it computes.")
@@ -122,7 +123,7 @@ def subgraph(config_path: str | None, force: bool, precision: str | None, folder
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*_EXPORT_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS)
+@add_options(model_argument, *_EXPORT_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS)
 @make_release_option(
     "The TensorRT release that the typed network is built with, like 10.14, 10.14.1.48, rtx or rtx1.5. A warning names "
     "each of its known defects. Without, and for an engine: the release that is installed here.")

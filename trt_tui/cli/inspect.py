@@ -17,9 +17,10 @@ from trt_tui.cli.options import (
     REFERENCE_OPTIONS,
     VERBOSE_OPTIONS,
     Command,
-    add_model_and_options,
+    add_options,
     collect_options,
     file_path_option,
+    model_argument,
     option_under_heading,
     precision_option,
     release_option,
@@ -49,8 +50,8 @@ _ENGINE_FILE_OPTIONS = (
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS, precision_option, *_ENGINE_FILE_OPTIONS,
-                       _compute_capability_option, release_option, _json_option)
+@add_options(model_argument, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS, precision_option,
+             *_ENGINE_FILE_OPTIONS, _compute_capability_option, release_option, _json_option)
 @option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each fused layer.")
 def inspect(nodes: bool, engine: str | None, config_path: str | None, force: bool, precision: str | None,
             json_path: str | None, **arguments: Any) -> None:
@@ -87,7 +88,7 @@ def inspect(nodes: bool, engine: str | None, config_path: str | None, force: boo
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*LIBRARY_OPTIONS, *VERBOSE_OPTIONS, *_ENGINE_FILE_OPTIONS, _json_option)
+@add_options(model_argument, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS, *_ENGINE_FILE_OPTIONS, _json_option)
 def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
     """Check the Q/DQ nodes of a file.
 
@@ -112,8 +113,8 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*CONFIG_OPTIONS, *ORT_OPERATOR_OPTIONS, *VERBOSE_OPTIONS, precision_option,
-                       _compute_capability_option, release_option, _json_option, _markdown_option)
+@add_options(model_argument, *CONFIG_OPTIONS, *ORT_OPERATOR_OPTIONS, *VERBOSE_OPTIONS, precision_option,
+             _compute_capability_option, release_option, _json_option, _markdown_option)
 def scheme(**arguments: Any) -> None:
     """Show the precisions that a config requests.
 
@@ -124,8 +125,8 @@ def scheme(**arguments: Any) -> None:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS,
-                       precision_option, _compute_capability_option, release_option, _json_option, _markdown_option)
+@add_options(model_argument, *DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS,
+             precision_option, _compute_capability_option, release_option, _json_option, _markdown_option)
 @option_under_heading("Output", "--scheme", is_flag=True, help="Also show what the command scheme shows.")
 def preview(**arguments: Any) -> None:
     """Show how TensorRT-RTX would run each fused layer of a config, without a GPU.

@@ -269,10 +269,6 @@ def _read_trtexec_arguments(ctx: click.Context, parameter: click.Parameter, text
     return BuilderOptions() if ctx.resilient_parsing else read_builder_options(" ".join(texts))
 
 
-PLUGIN_OPTIONS = (file_path_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so",
-                                   help="A library of plugins. Its code runs."),)
-"""The option of plugin libraries."""
-
 PRODUCTION_OPTIONS = (_tensorrt_option(
     "--trtexec", "production", multiple=True, metavar="ARGS", callback=_read_trtexec_arguments,
     help="Builder options of trtexec, like '--refit --memPoolSize=workspace:512'."),)
@@ -282,7 +278,10 @@ ORT_OPERATOR_OPTIONS = (file_path_option("Data", "--ort-ops", multiple=True, met
                                          help="Operators for ONNX Runtime. Their code runs."),)
 """The option of libraries of ONNX Runtime."""
 
-LIBRARY_OPTIONS = (*PLUGIN_OPTIONS, *ORT_OPERATOR_OPTIONS)
+LIBRARY_OPTIONS = (
+    file_path_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so",
+                     help="A library of plugins. Its code runs."),
+    *ORT_OPERATOR_OPTIONS)
 """The options of libraries with operators that neither ONNX nor the runtimes have."""
 
 def _parse_runs(ctx: click.Context, parameter: click.Parameter, text: str) -> tuple[str, ...]:
@@ -294,12 +293,10 @@ def _parse_runs(ctx: click.Context, parameter: click.Parameter, text: str) -> tu
     return runs
 
 
-RUNS_OPTION = option_under_heading(
-    "Config", "--runs", metavar="A,B,..", callback=_parse_runs, default="",
-    help=f"Compare {', '.join(run for run in RUN_TITLES if run != 'config')} with FP32. Without: fp16,int8.")
-
 STAGE_OPTIONS = (
-    RUNS_OPTION,
+    option_under_heading(
+        "Config", "--runs", metavar="A,B,..", callback=_parse_runs, default="",
+        help=f"Compare {', '.join(run for run in RUN_TITLES if run != 'config')} with FP32. Without: fp16,int8."),
     file_path_option(
         "Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]",
         help="A step to production: a network, outputs, an engine, config, fp16, trt-fp16."),
@@ -347,13 +344,13 @@ precision_option = option_under_heading(
     help=f"In place of a config: {', '.join(precision.value for precision in REQUESTABLE)}.")
 
 
-def add_model_and_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:
-    """Returns a decorator that adds the argument MODEL and shared options to a command."""
-    def add_options(function: FunctionT) -> FunctionT:
+def add_options(*decorators: Decorator) -> Callable[[FunctionT], FunctionT]:
+    """Returns a decorator that adds shared arguments and options to a command, in their order."""
+    def add_each(function: FunctionT) -> FunctionT:
         for decorator in reversed(decorators):
             decorator(function)
-        return model_argument(function)
-    return add_options
+        return function
+    return add_each
 
 
 def collect_options(arguments: Mapping[str, Any]) -> Options:

@@ -15,10 +15,11 @@ from trt_tui.cli.options import (
     PREVIEW_OPTIONS,
     SESSION_OPTIONS,
     Command,
-    add_model_and_options,
+    add_options,
     collect_options,
     file_path_option,
     make_option_check_callback,
+    model_argument,
     option_under_heading,
     release_option,
     validate_target_text,
@@ -82,7 +83,7 @@ def _validate_sample_text(text: str) -> None:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_model_and_options(*SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS)
+@add_options(model_argument, *SESSION_OPTIONS, release_option, *PREVIEW_OPTIONS)
 @option_under_heading(
     FREQUENT, "--precision", metavar="PRECISION", type=click.Choice([precision.value for precision in REQUESTABLE[1:]]),
     help=f"The start in place of a config: {', '.join(precision.value for precision in REQUESTABLE[1:])}. "

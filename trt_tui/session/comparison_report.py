@@ -733,15 +733,13 @@ class _RankingColumn:
 
     Attributes:
         title: The heading of the column.
-        format_value: Function that formats the cell for an accuracy.
         score: Function from an accuracy to a score, higher is better; None if not measured.
-        is_always_shown: True if the table always has the column.
+        format_value: Function that formats the cell for an accuracy; None if the table has the column anyway.
     """
 
     title: str
-    format_value: Callable[[Accuracy], str]
     score: Callable[[Accuracy], float | None]
-    is_always_shown: bool = False
+    format_value: Callable[[Accuracy], str] | None = None
 
 
 def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
@@ -755,28 +753,22 @@ def _worst_sqnr_text(accuracy: Accuracy) -> str:
     return "" if errors is None else f"{formatting.decibels_text(errors.sqnr_db, exact=errors.exact)} {output}".rstrip()
 
 
-_SQNR_COLUMN = _RankingColumn("SQNR", _worst_sqnr_text, _worst_sqnr_score, is_always_shown=True)
-
-
 def _choose_ranking_column(session: SessionState) -> _RankingColumn:
     """Returns the column by which range methods are ranked: that of the target's value.
 
     The SQNR column is returned if there is no target or its value is not measured.
     """
     target, rows = session.target, _require_method_comparison(session).rows
-    if target is None or any(target.margin_score(row.accuracy) is None for row in rows):
-        return _SQNR_COLUMN
-    if target.kind == "sqnr" and target.output_name is None:
-        return _SQNR_COLUMN
+    if (target is None or any(target.margin_score(row.accuracy) is None for row in rows)
+            or target.kind == "sqnr" and target.output_name is None):
+        return _RankingColumn("SQNR", _worst_sqnr_score)
     if target.kind == "metric" and target.part_name is None:
         headings = {_metric_heading(name) for row in rows for name in list(row.accuracy.metric)[:1]}
         if len(headings) == 1:
-            return _RankingColumn(headings.pop(),
-                                  lambda accuracy: formatting.metric_text(accuracy.headline_metric, SIMULATED_MARK),
-                                  target.margin_score, is_always_shown=True)
+            return _RankingColumn(headings.pop(), target.margin_score)
     output_text = f" of {target.output_name}" if target.output_name is not None else ""
-    return _RankingColumn(f"{target.column_title}{output_text}",
-                          lambda accuracy: SIMULATED_MARK + target.measured_value_text(accuracy), target.margin_score)
+    return _RankingColumn(f"{target.column_title}{output_text}", target.margin_score,
+                          lambda accuracy: SIMULATED_MARK + target.measured_value_text(accuracy))
 
 
 def _metric_heading(metric_name: str) -> str:
@@ -791,13 +783,12 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
     always has the column by which the methods are ranked. The values are simulated. The seconds are absent if the
     ranges were already known.
     """
-    target, comparison, ranking = session.target, _require_method_comparison(session), _choose_ranking_column(session)
+    comparison, ranking = _require_method_comparison(session), _choose_ranking_column(session)
+    format_ranking = ranking.format_value
     names = list(dict.fromkeys(name for row in comparison.rows for name in list(row.accuracy.metric)[:1]))
-    extra_columns = [] if ranking.is_always_shown else [ranking]
-    table = [[
-        "method", "SQNR", "worst sample", *map(_metric_heading, names), *(column.title for column in extra_columns),
-        "target" if target is not None else "", "s"
-    ]]
+    table = [["method", "SQNR", "worst sample", *map(_metric_heading, names),
+              *([ranking.title] if format_ranking is not None else []),
+              *(["target"] if session.target is not None else []), "s"]]
     for row in comparison.rows:
         worst = row.accuracy.worst_output
         errors = worst[1] if worst is not None else None
@@ -808,12 +799,10 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
             row.method,
             _worst_sqnr_text(row.accuracy), sample,
             *(formatting.metric_text(row.accuracy.metric.get(name), SIMULATED_MARK)
-              for name in names), *(column.format_value(row.accuracy) for column in extra_columns),
-            "" if result is None else result.outcome.value,
+              for name in names), *([format_ranking(row.accuracy)] if format_ranking is not None else []),
+            *([result.outcome.value if result is not None else ""] if session.target is not None else []),
             formatting.number_text(row.seconds) if row.seconds >= 0.01 else "known"
         ])
-    if target is None:
-        table = [[*row[:-2], row[-1]] for row in table]
     return table
 
 
