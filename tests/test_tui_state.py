@@ -316,7 +316,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     shown = build_row_cells(found(session), VisibleRow("x", 0, scope)).cells["toggle"]
     assert shown.value_text == decibels_text(
         session.results.get_results_or_empty(changed).accuracy.worst_output[1].errors.sqnr_db)
-    assert "score if toggled" in text(
+    assert "score if FP32" in text(
         column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
 
 
