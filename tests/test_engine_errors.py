@@ -138,8 +138,11 @@ def workspace_of(network, builds: int, **more):
 
 
 def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scripted, named_network, tmp_path) -> None:
-    """One that fails later counts for nothing; what the worst was built with takes the place of the first."""
+    """One that fails later counts for nothing; what the worst was built with takes the place of the first, though the
+    engines lie on another disk."""
     scripted(30.0, InputError("no luck"), 20.0, 25.0)
+    (tmp_path / "disk" / "engines").mkdir(parents=True)
+    (tmp_path / "engines").symlink_to(tmp_path / "disk" / "engines")
     cache = EngineCache(tmp_path / "engines")
     report, sent = Reporter(), []
     report.send = sent.append

@@ -163,7 +163,7 @@ class EngineCache(FileCache):
         """Writes the files of another engine cache in place of existing ones."""
         with contextlib.suppress(OSError, InputError):
             for name, data in files.items():
-                path = self.folder / name
+                path = Path(os.path.normpath(self.folder / name))  # the folder can be a link to another disk
                 path.parent.mkdir(parents=True, exist_ok=True)
                 write_file_atomically(path, data)
 
