@@ -60,6 +60,9 @@ def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, 
     ("lint m.onnx --backend tensorrt", "--backend"), ("inspect m.onnx --precision int8", "--precision"),
     ("preview m.onnx --config c.json --precision int8", "--precision"),
     ("inspect m.onnx --json", "--json"),
+    ("preflight m.onnx --force", "--force"), ("preflight m.onnx --config c.json --other bf16", "--other"),
+    ("preflight m.onnx --data d.npz --seed 3", "--seed"), ("scheme m.onnx --force", "--force"),
+    ("scheme m.onnx --precision fp16 --other bf16", "--other"), ("preview m.onnx --force", "--force"),
 ])
 def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):
     code, out, err = run(*command.split())
@@ -86,7 +89,7 @@ def test_the_spelling_of_an_earlier_release_names_the_command(capsys, old, new):
 @pytest.mark.parametrize("command", [
     "build m.onnx --precision int8 -o t.onnx --judge y", "build m.onnx --precision int8 -o t.onnx --metric m.py:f",
     "export m.onnx --precision int8 --format onnx -o o --weak", "export m.onnx --precision int8 --format onnx -o o "
-    "--target sqnr>=20"])
+    "--target sqnr>=20", "preflight m.onnx --exact", "preflight m.onnx --judge-at min", "preflight m.onnx --builds 2"])
 def test_a_command_has_no_option_that_it_never_heeds(run, unread_model, command):
     code, _, err = run(*command.split())
     assert code == 2 and "No such option" in err

@@ -19,7 +19,6 @@ from trt_tui.cli.options import (
     DATA_OPTIONS,
     FORCE_OPTION,
     FREQUENT,
-    JUDGING_OPTIONS,
     LIBRARY_OPTIONS,
     ORT_OPERATOR_OPTIONS,
     PREVIEW_OPTIONS,
@@ -186,7 +185,7 @@ def methods(calib_methods: str, config_path: str | None, force: bool, target: st
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_options(model_argument, *DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *JUDGING_OPTIONS,
+@add_options(model_argument, *DATA_OPTIONS, *REFERENCE_OPTIONS, *SEED_OPTIONS, *CONFIG_OPTIONS, *TARGET_OPTIONS,
              *LIBRARY_OPTIONS, *VERBOSE_OPTIONS)
 @option_under_heading("Judging", "--strict", is_flag=True, help="Exit code 1 if a guard warns.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT",

@@ -18,6 +18,8 @@ ParameterValues = Mapping[str, Any]
 """The values of a command's parameters by parameter name."""
 
 _PRODUCTION_OPTIONS = ("plugins", "production")
+_CONFIG_COMMANDS = ("open", "compare", "methods", "preflight", "search", "build", "export", "bundle", "subgraph",
+                    "inspect", "scheme", "preview")
 _FIX_OPTIONS = ("output", "config_path", "force", "calib_cache")
 _DATA_OPTIONS = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
@@ -69,14 +71,12 @@ INEFFECTIVE_OPTIONS = (
                        "--scheduler already selects where measurements run",
                        "Give one of --gpus, --workers and --scheduler."),
     IneffectiveOptions(
-        ("open", "compare", "methods", "search", "build", "export", "bundle", "subgraph", "dumps"), ("force", ),
-        lambda values: not _get_config_paths(values),
+        (*_CONFIG_COMMANDS, "dumps"), ("force", ), lambda values: not _get_config_paths(values),
         "it allows a config of another network structure, and no config is named",
         "Name one with --config, or leave it out."),
-    IneffectiveOptions(("open", "compare", "methods", "search", "build", "export", "bundle", "subgraph"), ("other", ),
-                       lambda values: bool(_get_config_paths(values)),
+    IneffectiveOptions(_CONFIG_COMMANDS, ("other", ), lambda values: bool(_get_config_paths(values)),
                        "the config sets the precision around quantized layers", "Leave it out."),
-    IneffectiveOptions(("search", "build", "export", "bundle", "subgraph"), ("other", ), _uses_no_quantized_type,
+    IneffectiveOptions(_CONFIG_COMMANDS, ("other", ), _uses_no_quantized_type,
                        "it sets the precision around quantized layers, and no quantized layer is requested",
                        "Leave it out, or use --precision int8."),
     IneffectiveOptions(("search", "inspect", "scheme", "preview"), ("precision", ),
@@ -84,7 +84,8 @@ INEFFECTIVE_OPTIONS = (
                        "Leave out one of --config and --precision."),
     IneffectiveOptions(("search", ), ("precision", "higher"), lambda values: bool(values["rungs"]),
                        "--rungs sets the first and the last precision", "Leave out one of them."),
-    IneffectiveOptions(("open", "compare", "methods", "search"), ("seed", ), lambda values: bool(values["data"]),
+    IneffectiveOptions(("open", "compare", "methods", "preflight", "search"), ("seed", ),
+                       lambda values: bool(values["data"]),
                        "only random inputs have a seed, and --data names samples",
                        "Leave out one of --seed and --data."),
     IneffectiveOptions(("compare", ), ("saved_outputs", "exact", "runs", "stages", "engine_files", "outputs", "inputs"),
