@@ -562,7 +562,7 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
         for one in iterations:
             one[spoilt] = one[spoilt] * np.float32(1.5)
     results.save(str(tmp_path / "b.json"))
-    said = command("compare", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "-o",
+    said = command("dumps", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "-o",
                    tmp_path / "fix.json", codes=(1,))
     command("export", model, "--config", tmp_path / "fix.json", "--format", "polygraphy", "-o", tmp_path / "fix.py")
     assert "/enc2/widen" in said
