@@ -245,6 +245,30 @@ def test_a_pair_that_is_an_output_and_has_a_reader_is_written(kind, tmp_path, ba
     assert set(network.consumers["x"]) == {"/last/Sigmoid", f"{x}__output"}
 
 
+@pytest.mark.parametrize(("operator", "attributes", "output"), [
+    ("ArgMax", {"axis": 1}, TensorProto.INT64), ("Cast", {"to": TensorProto.INT32}, TensorProto.INT32),
+    ("Cast", {"to": TensorProto.FLOAT16}, TensorProto.FLOAT16), ("Floor", {}, TensorProto.FLOAT),
+    ("IsNaN", {}, TensorProto.BOOL), ("Sign", {}, TensorProto.FLOAT)])
+def test_what_has_no_precision_reads_the_pair_of_the_file(operator, attributes, output, tmp_path, backend):
+    """Such as the labels of a segmentation. Where the row before it is raised, they are taken from unrounded values."""
+    b = QdqBuilder()
+    product = b.node("MatMul", [b.pair("x", "/in", 0.03), b.stored("/fc/weight", b.values(16, 8), axis=None)], "/fc")
+    b.node(operator, [b.pair(product, "/out", 0.5)], "/last", output="y", **attributes)
+    result = helper.make_tensor_value_info("y", output, None)
+    onnx.save(model := b.model([floats("x", 32, 16)], [result]), tmp_path / "x.onnx")
+    network, feeds = open_network(tmp_path / "x.onnx"), networks.feeds(model, 9, n=32)
+    raised = AS_GIVEN.with_group_precision(network.groups, FP32)
+    in_file, unrounded = run(backend, ir.from_proto(model), feeds), run(backend, network.model, feeds)
+    assert operator in ("IsNaN", "Sign") or not np.array_equal(in_file, unrounded), "rounding counts"
+    for data in (False, True):
+        for config, expected in zip((AS_GIVEN, raised), (in_file, unrounded), strict=True):
+            got, = simulated_all(backend, network, [config], feeds, data=data)
+            np.testing.assert_allclose(got, expected, rtol=1e-3, atol=1e-4)
+    for config, expected in ((AS_GIVEN, in_file), (raised, unrounded)):
+        np.testing.assert_allclose(run(backend, lower_from_source_model(network, config, {}).model, feeds), expected,
+                                   rtol=1e-3, atol=1e-4)
+
+
 SINGLE, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
 

@@ -77,7 +77,7 @@ TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
 ``x`` becomes ``c - (c - x)`` with ``c = (2**13 + 1) x`` (Veltkamp's splitting; Dekker, "A floating-point technique for
 extending the available precision", 1971) if its magnitude is below the bound."""
 
-ARITHMETIC_VERSION = 17
+ARITHMETIC_VERSION = 18
 """The version of the arithmetic; stored results of another version are measured again.
 
 It must be increased if a change here, or in the fusion rules, gives other results for the same config."""

@@ -1,7 +1,7 @@
 """Changes of a graph: nodes and constants with unique names, the replacement of values, and the removal of unread ones.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 import onnx_ir as ir
@@ -59,14 +59,26 @@ class GraphEditor:
         return register_constant(self.graph, self.names.make_unique_name(name), ir.Tensor(array))
 
 
-def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, identity_name: str) -> None:
-    """Replaces all uses of a value by another value; an Identity keeps the name of a graph output."""
+def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, identity_name: str,
+                  identity_uses: Collection[tuple[ir.Node, int]] = ()) -> None:
+    """Replaces all uses of a value by another value.
+
+    Args:
+        identity_name: The name of an Identity, which keeps the name of the old value. It is added if the old value is
+            a graph output or has ``identity_uses``.
+        identity_uses: Uses, as node and input index, that read the result of the Identity instead.
+    """
     for use in tuple(old_value.uses()):
-        use.node.replace_input_with(use.idx, new_value)
-    if old_value.is_graph_output():
+        if use not in identity_uses:
+            use.node.replace_input_with(use.idx, new_value)
+    if old_value.is_graph_output() or identity_uses:
         identity = ir.node("Identity", [new_value], name=identity_name, outputs=[
             ir.val(old_value.name, shape=old_value.shape, type=old_value.type)])
-        graph.append(identity)
+        producer = old_value.producer()
+        if identity_uses and producer is not None:
+            graph.insert_after(producer, identity)
+        else:
+            graph.append(identity)
         old_value.replace_all_uses_with(identity.outputs[0], replace_graph_outputs=True)
 
 

@@ -10,17 +10,21 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import register_constant, stored_tensor
+from trt_tui.core.network.graph import SHAPE_READERS
 from trt_tui.core.network.graph_editor import replace_value
-from trt_tui.core.network.model_editing import FreshNames, value_name
+from trt_tui.core.network.model_editing import FreshNames, list_subgraphs, value_name
 from trt_tui.core.network.qdq_steps import (
+    PRECISION_BY_FLOAT_TYPE,
     TYPE_NAMES,
     QdqStep,
     apply_qdq_step,
+    is_cast,
     is_dequantize,
     is_quantize,
     read_qdq_step,
     type_limits,
 )
+from trt_tui.core.network.structure_check import find_schema
 from trt_tui.formatting import counted_noun_text
 
 
@@ -80,10 +84,11 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
             conversion.record_range(source, float(quantize_step.scale) * quantize_step.block_type.max_tensor_value)
         conversion.has_changes = True
         identity_name = ""
-        if node.outputs[0].is_graph_output():
+        identity_uses = [use for use in node.outputs[0].uses() if _is_reader_outside_groups(graph, use.node)]
+        if node.outputs[0].is_graph_output() or identity_uses:
             identity_name = activations.node_names.make_unique_name(f"{node.outputs[0].name}__output")
             conversion.added_nodes.add(identity_name)
-        replace_value(graph, node.outputs[0], source, identity_name)
+        replace_value(graph, node.outputs[0], source, identity_name, identity_uses)
         _remove_dequantize(graph, node)
         if not any(output.uses() or output.is_graph_output() for output in quantize.outputs):
             graph.remove(quantize, safe=True)
@@ -91,6 +96,27 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         conversion.notes.append(
             f"{counted_noun_text(len(activation_by_quantize), 'activation')} restored as Relu or Clip: the quantizer "
             "replaced them by a Q/DQ pair whose range clips values below 0.")
+
+
+def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
+    """Returns True if a node computes on the values that it reads, but is in no fusion group with a precision.
+
+    Such a node has no float result, as ArgMax, or is not an operator of ONNX, as a plugin. The conversions of the file
+    before it belong to an Identity, which has the precision of a group.
+    """
+    if node.graph is not graph or list_subgraphs(node):
+        return True
+    if node.op_type in SHAPE_READERS or is_quantize(node) or is_dequantize(node):
+        return False
+    if is_cast(node):
+        result = node.outputs[0]
+        return node.attributes["to"].as_int() not in PRECISION_BY_FLOAT_TYPE or result.is_graph_output() or any(
+            _is_reader_outside_groups(graph, reader) for reader in result.consumers())
+    schema = find_schema(node.op_type, node.domain, graph.opset_imports.get(node.domain))
+    if schema is None or node.domain:
+        return True
+    types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
+    return all("tensor(float)" not in types.get(output.type_str, (output.type_str, )) for output in schema.outputs)
 
 
 def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:

@@ -95,7 +95,7 @@ class SourceModel:
         node = self.find_node(layer.name)
         if node is not None:
             return node.inputs[input_index] if input_index < len(node.inputs) else None
-        return self._values.get(layer.outputs[0])  # a network output behind a Q/DQ pair, or None
+        return self.find_ir_value(layer.outputs[0])  # the result of a Q/DQ pair, or None
 
     # -- conversions between a tensor and a layer ---------------------------------------------------------------
 
@@ -111,7 +111,7 @@ class SourceModel:
 
         Returns None if the file computes the tensor in another way than the FP32 network.
         """
-        if layer.name in self.added_nodes and layer.outputs[0] not in self._values:
+        if layer.name in self.added_nodes and self.find_ir_value(layer.outputs[0]) is None:
             return ()
         value, source_value = self.find_input_value(layer, input_index), self.find_ir_value(layer.inputs[input_index])
         steps: list[QdqStep] = []
