@@ -303,7 +303,7 @@ async def test_the_list_of_zero_cost_changes_applies_new_qdq_nodes(quick, tmp_pa
         await press(pilot, "9")
         await settle(pilot)
         item = next(item for item in app.screen.items if "new Q/DQ" in "".join(item.cells))
-        assert item.cells[0] == "INT8 with new Q/DQ" and item.cells[-1] == "free, leaves file"
+        assert item.cells[0] == "INT8 with new Q/DQ" and item.cells[-1] == "none, leaves file"
         await press(pilot, item.key)
         (subject, move), = app.session.config.moves.items()
         assert subject == ("precision", "/two/Conv") and move.precision is INT8

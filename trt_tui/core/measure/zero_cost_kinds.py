@@ -102,7 +102,7 @@ class ConfigProposal:
 
     Attributes:
         label: The title of these moves in lists.
-        short_label: The title in at most 15 characters; "" if the label is that short.
+        short_label: The title in at most 18 characters; "" if the label is that short.
         family: The title of the change of which the proposal is a variant, such as one strength of SmoothQuant; "" if
             there are no variants. Lists show the best variant only.
     """

@@ -405,7 +405,7 @@ class ZeroCostController(Presenter):
         title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
             "Zero-cost changes: all layers")
         value_title = session.target.column_title if session.target is not None else "SQNR"
-        columns = [Column("change", min_width=18), Column("layers", rank=1), Column(value_title, True), Column("cost")]
+        columns = [Column("change", min_width=18), Column("layers", rank=1), Column(value_title, True), Column("run time")]
         self._zero_cost_dialog = Picker(title, self._list_zero_cost_items(), session.config, columns)
 
         def apply_chosen_config(chosen_config: PrecisionConfig | str) -> None:
@@ -490,7 +490,7 @@ class ZeroCostController(Presenter):
         if accuracy is None and not has_unfinished_accuracy(self.session, change.config):
             accuracy = self.session.results.get_results_or_empty(change.config).accuracy
         value_text = target_value_span(self.session, accuracy)[0] if accuracy is not None else "…"
-        cost_text = "no run time"
+        cost_text = "none"
         if change.added_kernels is not None and change.added_kernels > 0:
             cost_text = f"+{counted_noun_text(change.added_kernels, 'kernel')}"
         elif change.added_kernels is None and not is_complete and self.session.can_preview_engines:
