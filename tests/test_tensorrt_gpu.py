@@ -7,6 +7,7 @@ OPTIMIZATION_LEVEL=0 makes the builds quick.
 """
 
 import ast
+import functools
 import json
 import os
 import shlex
@@ -49,6 +50,7 @@ SOURCES = tuple(os.environ["TACTIC_SOURCES"].split(",")) if "TACTIC_SOURCES" in 
 WAIT_S = 400.0
 
 
+@functools.cache
 def unavailable() -> str:
     """Why engines cannot run here, "" where they can."""
     from trt_tui.backends.registry import diagnose_backends

@@ -405,7 +405,8 @@ class ZeroCostController(Presenter):
         title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
             "Zero-cost changes: all layers")
         value_title = session.target.column_title if session.target is not None else "SQNR"
-        columns = [Column("change", min_width=18), Column("layers", rank=1), Column(value_title, True), Column("run time")]
+        columns = [Column("change", min_width=18), Column("layers", rank=1), Column(value_title, True),
+                   Column("run time")]
         self._zero_cost_dialog = Picker(title, self._list_zero_cost_items(), session.config, columns)
 
         def apply_chosen_config(chosen_config: PrecisionConfig | str) -> None:
