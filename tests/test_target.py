@@ -9,7 +9,7 @@ from tests.refusals import refused
 from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 from trt_tui.core.measure.judged_outputs import INTEGER_KIND, AxisSlice, JudgedOutput
 from trt_tui.core.measure.results import Accuracy, ErrorMetrics, OutputErrors
-from trt_tui.core.measure.target import check_targets, choose_default_target, parse_target
+from trt_tui.core.measure.target import check_targets, choose_default_target, judge_accuracy, parse_target
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.errors import InputError
 
@@ -256,6 +256,16 @@ def test_targets_on_parts(text, judged, reached, figure, margin):
     if figure is not None:
         assert f"{figure:.4g}"[:4] in target.measured_value_text(judged) and check_targets([target],
                                                                                            judged).passes is reached
+
+
+@pytest.mark.parametrize(("text", "met"), [
+    ("metric[*]>=base-2%", False), ("metric[*]>=9", False), ("metric[f1/8]>=9", False), ("metric[f1/3]>=9", True)])
+def test_a_part_that_a_run_loses_is_missed(text, met):
+    """Only FP32 predicts a class on these samples."""
+    target, judged = parse_target(text).with_base_values(FP32_PARTS), scored(p3=95, p9=90)
+    assert target.is_met_by(replace(judged, reference_metric=FP32_PARTS)) is met
+    result = judge_accuracy([target], replace(judged, reference_metric=FP32_PARTS))
+    assert result.passes is met and ("f1/8" in result.text) is not met
 
 
 def test_unknown_parts_are_refused_with_near_names():

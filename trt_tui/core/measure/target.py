@@ -130,7 +130,7 @@ class Target:
             return [target]
         return [
             replace(target, part_name=name, source="")
-            for name in accuracy.metric
+            for name in dict.fromkeys((*accuracy.metric, *accuracy.reference_metric) if accuracy.metric else ())
             if name in target.base_values or not self.is_relative
         ] or [target]
 
@@ -143,8 +143,8 @@ class Target:
         """Returns the target of the worst part of the metric if this target bounds each part, and this target if not.
         """
         def margin(target: Target) -> float:
-            value, bound_value = accuracy.metric.get(target.part_name or ""), target.bound
-            return value - bound_value if value is not None and bound_value is not None else math.inf
+            value, bound_value = accuracy.metric.get(target.part_name or "", -math.inf), target.bound
+            return value - bound_value if bound_value is not None else math.inf
 
         return min(self.split_into_part_targets(accuracy), key=margin)
 
@@ -278,6 +278,9 @@ class Target:
         return ends[0] if ends[0] is ends[1] else None
 
     def _is_value_missing(self, accuracy: Accuracy) -> bool:
+        if self.kind == "metric":  # a run can lose a part of the metric that FP32 has on the same samples
+            return not accuracy.metric or self._find_worst_part_target(accuracy).part_name not in \
+                accuracy.reference_metric
         if self.output_name is not None:
             output_errors = accuracy.outputs.get(self.output_name)
             return (output_errors is None or not self.is_higher_better
@@ -335,7 +338,7 @@ class Target:
             return "no outputs, as its run fails" if find_failure_reason(
                 accuracy) else f"{accuracy.nonfinite_count} NaN or Inf"
         if value is None:
-            return f"no {self.kind if self.part_name is None else self.column_title}"
+            return f"no {self.kind if self.part_name is None else self._find_worst_part_target(accuracy).column_title}"
         output = self.output_name or (
             accuracy.find_output_of_worst_value(self.error_metric) if self.error_metric is not None else "")
         output_text = f" at {escape_hidden_characters(output)}" if output else ""
@@ -567,10 +570,9 @@ def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure:
     if accuracy.nonfinite_count:
         return target.measured_value_text(accuracy)
     if target.measured_value(accuracy) is None:
-        return (
-            f"{escape_hidden_characters(target.description)} is not defined: the outputs of the run or the reference "
-            f"are zero "
-            f"throughout")
+        cause = ("the metric has no such part for the run, only for FP32" if target.kind == "metric" else
+                 "the outputs of the run or the reference are zero throughout")
+        return f"{escape_hidden_characters(target.description)} is not defined: {cause}"
     return (f"{target.measured_value_text(accuracy)} misses {escape_hidden_characters(target.description)}"
             if has_other_failure else "")
 
