@@ -272,6 +272,24 @@ def test_what_has_no_precision_reads_the_pair_of_the_file(operator, attributes, 
 SINGLE, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
+def test_what_is_written_between_16_bit_floats_has_their_type(tmp_path, backend):
+    """Bounds of a restored ReLU6, and copies of quantized values."""
+    b = QdqBuilder(opset=21)
+    first, second, third = (b.weight(f"weight.{index}", b.values(8, 8).astype(np.float16)) for index in range(3))
+    wide = b.pair(b.node("MatMul", ["x", first], "/first"), "/wide", 6 / 65535, kind=np.uint16, float_type=np.float16)
+    inputs = [b.weight("scale", np.float16(0.03)), b.weight("zero", np.int8(0))]
+    codes = b.node("QuantizeLinear", [b.node("MatMul", [wide, second], "/second"), *inputs], "/q")
+    copied = b.node("DequantizeLinear", [b.node("Transpose", [codes], "/copy", perm=[1, 0]), *inputs], "/dq")
+    b.node("MatMul", [copied, third], "/third", output="y")
+    ends = [helper.make_tensor_value_info(name, HALF, (8, 8)) for name in "xy"]
+    onnx.save(b.model(ends[:1], ends[1:], ir_version=10), tmp_path / "x.onnx")
+    network, feeds = open_network(tmp_path / "x.onnx"), {"x": np.eye(8, dtype=np.float16)}
+    for group in network.groups:
+        typed = lower_from_source_model(network, AS_GIVEN.with_group_precision([group], FP32), {}).model
+        onnx.checker.check_model(ir.to_proto(typed), full_check=True)
+        assert sqnr(run(backend, network.model, feeds), run(backend, typed, feeds)) > 20
+
+
 @pytest.mark.parametrize(("norm", "product"), [(SINGLE, HALF), (HALF, SINGLE), (SINGLE, SINGLE), (HALF, HALF)])
 def test_a_row_has_the_type_of_its_products_or_of_most_of_its_layers(tmp_path, backend, norm, product):
     """Neither the Cast behind a product nor that behind a norm decides. Squares beyond FP16 overflow in FP16 alone."""

@@ -30,7 +30,7 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
         lines = verdict(main)
         row = next(line for line in lines if line.startswith(" c0"))
         assert "±" in lines[0] and "±" in row and "FAIL" in row and "░" in row
-        assert size[0] == 60 or row.endswith("dB to go")
+        assert size[0] == 60 or row.endswith("dB missing")
         assert not any("–" in line for line in lines), "nothing is missing before a build"
         assert main.layer_tree.size.height >= 5 and main.text_pane("detail").region.height >= 1
         for keys in ("", "w", "b", "j j", "t", "t t", "2", "2", "1", "slash 0 escape", "space"):
@@ -71,7 +71,7 @@ async def test_precisions_stand_on_tints_and_an_exact_value_has_no_interval(tmp_
         assert len(set.union(*tints.values())) == len(tints)
         await answered(pilot, *"n space n space".split())
         row = next(line for line in verdict(main) if line.startswith(" c3"))
-        assert "PASS" in row and "░" not in row and (size[0] == 60 or row.endswith("dB to spare"))
+        assert "PASS" in row and "░" not in row and (size[0] == 60 or row.endswith("dB margin"))
         main.session.toggle_fp32([group for group in main.session.outline.groups
                                   if group.name not in main.session.config.precision_moves])
         await settle(pilot)

@@ -313,7 +313,7 @@ def test_the_text_of_a_gauge_is_whole_or_left_out_and_the_bar_is_shortened_first
     for target in ("sqnr>=20", "metric>=0.99", "sqnr>=1"):
         session.set_target(target)
         words = text(target_gauge_line(session, 60)).lstrip(" ░█▏▎▍▌▋▊▉")
-        assert words.endswith(("to go", "to spare"))
+        assert words.endswith(("missing", "margin"))
         for width in range(60):
             line = text(target_gauge_line(session, width))
             assert cell_width(line) <= width

@@ -156,8 +156,11 @@ def _compute_representable_range(step: QdqStep) -> tuple[float, float]:
 
 
 def can_be_negative(value: ir.Value) -> bool:
-    """Returns True if a Conv, MatMul or similar operator computes a value; a quantizer drops a Relu behind these."""
+    """Returns True if a Conv, MatMul or similar operator computes a value, also before a Cast; a quantizer drops a Relu
+    behind these."""
     node = value.producer()
+    while node is not None and is_cast(node) and node.inputs[0] is not None:
+        node = node.inputs[0].producer()
     return node is not None and node.op_type in (
         "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")
 

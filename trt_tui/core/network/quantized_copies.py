@@ -75,15 +75,17 @@ class _CopyRewriter(GraphEditor):
         """Inserts a copy of dequantized values, with the name of the copy of quantized values."""
         quantized_value = node.inputs[0]
         assert quantized_value is not None, "it has a scale"
+        scale = stored_tensor(parameters[0])
+        float_type = scale.dtype if scale is not None else parameters[0].dtype or ir.DataType.FLOAT
         dequantize = ir.node(
             "DequantizeLinear", [quantized_value, *parameters],
             name=self.names.make_unique_name(f"{quantized_value.name}_DequantizeLinear"), outputs=[
-                ir.val(self.names.make_unique_name(f"{quantized_value.name}__dequantized"), ir.DataType.FLOAT,
+                ir.val(self.names.make_unique_name(f"{quantized_value.name}__dequantized"), float_type,
                        quantized_value.shape)])
         self.graph.insert_before(node, dequantize)
         new_node = ir.Node("", node.op_type, [dequantize.outputs[0], *node.inputs[1:]], list(node.attributes.values()),
                            name=node.name, metadata_props=dict(node.metadata_props),
-                           outputs=[ir.val(None, ir.DataType.FLOAT, node.outputs[0].shape)])
+                           outputs=[ir.val(None, float_type, node.outputs[0].shape)])
         new_node.meta.update(node.meta)
         self.graph.insert_before(position, new_node)
         return new_node

@@ -285,7 +285,8 @@ class _RefusedNodeRewriter(GraphEditor):
             return
         is_relu6 = drops_quantization and bool((np.abs((high - low) * step.scale - 6) < 0.01).all())
         if (source, is_relu6) not in self._relu_by_source:
-            float_dtype = (source.dtype or ir.DataType.FLOAT).numpy()
+            scale = stored_tensor(node.inputs[1])
+            float_dtype = (source.dtype or (scale.dtype if scale is not None else ir.DataType.FLOAT)).numpy()
             bounds = [self._add_constant(np.array(bound, float_dtype), f"{source.name}__{bound}")
                       for bound in (0, 6)] if is_relu6 else []
             relu = ir.node("Clip" if is_relu6 else "Relu", [source, *bounds],
