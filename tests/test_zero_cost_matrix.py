@@ -105,7 +105,7 @@ def test_it_has_words(example):
         texts = [move.label, move.row_note, move.difference_text, move.action_text, move.difference_title("a layer"),
                  MOVE_TEXTS[kind].no_move, move.origin_text]
         assert all(texts) and not any("{" in text for text in texts)
-    assert all(proposal.label and len(proposal.short_label or proposal.label) <= 18 for proposal in example.proposals)
+    assert all(proposal.label and len(proposal.short_label or proposal.label) <= 15 for proposal in example.proposals)
 
 
 def test_it_goes_through_the_file(example, tmp_path):

@@ -245,8 +245,8 @@ def test_short_labels_fit_into_the_detail_pane(worker):
     remedies = {remedy.short_label or remedy.label for group in worker.network.groups if group.is_quantizable
                 for remedy in values(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.REMEDIES)[-1]}
     assert {"bias correction", "equalization"} <= remedies
-    assert all(len(label.removesuffix(" range")) <= 18 for label in remedies)
-    assert 1 <= sum(label.startswith("SmoothQuant") for label in remedies) <= 3
+    assert all(len(label.removesuffix(" range")) <= 15 for label in remedies)
+    assert 1 <= sum(label.startswith("SmoothQ") for label in remedies) <= 3
 
 
 def test_added_kernels_are_those_of_previews(worker, monkeypatch):

@@ -102,7 +102,7 @@ class ConfigProposal:
 
     Attributes:
         label: The title of these moves in lists.
-        short_label: The title in at most 18 characters; "" if the label is that short.
+        short_label: The title in at most 15 characters; "" if the label is that short.
         family: The title of the change of which the proposal is a variant, such as one strength of SmoothQuant; "" if
             there are no variants. Lists show the best variant only.
     """
@@ -913,7 +913,7 @@ class SmoothQuantKind(ZeroCostKind):
                 yield ConfigProposal(
                     f"{self.title} {strength:g}{place}{suffix}",
                     context.add_moves(changed, {name: moves[name] for name in names}),
-                    f"SmoothQuant α {strength:g}", self.title + place)
+                    f"SmoothQ α {strength:g}", self.title + place)
 
     def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
         """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no

@@ -97,7 +97,7 @@ TERMS = (
          "fusion barrier or a zero-cost change.", ("changes", "move")),
     Term("zero-cost change", "A change that adds no run time: an operator for a decomposed norm, QK scale, "
          "SmoothQuant, equalization or bias correction (--free).",
-         ("zero-cost", "SmoothQuant", "equalization", "bias correction", "free")),
+         ("zero-cost", "SmoothQuant", "SmoothQ", "equalization", "bias correction", "free")),
     Term("QK scale", "The number that multiplies the scores of an attention. In front of the product of queries and "
          "keys it keeps the product in the range of FP16.", ("scale of QK",)),
     Term("fusion barrier", "A tensor that becomes a network output, so that TensorRT does not fuse across it."),
