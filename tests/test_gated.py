@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto
 
 from tests import lowered, networks
+from tests.networks import build
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import fp16_accumulation
@@ -480,3 +482,17 @@ def test_candidates_share_what_they_have_in_common(case, backend, room, monkeypa
         assert anew.computed_pieces > len(configs) * len(feeds)  # several pieces
         assert (kept.computed_pieces < 0.9
                 * anew.computed_pieces if room else kept.computed_pieces == anew.computed_pieces)
+
+
+def test_a_computed_weight_whose_size_is_left_open_is_an_input(opened, backend):
+    """Such as positions that a file computes with NonZero."""
+    b = build.Builder()
+    places = b.node("NonZero", [b.weight("mask", np.ones(8, np.float32))], "/places")
+    weight = b.node("Transpose", [b.node("Cast", [places], "/cast", to=TensorProto.FLOAT)], "/column", perm=[1, 0])
+    b.node("MatMul", ["x", weight], "/fc", output="y")
+    network = opened(b.model([build.floats("x", 4, 8)], [build.floats("y", 4, 1)]))
+    gated, feeds = build_gated_graph(network), {"x": np.ones((4, 8), np.float32)}
+    with backend.load(gated.model, low_memory=True) as runner:
+        got, = runner.run({**feeds, **gated.make_feed(PrecisionConfig.from_precision(Precision.FP32), {})},
+                          list(gated.test_outputs.values())).values()
+    np.testing.assert_array_equal(got, np.full((4, 1), 28))

@@ -134,7 +134,9 @@ class GraphInputs:
 
     @property
     def weight_bytes(self) -> int:
-        return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
+        """The size of all weights that are inputs; sizes that shape inference leaves open count as 1."""
+        return 4 * sum(math.prod(size for size in value.shape if isinstance(size, int))
+                       for value in self.weights.values() if value.shape is not None)
 
     def find_normalisation_operator(self, group_name: str) -> Normalisation | None:
         """Returns the normalisation of a group that can be computed by its operator; None if there is none."""
