@@ -272,6 +272,18 @@ def test_what_has_no_precision_reads_the_pair_of_the_file(operator, attributes, 
 SINGLE, HALF = TensorProto.FLOAT, TensorProto.FLOAT16
 
 
+def test_a_long_chain_of_casts_behind_a_pair_is_opened(tmp_path):
+    b = QdqBuilder()
+    value = b.pair("x", "/in", 0.03)
+    for index in range(3000):
+        value = b.node("Cast", [value], f"/cast/{index}", to=TensorProto.FLOAT if index % 2 else HALF)
+    b.node("ArgMax", [value], "/last", output="y", axis=1)
+    result = helper.make_tensor_value_info("y", TensorProto.INT64, None)
+    onnx.save(b.model([floats("x", 2, 4)], [result]), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    assert network.find_group("/in/dq_output_0__output") is not None, [group.name for group in network.groups]
+
+
 def test_what_is_written_between_16_bit_floats_has_their_type(tmp_path, backend):
     """Bounds of a restored ReLU6, and copies of quantized values."""
     b = QdqBuilder(opset=21)

@@ -3,6 +3,7 @@
 The file's version of the network is kept beside the result (`trt_tui.core.network.source_model`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -12,7 +13,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.graph import SHAPE_READERS
 from trt_tui.core.network.graph_editor import replace_value
-from trt_tui.core.network.model_editing import FreshNames, list_subgraphs, value_name
+from trt_tui.core.network.model_editing import FreshNames, iterate_reachable, list_subgraphs, value_name
 from trt_tui.core.network.qdq_steps import (
     PRECISION_BY_FLOAT_TYPE,
     TYPE_NAMES,
@@ -84,7 +85,9 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
             conversion.record_range(source, float(quantize_step.scale) * quantize_step.block_type.max_tensor_value)
         conversion.has_changes = True
         identity_name = ""
-        identity_uses = [use for use in node.outputs[0].uses() if _is_reader_outside_groups(graph, use.node)]
+        identity_uses = {use for use in node.outputs[0].uses() if any(
+            _is_reader_outside_groups(graph, reader)
+            for reader in iterate_reachable([use.node], _list_readers_of_cast))}
         if node.outputs[0].is_graph_output() or identity_uses:
             identity_name = activations.node_names.make_unique_name(f"{node.outputs[0].name}__output")
             conversion.added_nodes.add(identity_name)
@@ -109,14 +112,17 @@ def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
     if node.op_type in SHAPE_READERS or is_quantize(node) or is_dequantize(node):
         return False
     if is_cast(node):
-        result = node.outputs[0]
-        return node.attributes["to"].as_int() not in PRECISION_BY_FLOAT_TYPE or result.is_graph_output() or any(
-            _is_reader_outside_groups(graph, reader) for reader in result.consumers())
+        return node.attributes["to"].as_int() not in PRECISION_BY_FLOAT_TYPE or node.outputs[0].is_graph_output()
     schema = find_schema(node.op_type, node.domain, graph.opset_imports.get(node.domain))
     if schema is None or node.domain:
         return True
     types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
     return all("tensor(float)" not in types.get(output.type_str, (output.type_str, )) for output in schema.outputs)
+
+
+def _list_readers_of_cast(node: ir.Node) -> Sequence[ir.Node]:
+    """Returns the readers of a Cast, which the file has before them; () for other nodes."""
+    return node.outputs[0].consumers() if is_cast(node) else ()
 
 
 def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
