@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
-from trt_tui.core.report.glossary import TERMS_BY_NAME
+from trt_tui.core.report.glossary import explain_word
 from trt_tui.formatting import (
     FEW_SAMPLES_MARK,
     SIMULATED_MARK,
@@ -66,7 +66,8 @@ class LayerColumn(Column):
     Attributes:
         order_title: The name of the row order by this column.
         names: The titles of the column in all forms, without the name of a config.
-        explanation: Sentences for users that say what the column is.
+        word: The word whose explanation is that of the column too; "" if there is none.
+        explanation: Sentences for users that say what the column is, behind the explanation of the word.
         next_steps: What the user can do about a value: the effects of actions, by the ids of the actions. The effect is
             "" if it depends on the row.
         title_text: Returns the displayed title, from the row values and the width of the column.
@@ -88,6 +89,7 @@ class LayerColumn(Column):
     needs_engines: bool = False
     yields_to_reason: bool = False
     names: tuple[str, ...] = field(kw_only=True)
+    word: str = ""
     explanation: str = field(kw_only=True)
     next_steps: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
@@ -95,6 +97,11 @@ class LayerColumn(Column):
     def id(self) -> str:
         """The name of the column in the program."""
         return self.title
+
+    @property
+    def full_explanation(self) -> str:
+        """The explanation of the word and that of the column."""
+        return f"{explain_word(self.word)} {self.explanation}" if self.word else self.explanation
 
 
 @lru_cache
@@ -486,7 +493,7 @@ SHARE_COLUMN = LayerColumn(
     title_text=_share_title, cell=_share_cell, draw=_draw_share,
     weigh_groups=lambda row_values: row_values.row_order_weights, is_additive=True,
     yields_to_reason=True, names=("share", "isolated", "accumulated", "dB"),
-    explanation=f"{TERMS_BY_NAME['error share'].explanation} Shares need not add up to 100%.",
+    word="error share", explanation="Shares need not add up to 100%.",
     next_steps={"toggle": "", "range": "tries another range", "colour": "shows another error",
                 "sort": "sorts by share"})
 
@@ -502,7 +509,7 @@ LAYER_COLUMNS = (
     LayerColumn(
         "precision", width=7, order_title="precision", title_text=lambda row_values, width: " prec",
         cell=_precision_cell, draw=_draw_precision, weigh_groups=_weights_by_key(_precision_sort_key), names=("prec",),
-        explanation=f"{TERMS_BY_NAME['precision'].explanation} Letters and arrows behind it are changes.",
+        word="precision", explanation="Letters and arrows behind it are changes.",
         next_steps={"precision": "chooses a precision", "higher": "goes one step up", "lower": "goes one step down",
                     "toggle": ""}),
     LayerColumn(
@@ -517,7 +524,7 @@ LAYER_COLUMNS = (
         "toggle", True, width=14, max_width=21, rank=7, order_title="value if FP32", title_text=_toggle_title,
         cell=_toggle_cell, draw=_draw_toggle, weigh_groups=_weights_by_key(_toggle_sort_key), yields_to_reason=True,
         names=("if FP32", "toggled"),
-        explanation=f"{TERMS_BY_NAME['if FP32'].explanation} PASS or FAIL follows if that changes the outcome.",
+        word="if FP32", explanation="PASS or FAIL follows if that changes the outcome.",
         next_steps={"toggle": ""}),
     LayerColumn(
         "cost", True, width=6, rank=1, spare_cells=12, order_title="cost",

@@ -9,7 +9,7 @@ from trt_tui.core.measure.target import Target
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
-from trt_tui.core.report.glossary import TERMS, TERMS_BY_NAME, Term, find_term
+from trt_tui.core.report.glossary import Term, explain_word, find_marks, find_term, list_marks, list_words
 from trt_tui.formatting import (
     EXPORTED,
     EXPORTED_NETWORK,
@@ -25,13 +25,13 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import fill_in_keys, shown_key
+from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, find_span_text, labelled_lines, shorten_path, wrap_text
 from trt_tui.tui.state import detail, engine_texts
 from trt_tui.tui.state.columns import LAYER_COLUMNS, NAME_COLUMN, LayerColumn, build_row_cells
 from trt_tui.tui.state.config_list import find_toggled_config
 from trt_tui.tui.state.config_status import config_name, config_title, find_displayed_target
-from trt_tui.tui.state.marks import MARGIN_MARK, MARKS, Mark, find_marks
+from trt_tui.tui.state.marks import MARGIN_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
 from trt_tui.tui.state.summary import SummaryColumn, SummaryRow
 from trt_tui.tui.state.text_plots import BAR_BLOCKS
@@ -107,14 +107,14 @@ def explain_term(term: Term) -> Explanation:
     texts = [("", term.explanation)]
     if term.other_names:
         texts.append(("", f"Also: {', '.join(term.other_names)}."))
-    return Explanation(f"{term.name} {term.place_text}" if isinstance(term, Mark) else term.name, tuple(texts))
+    return Explanation(f"{term.name} {term.place}".rstrip(), tuple(texts))
 
 
 def list_explained_terms() -> dict[str, list[Term]]:
     """Returns all words, columns and marks that are explained, by the heading of the help page."""
-    columns = [Term(column.names[0], column.explanation, (*column.names[1:], column.order_title))
+    columns = [Term(column.names[0], column.full_explanation, (*column.names[1:], column.order_title))
                for column in LAYER_COLUMNS]
-    return {"Columns of the list": columns, "Marks": list(MARKS), "Words": sorted(TERMS, key=_sort_key)}
+    return {"Columns of the list": columns, "Marks": list_marks(), "Words": sorted(list_words(), key=_sort_key)}
 
 
 def _sort_key(term: Term) -> str:
@@ -150,7 +150,8 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
     row, reason = visible_row.row, row_cells.reason if column.yields_to_reason else ""
     group = row.group if isinstance(row, GroupRow) else None
     value = row_cells.name
-    marks = [*find_marks(row_cells.glyph.strip(), "row", row_cells.glyph), *find_marks(row_cells.mark, "row")]
+    marks = [*find_marks(row_cells.glyph.strip(), "before a name", row_cells.glyph),
+             *find_marks(row_cells.mark, "before a name")]
     if column is not NAME_COLUMN:
         cell = row_cells.cells.get(column.id)
         spans = column.draw(cell, _VALUE_CELLS) if cell is not None else []
@@ -202,20 +203,19 @@ _ROW_EFFECTS = {"toggle": _toggle_effect, "build": _build_effect}
 
 def _column_text(row_values: RowValues, column: LayerColumn) -> str:
     if column.id == "share" and row_values.measure is not ColourMeasure.SHARE:
-        term = TERMS_BY_NAME[f"{row_values.measure.value} error"]
-        return f"{term.explanation} SQNR in dB, of {row_values.config_name}."
-    return fill_in_keys(column.explanation)
+        return f"{explain_word(f'{row_values.measure.value} error')} SQNR in dB, of {row_values.config_name}."
+    return column.full_explanation
 
 
 def _find_cell_marks(row_values: RowValues, column: LayerColumn, group: FusionGroup | None, value: str,
-                     glyph: str) -> list[Mark]:
+                     glyph: str) -> list[Term]:
     if column.id == "precision":
         symbols = row_values.config_change_marks(group) if group is not None else value
-        return find_marks(f"{symbols}{' f' if value.endswith(' f') else ''}", "precision")
+        return find_marks(f"{symbols}{' f' if value.endswith(' f') else ''}", "behind a precision")
     if column.id == "engine":
-        return find_marks(value, "engine")
-    marks = find_marks(value, "value", f"{SIMULATED_MARK}{NOT_MEASURED}·?") if column.id != "operator" else []
-    return [*marks, *find_marks(glyph.strip(), "row", glyph)] if column.id == "share" else marks
+        return find_marks(value, "in the engine column")
+    marks = find_marks(value, "at a value", f"{SIMULATED_MARK}{NOT_MEASURED}·?") if column.id != "operator" else []
+    return [*marks, *find_marks(glyph.strip(), "before a name", glyph)] if column.id == "share" else marks
 
 
 def _name_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -340,16 +340,16 @@ def explain_header(session: Session) -> list[Explanation]:
     source = "" if session.has_explicit_target else "Nobody has set it: it is the default. "
     samples, sample_texts = _header_sample_texts(session)
     entries: tuple[tuple[str, str, Sequence[str]], ...] = (
-        ("network", outline.name, (f"{groups} of {nodes}.", TERMS_BY_NAME["fused layer"].explanation)),
+        ("network", outline.name, (f"{groups} of {nodes}.", explain_word("fused layer"))),
         ("target", " and ".join(session.target_descriptions),
-         (f"{source}{TERMS_BY_NAME['target'].explanation}", f"{shown_key('target')} changes it.")),
+         (f"{source}{explain_word('target')}", f"{shown_key('target')} changes it.")),
         ("samples", samples, sample_texts),
         ("builder", engine_texts.builder_texts(builder)[0] if builder is not None else "",
          ("Engines run here." if builder is not None and builder.can_run else
           "It builds engines, which cannot run here.",)),
         ("simulation", f"{backend.name} {backend.version} · {backend.device}" if backend is not None else "",
-         (TERMS_BY_NAME["simulation"].explanation,)),
-        ("config", config_title(session), (TERMS_BY_NAME["config"].explanation,)))
+         (explain_word("simulation"),)),
+        ("config", config_title(session), (explain_word("config"),)))
     return [Explanation(title, tuple(("", text) for text in texts), value=value)
             for title, value, texts in entries if value]
 
@@ -378,11 +378,12 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     is_config = row.kind == "config" or row.kind not in ("fp32", *RUN_TITLES)
     row_name = config_name(session) if is_config else row.kind.upper()
     if column.kind == "run":
-        return Explanation(title, (("", run_text), ("", TERMS_BY_NAME["run"].explanation)), row_name, value)
+        return Explanation(title, (("", run_text), ("", explain_word("run"))), row_name, value)
     accuracy, engine, exported_run = row.values.accuracy, row.values.engine, row.values.exported_run
     if column.kind == "outcome":
-        outcome_term = find_term(value.split(" ")[0]) or TERMS_BY_NAME["outcome"]
-        return Explanation(title, (("how", _outcome_text(session, row, accuracy)), ("what", outcome_term.explanation),
+        word = find_term(value.split(" ")[0])
+        return Explanation(title, (("how", _outcome_text(session, row, accuracy)),
+                                   ("what", word.explanation if word is not None else explain_word("outcome")),
                                    ("run", run_text)), row_name, value)
     is_simulated = column.kind == "simulated" or row.kind == "exported"
     target = _find_column_target(session, title)
@@ -401,13 +402,14 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
         origin = f"Not measured: {done_text}. {shown_key('build')} does it for the current config."
     texts = [("how", origin)]
     term = find_term(title)
+    explanation = term.explanation if term is not None else explain_word("metric")
     if column.kind == "built" and term is None and title not in session.results.reference_metric:
-        term = TERMS_BY_NAME["exported network" if session.builder is None else "as built"]
-        texts += [("what", TERMS_BY_NAME["SQNR"].explanation)]
+        explanation = explain_word("exported network" if session.builder is None else "as built")
+        texts += [("what", explain_word("SQNR"))]
     if accuracy is not None and title == "SQNR" and accuracy.worst_output is not None and accuracy.worst_output[0]:
         texts.append(("at", f"{accuracy.worst_output[0]}, the judged output with the lowest SQNR."))
-    texts += [("what", (term or TERMS_BY_NAME["metric"]).explanation), ("run", run_text),
-              *((mark.name, mark.explanation) for mark in find_marks(value, "value"))]
+    texts += [("what", explanation), ("run", run_text),
+              *((mark.name, mark.explanation) for mark in find_marks(value, "at a value"))]
     kind = "exported" if session.builder is None and column.kind == "built" else column.kind
     return Explanation(title if title == EXPORTED_NETWORK else f"{title}, {kind}", tuple(texts), row_name, value)
 
@@ -428,12 +430,12 @@ def _run_text(session: Session, row: SummaryRow) -> str:
     if row.kind == "engine":
         return "The engine that was built last, from an earlier config."
     if row.kind == "exported":
-        return TERMS_BY_NAME["as exported"].explanation
+        return explain_word("as exported")
     if row.run and row.run != "config":
         config, name = session.get_run_config(row.run), run_title(row.run)
         other = f"; all others run in {config.other.label}" if config.quantized is not config.other else ""
         return f"{name}: every fused layer runs in {name} if it can{other}. Your changes do not count here."
-    return f"Your current config, {config_title(session)}." if row.run else TERMS_BY_NAME["stage"].explanation
+    return f"Your current config, {config_title(session)}." if row.run else explain_word("stage")
 
 
 def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) -> str:
