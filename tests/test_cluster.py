@@ -8,6 +8,7 @@ import signal
 import threading
 import time
 from collections import Counter
+from contextlib import suppress
 from dataclasses import replace
 from types import SimpleNamespace
 from unittest import mock
@@ -16,6 +17,7 @@ import dask
 import numpy as np
 import onnx
 import pytest
+from distributed import Client
 
 from tests import networks, nursery
 from tests.driven import run_to_end
@@ -44,7 +46,8 @@ INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 
 class Errand:
-    """What a worker does with an item: "kill", "once" (kill the first time), "slow", "nap"; then it says who it is."""
+    """What a worker does with an item: "kill", "once" (kill the first time), "last" (end after the result, the first
+    time), "slow", "nap"; then it says who it is."""
 
     def __init__(self, folder):
         self.folder, self.home = folder, os.getpid()
@@ -59,6 +62,9 @@ class Errand:
         if item == "kill" or item == "once" and not mark.exists():
             mark.write_text("")
             os.kill(os.getpid(), signal.SIGKILL)
+        if item.startswith("last") and not mark.exists():
+            mark.write_text(str(os.getpid()))
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGKILL)).start()
         while item == "slow":
             mark.write_text(str(time.monotonic()))
             time.sleep(0.02)
@@ -261,6 +267,25 @@ def test_what_ends_two_workers_fails_as_its_own_job(running, tmp_path):
     assert "ended by signal 9" in failed.value.cause
     running.serving(2)
     assert len(running.done(Errand(tmp_path), ["1", "2"])) == 2
+
+
+def test_results_lost_before_they_are_fetched_are_measured_again(running, tmp_path):
+    gather = Client._gather_remote
+
+    async def gather_from_ended_workers(self, *arguments):
+        for mark in tmp_path.glob("last*"):
+            with suppress(ProcessLookupError):
+                while True:
+                    os.kill(int(mark.read_text()), 0)
+                    await asyncio.sleep(0.01)
+        return await gather(self, *arguments)
+
+    with mock.patch.object(Client, "_gather_remote", gather_from_ended_workers):
+        found = running.done(Errand(tmp_path), ["last1", "last2", "3"])
+    assert sorted(item for item, _ in found) == ["3", "last1", "last2"]
+    ended = {int(mark.read_text()) for mark in tmp_path.glob("last*")}
+    assert len(ended) == 2 and not ended & {pid for item, (_, pid) in found if item != "3"}
+    running.serving(2)
 
 
 def test_what_is_stopped_ends_in_the_workers(running, tmp_path):

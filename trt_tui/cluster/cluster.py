@@ -29,7 +29,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, fields, replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -297,6 +297,8 @@ _DASK_CONFIG = {
     "distributed.scheduler.allowed-failures": 1,
     "distributed.scheduler.work-stealing": False,
     "distributed.comm.timeouts.connect": "5s",
+    # After this time, Dask would remove a worker for good whose later process is just being restarted.
+    "distributed.deploy.lost-worker-timeout": "10000d",
 }
 
 
@@ -466,6 +468,7 @@ class ClusterWorkerPool:
         self._workers: dict[str, WorkerHandle] = {}
         self._manifest: WorkspaceManifest | None = None
         self._listed_manifest: WorkspaceManifest | None = None
+        self._proven_workers: list[WorkerHandle] = []
         self._environment: WorkerEnvironment
         self._piece_futures: dict[tuple[str, int], Future[bytes]] = {}
         self._piece_lock = threading.Lock()
@@ -543,8 +546,11 @@ class ClusterWorkerPool:
         Args:
             for_engines: True to count only the workers with the same builder and GPU as this process.
         """
-        return sum(handle.workspace is not None and handle.manifest is self._manifest
-                   and not (for_engines and handle.engine_refusal_reason) for handle in self._list_workers())
+        return sum(not (for_engines and handle.engine_refusal_reason) for handle in self._list_ready_workers())
+
+    def _list_ready_workers(self) -> list[WorkerHandle]:
+        return [handle for handle in self._list_workers()
+                if handle.workspace is not None and handle.manifest is self._manifest]
 
     def report_workers_unfit_for_engines(self) -> None:
         """Warns once of each worker that cannot build engines, because its builder or its GPU differs from that of this
@@ -628,17 +634,20 @@ class ClusterWorkerPool:
     def _synchronize_workers(self) -> None:
         """Opens the workspace on the workers that the scheduler lists, and drops the workers that it no longer lists.
         """
-        manifest, client = self._manifest, self._client
+        manifest, client, ready_workers = self._manifest, self._client, self._list_ready_workers()
         assert client.scheduler is not None, "the client is connected"
         listed_addresses = client.sync(client.scheduler.identity, n_workers=-1,
                                        callback_timeout=LIST_TIMEOUT_S)["workers"]
+        # A worker that has become ready since the last list may be later than the loss, and does not get earlier tasks.
+        survivors = [handle for handle in self._proven_workers if handle.address in listed_addresses]
         for address in set(self._workers) - set(listed_addresses):
             handle = self._workers.pop(address)
             handle.is_lost = True
             if handle.workspace is not None:
                 self.last_lost_address = address
                 for for_engines in (False, True):
-                    self.outage_counts[for_engines] += not self.count_workers(for_engines)
+                    self.outage_counts[for_engines] += not any(
+                        not (for_engines and survivor.engine_refusal_reason) for survivor in survivors)
                 self._lost_worker_count += 1
                 exit_text = self.worker_exit_text(address)
                 self._post_message("warning", f"Worker {address} is lost{exit_text}: other workers continue its work.")
@@ -647,7 +656,7 @@ class ClusterWorkerPool:
             if manifest is not None and (known is None or known.manifest is not manifest):
                 handle = self._workers[address] = WorkerHandle(address, manifest)
                 threading.Thread(target=self._prepare_worker, args=(handle,), daemon=True).start()
-        self._listed_manifest = manifest
+        self._listed_manifest, self._proven_workers = manifest, ready_workers
 
     # -- the workspace of a worker ------------------------------------------------------------------------------------
 
@@ -831,10 +840,11 @@ class ClusterExecutor(Generic[Item]):
         future = self._futures[batch] = self._pool.submit(
             run_task, self._pool.manifest.key, pickled_task, items, for_engines=self._for_engines,
             priority=priority)
-        future.add_done_callback(partial(self._receive_results, batch))
+        # Dask calls all callbacks in one thread. It may wait for a result that was lost with its worker.
+        threading.Thread(target=self._receive_results, args=(batch, future), daemon=True).start()
 
     def _receive_results(self, batch: ItemBatch[Item], future: Future[Any]) -> None:
-        """Receives the results of a batch, or the exception of Dask, in a thread of Dask."""
+        """Receives the results of a batch, or the exception of Dask, in a thread of its own."""
         try:
             self._arrivals.append((batch, future.result()))
         except BaseException as error:
