@@ -324,12 +324,17 @@ def sqnr(reference: np.ndarray, test: np.ndarray) -> float:
 
 def difference(network: Network, plain: Mapping[str, np.ndarray], typed: Mapping[str, np.ndarray],
                gated: Mapping[str, np.ndarray]) -> Difference | None:
-    """The first group at which the two differ; what follows NaN is not looked at, since no code stands for it."""
+    """The first group at which the two differ.
+
+    What follows NaN, or a tensor of which most values overflow in both, is not looked at: the kernels of ONNX Runtime
+    differ in the maximum of windows of -Inf."""
     for group in network.groups:
         expected, one, two = (values.get(group.final_tensor) for values in (plain, typed, gated))
         if expected is None or one is None or two is None or not expected.size:
             continue
         finite = np.isfinite(one) & np.isfinite(two) & np.isfinite(expected)
+        if max(np.isfinite(one).mean(), np.isfinite(two).mean()) < 0.5 < np.isfinite(expected).mean():
+            return None
         apart = np.mean(np.isfinite(one) != np.isfinite(two))
         if apart > FLIPPED:
             return Difference(group.name, f"{apart:.0%} are finite in one alone")

@@ -113,6 +113,7 @@ def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, opened, 
 
 @given(st.integers(0, 1 << 30))
 @example(1754899)
+@example(426914205)
 @settings(max_examples=25, deadline=None)
 def test_all_lowerings_agree_on_random_factors(opened, backend, seed):
     case = lowered.draw(Random(seed), backend, opened)
