@@ -78,9 +78,9 @@ def inspect(nodes: bool, engine: str | None, config_path: str | None, force: boo
     for note in network.notes:
         click.echo(f"  {escape_hidden_characters(note)}")
     if engine_report is not None:
-        from trt_tui.session.comparison_report import engine_blocks
+        from trt_tui.core.report.engine_blocks import engine_layer_blocks
 
-        click.echo(report_text([Section("", engine_blocks(network, engine_report))]))
+        click.echo(report_text([Section("", engine_layer_blocks(network, engine_report))]))
         return
     click.echo(render_tree(build_scope_tree(network.layers, network.groups), network.shape, show_nodes=nodes))
     for line in defect_lines:

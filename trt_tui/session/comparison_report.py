@@ -7,31 +7,32 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trt_tui import formatting
-from trt_tui.core.engines.fallback_ladder import attempt_lines, limited_list_lines
-from trt_tui.core.engines.group_implementations import find_group_implementations
-from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES, IDLE, EngineReport
+from trt_tui.core.engines.fallback_ladder import limited_list_lines
 from trt_tui.core.exporters.preview_report import unbuilt_engine_lines
 from trt_tui.core.guards.guards import warning_lines, warning_record
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.causes import cause_lines, fp16_range_note
-from trt_tui.core.measure.engine_agreement import (
-    engine_errors_text,
-    engine_variation_notes,
-    fp32_engine_fault_text,
-    sqnr_gap_of_engine_db,
-)
-from trt_tui.core.measure.error_metrics import ERROR_METRICS, ErrorMetrics
-from trt_tui.core.measure.results import Accuracy, Cause, ConfigResults, EngineErrors, EngineResult, ErrorShare, RunKind
+from trt_tui.core.measure.error_metrics import ERROR_METRICS
+from trt_tui.core.measure.results import Accuracy, Cause, ConfigResults, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.simulation import MIN_DEPENDENCE_DB
 from trt_tui.core.measure.stages import PRODUCTION_STAGE, STABILITY, StageResult
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves import config_file
 from trt_tui.core.moves.keep_rules import default_keep_rules_note
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
-from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.report import json_record
 from trt_tui.core.report.config_report import config_section
 from trt_tui.core.report.document import Block, Section, Table, report_markdown, report_text
+from trt_tui.core.report.engine_blocks import (
+    MAX_ROWS,
+    build_attempt_blocks,
+    engine_check_lines,
+    engine_error_blocks,
+    engine_layer_blocks,
+    engine_remark_lines,
+    fp32_engine_fault_lines,
+    precision_share_table,
+)
 from trt_tui.core.report.json_record import (
     accuracy_record,
     cause_record,
@@ -48,7 +49,6 @@ from trt_tui.formatting import (
     EXPORTED,
     NOT_MEASURED,
     SIMULATED_MARK,
-    add_decibel_unit,
     counted_noun_text,
     engine_title,
     metric_text,
@@ -60,18 +60,15 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.loss_causes import find_raise_causes, find_worst_group_causes
 from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
-MAX_ROWS = 20
-"""The maximum number of rows of layers, or of parts of a metric."""
-
 SHARE_SAMPLES_LEGEND = (
     "samples: number of samples behind a share; ± is its 95 % confidence interval. --exact measures all shares on all "
     "samples.")
 
 
-_FP32_ENGINE_TITLE = "FP32 engine"
+FP32_ENGINE_TITLE = "FP32 engine"
 
 
-class _ReportedRun(NamedTuple):
+class ReportedRun(NamedTuple):
     """A run in the tables of a report.
 
     Attributes:
@@ -140,18 +137,22 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
     titles = {run: _engine_title_text(session, run) for run in engines}
     engines_by_title = {titles[run]: result for run, result in engines.items()}
     if session.results.fp32_engine is not None:
-        engines_by_title = {_FP32_ENGINE_TITLE: session.results.fp32_engine, **engines_by_title}
+        engines_by_title = {FP32_ENGINE_TITLE: session.results.fp32_engine, **engines_by_title}
     return [
         Section("", [[*filter(None, head)]]),
-        Section("Accuracy", [Table(_accuracy_rows(session), 2)]),
+        Section("Accuracy", [accuracy_table(session, _list_reported_runs(session))]),
         Section("Metric by part", [Table([*parts[:1 + MAX_ROWS], *hidden_rows])]),
         Section("Reasons", [_outcome_reason_lines(session), _output_variation_lines(session)]),
         Section("Engines", [
-            *_build_attempt_blocks(engines_by_title),
-            _precision_share_table({_engine_row_title(titles[run], result): result for run, result in engines.items()}),
-            engine_remark_lines(engines_by_title), *_engine_check_blocks(session, engines),
+            *build_attempt_blocks(engines_by_title),
+            precision_share_table({_engine_row_title(titles[run], result): result for run, result in engines.items()}),
+            engine_remark_lines(engines_by_title), fp32_engine_fault_lines(session.results.fp32_engine),
+            *(engine_check_lines(titles[run], engines[run], session.get_run_results(run).accuracy, checks)
+              for run, checks in session.list_engine_checks().items() if run in engines),
             *(block for run, result in engines.items()
-              for block in engine_error_blocks(session, run, titles[run], result.engine_errors))]),
+              for block in engine_error_blocks(outline, titles[run], result.engine_errors,
+                                               session.get_run_results(run).group_errors,
+                                               session.find_engine_divergence(run)))]),
         Section("Engine preview", [
             preview_lines(session, {run: _run_title_text(session, run) for run in session.list_distinct_runs()})]),
         *(Section(f"Where {run_name_in_sentence(run, session.config.uses_only_file_precisions)} loses",
@@ -258,99 +259,58 @@ def _output_variation_lines(session: SessionState) -> list[str]:
     return lines
 
 
-def _list_reported_runs(session: SessionState) -> list[_ReportedRun]:
-    """Returns all runs of a comparison in the order of its tables.
-
-    An engine that was not built as requested says so in its title, and the simulation of the built config comes before
-    it.
-    """
-    runs: list[_ReportedRun] = []
-
-    def add_engine(title: str, engine_result: EngineResult, run: str = "") -> None:
-        if engine_result.failure_reason:
-            runs.append(_ReportedRun(title, RunRow(), missing_text="not built"))
-            return
-        title = _engine_row_title(title, engine_result)
-        runs.append(_ReportedRun(f"{title}, simulated", RunRow(engine_result.simulated_accuracy, SIMULATED_MARK)))
-        runs.append(_ReportedRun(title, RunRow(engine_result.accuracy, engine=engine_result), run,
-                                 "built, cannot run here" if engine_result.accuracy is None else ""))
-
-    if session.results.fp32_engine is not None:
-        add_engine(_FP32_ENGINE_TITLE, session.results.fp32_engine)
-    runs.append(_ReportedRun(formatting.FP32_TITLE, RunRow(session.fp32_accuracy)))
+def _list_reported_runs(session: SessionState) -> list[ReportedRun]:
+    """Returns all runs of a comparison in the order of its tables."""
+    fp32_engine = session.results.fp32_engine
+    runs = (list_engine_runs(_engine_row_title(FP32_ENGINE_TITLE, fp32_engine), fp32_engine)
+            if fp32_engine is not None else [])
+    runs.append(ReportedRun(formatting.FP32_TITLE, RunRow(session.fp32_accuracy)))
     for run in session.list_distinct_runs():
         results = session.get_run_results(run)
-        runs += [_ReportedRun(title, RunRow(accuracy, SIMULATED_MARK), run)
+        runs += [ReportedRun(title, RunRow(accuracy, SIMULATED_MARK), run)
                  for title, accuracy in ((_run_title_text(session, run), results.accuracy),
                                          (run_title(EXPORTED), results.get_accuracy(RunKind.TYPED_NETWORK)))]
         if (exported := results.exported_run) is not None:
             key = formatting.executed_run_key(run)
             title = f"{run_title(key, session.config.uses_only_file_precisions)} ({exported.executor_name})"
-            runs.append(_ReportedRun(title, RunRow(exported.accuracy), run, "" if exported.accuracy is not None else
+            runs.append(ReportedRun(title, RunRow(exported.accuracy), run, "" if exported.accuracy is not None else
                                      f"not executed: {exported.missing_reason}"))
         if results.engine_result is not None:
-            add_engine(_engine_title_text(session, run), results.engine_result, run)
+            title = _engine_row_title(_engine_title_text(session, run), results.engine_result)
+            runs += list_engine_runs(title, results.engine_result, run)
     return runs
 
 
-def _accuracy_rows(session: SessionState) -> list[list[str]]:
-    """Returns the table of the runs: a header, and a row for each judged output of a run."""
+def accuracy_table(session: SessionState, runs: Sequence[ReportedRun]) -> Table:
+    """Returns the table of some runs: a header, and a row for each judged output of a run."""
     columns = list_run_columns("runs", metric_titles(session))
     rows = [["run", "output", *(column.title for column in columns), ""]]
-    for title, row, run, missing_text in _list_reported_runs(session):
+    for title, row, run, missing_text in runs:
         if missing_text:
             rows.append([title, missing_text, *(column.text(row) for column in columns)])
         for name, output_row in row.split_by_output().items():
             outcome = _target_outcome_text(session, run, row.accuracy) if title and run and row.accuracy else ""
             rows.append([title, name, *(column.text(output_row) for column in columns), outcome])
             title = ""
-    return rows
+    return Table(rows, 2)
+
+
+def list_engine_runs(title: str, engine_result: EngineResult, run: str = "") -> list[ReportedRun]:
+    """Returns an engine as the rows of a table, with the simulation of the config that was built, if it is another one.
+    """
+    if engine_result.failure_reason:
+        return [ReportedRun(title, RunRow(), missing_text="not built")]
+    return [ReportedRun(f"{title}, simulated", RunRow(engine_result.simulated_accuracy, SIMULATED_MARK)),
+            ReportedRun(title, RunRow(engine_result.accuracy, engine=engine_result), run,
+                        "built, cannot run here" if engine_result.accuracy is None else "")]
 
 
 def _engine_row_title(title: str, engine_result: EngineResult) -> str:
+    """Returns the title of an engine with its builder. An engine that was not built as requested says so."""
+    if engine_result.failure_reason:
+        return title
     title = f"{title} ({engine_result.builder_text})"
     return title if engine_result.is_built_as_requested else f"{title}, other precision"
-
-
-def _build_attempt_blocks(engine_results: Mapping[str, EngineResult]) -> list[Block]:
-    """Returns the build attempts of each engine that was not built as requested, or not built at all."""
-    blocks: list[Block] = []
-    for name, result in engine_results.items():
-        if result.failure_reason and len(result.attempts) < 2:
-            blocks.append([f"{name}: not built: {result.failure_reason}"])
-        elif not result.is_built_as_requested:
-            state_text = "not built" if result.failure_reason else "not an engine of the requested config"
-            blocks.append([f"{name}: {state_text}; build attempts:", *(
-                f"  {line}" for line in attempt_lines(result.attempts, result.other_precisions))])
-    return blocks
-
-
-def _precision_share_table(engine_results: Mapping[str, EngineResult]) -> Table:
-    """Returns a table of the number of engine layers in each precision, and their share of the time."""
-    shares = {
-        name: result.engine_report.precision_shares()
-        for name, result in engine_results.items()
-        if result.engine_report is not None
-    }
-    kinds = [kind for kind in ENGINE_PRECISION_TITLES if any(kind in entry for entry in shares.values())]
-    rows = [["engine layers, share of the time", *(ENGINE_PRECISION_TITLES[kind] for kind in kinds)]]
-    return Table([*rows, *([name, *(formatting.layer_share_text(*entry[kind]) if kind in entry else NOT_MEASURED
-                                    for kind in kinds)] for name, entry in shares.items() if kinds)])
-
-
-def _engine_check_blocks(session: SessionState, engine_results: Mapping[str, EngineResult]) -> list[Block]:
-    """Returns a line about a wrong FP32 engine, and the checks for engines that are less accurate than simulated."""
-    fault = fp32_engine_fault_text(session.results.fp32_engine)
-    blocks: list[Block] = [[f"not a precision problem: {fault}"] if fault else []]
-    for run, checks in session.list_engine_checks().items():
-        if run not in engine_results:
-            continue  # the config equals another run in the list
-        gap = sqnr_gap_of_engine_db(
-            engine_results[run].select_comparable_simulation(session.get_run_results(run).accuracy),
-            engine_results[run].accuracy)
-        blocks.append([f"{_engine_title_text(session, run)}: {formatting.engine_gap_text(gap)}; what to check:",
-                       *(f"  {line}" for line in checks)])
-    return blocks
 
 
 _GROUP_COLUMNS = {"share": ("share", "samples", "isolated", "accumulated", "SQNR if raised"),
@@ -432,27 +392,6 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
     return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
 
 
-def engine_blocks(network: NetworkOutline, engine_report: EngineReport) -> list[Block]:
-    """Returns the number of engine layers by precision, and a table of the implementation of each fusion group in an
-    engine."""
-    counts = ", ".join(f"{count} {word}" for word, (count, _) in engine_report.precision_shares().items())
-    implementations = find_group_implementations(engine_report, network)
-    titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
-    rows = [["layer", "operator", "engine", "engine layers"]]
-    for group in network.groups:
-        implementation = implementations.get(group.name)
-        if implementation is None:
-            cells = ["", "not listed: folded, or part of another layer"]
-        else:
-            precision = (implementation.precision.label if implementation.precision is not None else
-                         "fused" if implementation.in_fused_region else "?")
-            cells = [precision, "; ".join(implementation.engine_layers)]
-        rows.append([titles_by_group.get(group.name, group.name), group.operator, *cells])
-    idle = sum(layer.kind == IDLE for layer in engine_report.layers)
-    return [[f"{len(engine_report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else "")],
-            Table(rows, 4)]
-
-
 def preview_lines(session: SessionState, run_titles: Mapping[str, str]) -> list[str]:
     """Returns, for each run, the number of fusion groups in another precision than requested, and the builder's
     warnings.
@@ -493,69 +432,6 @@ def _preview_text(preview: Mapping[str, Any]) -> str:
         f"{counted_noun_text(preview['kernels'], 'kernel')})")
 
 
-def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
-    """Returns remarks about engines: the latency of several profiles, the spread of several builds, and builder
-    warnings.
-
-    Different results of one engine on identical samples are reported too.
-
-    Args:
-        engine_results: The results of engines by the title of the engine.
-    """
-    lines = [f"{title}: {remark}" for title, result in engine_results.items()
-             for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
-    for title, result in engine_results.items():
-        lines += [f"{title}: warnings of parser and builder", *limited_list_lines(result.builder_warnings)
-                  ] if result.builder_warnings else []
-    return lines
-
-
-def engine_error_blocks(session: SessionState, run: str, engine_title: str,
-                        engine_errors: EngineErrors | None) -> list[Block]:
-    """Returns a report of the errors inside the engine of a run; empty if they were not measured.
-
-    It states the method of reading, the first divergence from the simulation, and the groups with the largest gaps.
-
-    Args:
-        engine_title: The title of the engine.
-    """
-    if engine_errors is None:
-        return []
-    outline = session.opened_network.outline
-    titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
-    lines = [f"{engine_title}, {engine_errors_text(engine_errors, len(outline.groups))}"]
-    if engine_errors.accuracy is not None and engine_errors.accuracy.worst_output is not None:
-        name, worst = engine_errors.accuracy.worst_output
-        lines.append(f"  the marked engine: {add_decibel_unit(worst.errors.sqnr_text(''))} at {name}")
-    if (divergence := session.find_engine_divergence(run)) is not None:
-        lines.append(
-            f"  "
-            f"{titles_by_group.get(divergence.group_name, divergence.group_name)}: {divergence.divergence_description}"
-        )
-    group_errors = session.get_run_results(run).group_errors
-    rows = []
-    for group in outline.groups:
-        if (errors := engine_errors.group_errors.get(group.name)) is not None:
-            simulated = group_errors.get(group.name)
-            simulated_errors = simulated.accumulated if simulated is not None else None
-            gap = _compute_sqnr_gap_db(errors, simulated_errors)
-            rows.append((-math.inf if gap is None else gap, [
-                titles_by_group.get(group.name, group.name), group.operator,
-                errors.sqnr_text(""), NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
-                "" if gap is None else f"{gap:+.1f}"
-            ]))
-    rows.sort(key=lambda row: -row[0])
-    header = ["where the engine is worse than simulated", "operator", "engine", "simulated", "gap, dB"]
-    return [lines, Table([header, *(row for _, row in rows[:MAX_ROWS])], 2)]
-
-
-def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetrics | None) -> float | None:
-    """Returns by how many dB the SQNR of the engine is lower than simulated; None if either is exact or not finite."""
-    if simulated_errors is None or built_errors.sqnr_db is None or simulated_errors.sqnr_db is None:
-        return None
-    return simulated_errors.sqnr_db - built_errors.sqnr_db
-
-
 def stage_section(session: SessionState) -> Section:
     """Returns the table of the stages on the way to production; empty if no stage was requested."""
     stages = session.list_stage_accuracies()
@@ -579,7 +455,7 @@ def stage_section(session: SessionState) -> Section:
                 lines += [f"  {line}"
                           for line in unbuilt_engine_lines(session.opened_network.outline, run.config, preview)]
         if engine is not None and engine.engine_report is not None:
-            engine_parts += [[f"layers of {name}:"], *engine_blocks(session.opened_network.outline,
+            engine_parts += [[f"layers of {name}:"], *engine_layer_blocks(session.opened_network.outline,
                                                                     engine.engine_report)]
         if engine is not None:
             engine_parts.append([f"{name}: {text}" for text in (*_engine_latency_lines(engine),

@@ -1,11 +1,27 @@
 """Tables of styled text that fit into a width: columns are left out, narrowed and widened by one rule."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
-from trt_tui.formatting import cell_width, escape_hidden_characters, pad_right, shorten_number_in_text
-from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, line_width, shorten_distinctly, shorten_middle
+from trt_tui.core.report.document import Block, Plot, Table, filled_blocks
+from trt_tui.formatting import (
+    cell_width,
+    drop_empty_columns,
+    escape_hidden_characters,
+    pad_right,
+    shorten_number_in_text,
+)
+from trt_tui.tui.spans import (
+    Line,
+    Span,
+    choose_fitting_text,
+    clip_line,
+    labelled_lines,
+    line_width,
+    shorten_distinctly,
+    shorten_middle,
+)
 
 Cell: TypeAlias = Span | Callable[[int], Line] | None
 """The content of a cell: a styled text, a function that draws it for a width, or None where the cell to the left
@@ -127,3 +143,29 @@ def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Span]], width: 
     styles = [["dim"] * len(columns), *([style for _, style in row] for row in rows)]
     return [clip_line(draw_row(list(zip(row_texts, row_styles, strict=True)), columns, widths, gap), width)
             for row_texts, row_styles in zip(zip(*texts, strict=True), styles, strict=True)]
+
+
+_MIN_NAME_CELLS = 16
+"""The width to which the first column of a table of a report is shortened."""
+
+
+def block_lines(blocks: Iterable[Block], width: int) -> list[Line]:
+    """Returns blocks of a report as lines, with an empty line between two blocks.
+
+    Texts are wrapped. Where a table does not fit, its columns are left out from the fourth on; the last one stays.
+    """
+    lines: list[Line] = []
+    for block in filled_blocks(blocks):
+        lines += [[]] * bool(lines)
+        if isinstance(block, Table):
+            header, *rows = drop_empty_columns(block.rows)
+            columns = [Column(title, index >= block.left_aligned_columns, min_width=0 if index else _MIN_NAME_CELLS,
+                              rank=index if 2 < index < len(header) - 1 else 0)
+                       for index, title in enumerate(header)]
+            cells = [[(text, "") for text in (*row, *[""] * (len(header) - len(row)))] for row in rows]
+            lines += fit_table(columns, cells, width)
+            continue
+        for text in block.lines if isinstance(block, Plot) else block:
+            lines += (labelled_lines("  · ", text.lstrip(), width, label_width=4) if text.startswith("  ") else
+                      labelled_lines("", text, width, label_width=0))
+    return lines

@@ -136,6 +136,13 @@ class EngineLayer:
         """True if the layer computes an attention in one kernel."""
         return bool(_MHA_PATTERN.search(self.kernel_name) or _MHA_PATTERN.search(self.name))
 
+    @property
+    def precision_key(self) -> str:
+        """The precision in words, a key of `ENGINE_PRECISION_TITLES`; the kind of a layer that computes nothing."""
+        if self.kind != COMPUTE:
+            return self.kind
+        return self.precision.label if self.precision is not None else "?"
+
 
 @dataclass(frozen=True)
 class EngineReport:
@@ -158,9 +165,8 @@ class EngineReport:
         for layer in self.layers:
             if layer.kind == IDLE:
                 continue
-            word = layer.kind if layer.kind != COMPUTE else layer.precision.label if layer.precision else "?"
-            counts[word] = counts.get(word, 0) + 1
-            times[word] = times.get(word, 0.0) + (layer.ms or 0.0)
+            counts[layer.precision_key] = counts.get(layer.precision_key, 0) + 1
+            times[layer.precision_key] = times.get(layer.precision_key, 0.0) + (layer.ms or 0.0)
         return {word: (counts[word], times[word] / total if total > 0 else None)
                 for word in ENGINE_PRECISION_TITLES if word in counts}
 

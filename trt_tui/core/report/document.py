@@ -1,4 +1,5 @@
-"""Reports as documents of sections, which are written as text for a terminal and as Markdown."""
+"""Reports as documents of sections, which are written as text for a terminal and as Markdown. `trt_tui.tui.table` draws
+their blocks on pages of the app."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -46,7 +47,7 @@ class Section:
 
 def report_text(sections: Iterable[Section]) -> str:
     """Returns a report as text for a terminal, with an empty line between two blocks."""
-    return "\n\n".join("\n".join(_text_lines(block)) for section in sections for block in _filled_blocks(section))
+    return "\n\n".join("\n".join(_text_lines(block)) for section in sections for block in filled_blocks(section.blocks))
 
 
 def report_markdown(title: str, sections: Iterable[Section]) -> str:
@@ -58,7 +59,7 @@ def sections_markdown(sections: Iterable[Section]) -> list[str]:
     """Returns sections as lines of Markdown, each block with an empty line behind it."""
     lines = []
     for section in sections:
-        blocks = _filled_blocks(section)
+        blocks = filled_blocks(section.blocks)
         lines += [f"## {markdown_text(section.title)}", ""] if section.title and blocks else []
         for block in blocks:
             lines += [*_markdown_lines(block), ""]
@@ -71,9 +72,10 @@ def markdown_text(text: Any) -> str:
                    for character in escape_hidden_characters(text))
 
 
-def _filled_blocks(section: Section) -> list[Block]:
-    return [block for block in section.blocks if (len(block.rows) > 1 if isinstance(block, Table) else
-                                                  block.lines if isinstance(block, Plot) else block)]
+def filled_blocks(blocks: Iterable[Block]) -> list[Block]:
+    """Returns the blocks that have contents."""
+    return [block for block in blocks if (len(block.rows) > 1 if isinstance(block, Table) else
+                                          block.lines if isinstance(block, Plot) else block)]
 
 
 def _text_lines(block: Block) -> list[str]:

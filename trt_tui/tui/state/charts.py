@@ -8,6 +8,7 @@ from trt_tui.core.data.batches import SampleName
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.group_sweep import SAMPLE_ERRORS, SINGLE_SAMPLES, SampleErrors, SingleSampleResult
 from trt_tui.core.network.layers import FusionGroup
+from trt_tui.core.report.document import Table
 from trt_tui.formatting import (
     SIMULATED_MARK,
     add_decibel_unit,
@@ -16,7 +17,6 @@ from trt_tui.formatting import (
     mismatch_text,
     percent_text,
     run_title,
-    table_lines,
 )
 from trt_tui.session.comparison_report import metric_part_table
 from trt_tui.session.session import Session
@@ -33,6 +33,7 @@ from trt_tui.tui.state.text_plots import (
     find_bin_of_index,
     group_channel_range_lines,
 )
+from trt_tui.tui.table import block_lines
 
 
 @dataclass(frozen=True)
@@ -180,22 +181,10 @@ def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is
 
 
 def metric_part_lines(session: Session, width: int) -> list[Line]:
-    """Returns a table of the metric's parts, such as classes, with the largest drop first; [] if there are no parts.
-
-    Middle columns are omitted if the table is wider than ``width``.
-    """
-    rows = metric_part_table(session)
-    if not rows:
-        return []
-    rows[0][0] = "part"
-    while len(rows[0]) > 4 and max(map(len, table_lines(rows))) > width:
-        rows = [[*row[:2], *row[3:]] for row in rows]
-    header, headline, *parts = table_lines(rows)
-    lines: list[Line] = [clip_line([(header, "dim")], width), clip_line([(headline, "strong")], width)]
-    lines += [clip_line([(text, "bad" if number == 0 else "")], width) for number, text in enumerate(parts)]
+    """Returns the table of the metric's parts, such as classes, as reports have it."""
     note = (f"drop: distance of the worst run below FP32. {shown_key('target')} takes metric[PART]>=base-1% and "
             "metric[*]>=base-2%.")
-    return [*lines, [], *([(text, "dim")] for text in wrap_text(note, width))]
+    return block_lines([Table(metric_part_table(session)), [note]], width)
 
 
 def _find_missing_values_reason(chart_frame: ChartFrame) -> str:

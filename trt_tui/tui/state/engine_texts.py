@@ -1,9 +1,8 @@
 """Texts about the engine of a config and its preview: the builder, fusion groups, faults; the page of the engine."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from trt_tui.core.engines.fallback_ladder import attempt_lines
 from trt_tui.core.engines.group_implementations import (
     BARRIER_SPLITS,
     BREAKS_MHA,
@@ -14,42 +13,52 @@ from trt_tui.core.engines.group_implementations import (
     has_unrequested_precision,
     is_unrequested_precision,
 )
-from trt_tui.core.engines.inspector import COMPUTE, ENGINE_PRECISION_TITLES, QDQ, REFORMAT, EngineReport
+from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
 from trt_tui.core.exporters.preview_report import groups_in_kernel_text
 from trt_tui.core.measure.engine_agreement import (
     UNEXPLAINED_GAP_DB,
-    engine_errors_text,
-    engine_variation_notes,
     find_unused_quantization_of_group,
     fp32_engine_fault_text,
     sqnr_gap_of_engine_db,
     suggest_engine_checks,
 )
-from trt_tui.core.measure.results import Accuracy, EngineResult
+from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig, count_config_differences
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
+from trt_tui.core.report.document import Block
+from trt_tui.core.report.engine_blocks import (
+    build_attempt_blocks,
+    engine_check_lines,
+    engine_error_blocks,
+    engine_remark_lines,
+    fp32_engine_fault_lines,
+    precision_share_table,
+    slowest_layer_table,
+    unrequested_group_blocks,
+)
+from trt_tui.core.report.run_columns import RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED_NETWORK,
-    NOT_MEASURED,
     add_decibel_unit,
     builder_title,
     byte_size_text,
-    cell_width,
     counted_noun_text,
     duration_text,
     engine_gap_text,
+    layer_share_text,
     milliseconds_text,
     number_text,
     percent_text,
 )
 from trt_tui.jobs.events import BuilderSummary
+from trt_tui.session.comparison_report import FP32_ENGINE_TITLE, ReportedRun, accuracy_table, list_engine_runs
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span, labelled_lines, pad_or_shorten, shorten_middle, worst_sqnr_span
-from trt_tui.tui.state.config_status import config_name, target_value_span
+from trt_tui.tui.spans import Line, Span, choose_fitting_text, shorten_middle
+from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
-from trt_tui.tui.state.text_plots import bar_text
+from trt_tui.tui.table import block_lines
 
 CANNOT_RUN_TEXT = "built, cannot run here"
 
@@ -214,68 +223,26 @@ def build_origin_text(engine_result: EngineResult) -> str:
     return f"built in {duration_text(engine_result.build_s)}{origin_text}" if engine_result.build_s else "built"
 
 
-def latency_texts(latency_ms: tuple[float, float, float]) -> tuple[str, str]:
-    """Returns the text of the median latency with minimum and maximum, and the text of the median alone."""
-    median, minimum, maximum = latency_ms
-    return f"{milliseconds_text(median)} ({number_text(minimum)} to {number_text(maximum)})", milliseconds_text(median)
-
-
-def precision_share_texts(engine_report: EngineReport) -> tuple[str, str]:
-    """Returns the number of engine layers in each precision with their share of the time, and a text of the shares
-    alone."""
-    shares = {word: entry for word, entry in engine_report.precision_shares().items() if word not in (REFORMAT, QDQ)}
-    layers = [f"{ENGINE_PRECISION_TITLES.get(word, word)} {counted_noun_text(count, 'layer')}{_time_share_text(time)}"
-              for word, (count, time) in shares.items()]
-    if any(time is not None for _, time in shares.values()):
-        short_text = ", ".join(
-            f"{ENGINE_PRECISION_TITLES.get(word, word)}{_time_share_text(time)}" for word, (_, time) in shares.items())
-        return ", ".join(layers) + " of time", short_text + " of time"
-    return ", ".join(layers), ", ".join(
-        f"{ENGINE_PRECISION_TITLES.get(word, word)} {count}" for word, (count, _) in shares.items())
-
-
-def _time_share_text(time_share: float | None) -> str:
-    return "" if time_share is None else f" {percent_text(time_share)}"
-
-
 def build_result_text(engine_result: EngineResult, width: int) -> str:
-    """Returns the result of a build in one line: origin, latency, shares of layers and time, size and memory.
+    """Returns the result of a build in one line: origin, latency, layers and time by precision, size and memory.
 
-    Parts that do not fit into ``width`` cells are shortened or omitted.
+    The last parts are left out if the line is wider than ``width`` cells.
     """
-    parts: list[tuple[str, str]] = [(build_origin_text(engine_result),) * 2]
+    parts = [build_origin_text(engine_result)]
     if engine_result.accuracy is None:
-        parts.append((engine_result.measurement_note or "cannot run here", "cannot run here"))
+        parts.append(engine_result.measurement_note or "cannot run here")
     if engine_result.latency_ms is not None:
-        parts.append(latency_texts(engine_result.latency_ms))
+        median, minimum, maximum = engine_result.latency_ms
+        parts.append(f"{milliseconds_text(median)} ({number_text(minimum)} to {number_text(maximum)})")
     if engine_result.engine_report is not None:
-        parts.append(precision_share_texts(engine_result.engine_report))
-        parts += [(text, text) for text in _reformat_layer_texts(engine_result.engine_report)]
+        parts.append("; ".join(f"{ENGINE_PRECISION_TITLES[key]} {layer_share_text(*share)}"
+                               for key, share in engine_result.engine_report.precision_shares().items()))
     if engine_result.engine_bytes is not None:
-        parts.append((byte_size_text(engine_result.engine_bytes),) * 2)
+        parts.append(byte_size_text(engine_result.engine_bytes))
     if engine_result.device_memory_bytes:
-        memory = byte_size_text(engine_result.device_memory_bytes)
-        parts.append((f"{memory} of device memory", f"{memory} memory"))
-    if engine_result.measurement_note and engine_result.engine_report is None and engine_result.accuracy is not None:
-        parts.append((engine_result.measurement_note,) * 2)
-    chosen_texts: list[str] = []
-    for _, short_text in parts:
-        if cell_width(" · ".join((*chosen_texts, short_text))) > width:
-            break
-        chosen_texts.append(short_text)
-    for index, (long_text, _) in enumerate(parts[:len(chosen_texts)]):
-        if cell_width(" · ".join((*chosen_texts[:index], long_text, *chosen_texts[index + 1:]))) <= width:
-            chosen_texts[index] = long_text
-    return " · ".join(chosen_texts) or shorten_middle(parts[0][1], width)
-
-
-def _reformat_layer_texts(engine_report: EngineReport) -> list[str]:
-    """Returns the numbers of reformat layers and stand-alone Q/DQ layers; an empty list if there are none."""
-    reformats, unfused_qdq = engine_report.count_layers(REFORMAT), engine_report.count_layers(QDQ)
-    return [
-        *([counted_noun_text(reformats, "reformat")] if reformats else []),
-        *([f"{unfused_qdq} unfused Q/DQ"] if unfused_qdq else [])
-    ]
+        parts.append(f"{byte_size_text(engine_result.device_memory_bytes)} of device memory")
+    texts = [" · ".join(parts[:count]) for count in range(len(parts), 0, -1)]
+    return shorten_middle(choose_fitting_text(texts, width), width)
 
 
 # -- what to do next ------------------------------------------------------------------------------------------------
@@ -403,12 +370,6 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
             *(f"fusion barrier: {effect.description}" for effect in barrier_effects)]
 
 
-_LABEL_CELLS = 12
-_MAX_SLOWEST_LAYERS = 8
-_RIGHT_CELLS = 32
-"""The cells to the right of a layer name: precision, milliseconds, share of the time."""
-
-
 def engine_page_title(session: Session) -> str:
     shown_engine = find_shown_engine(session)
     if shown_engine is None:
@@ -419,147 +380,29 @@ def engine_page_title(session: Session) -> str:
 
 
 def engine_page_lines(session: Session, width: int) -> list[Line]:
-    """Returns the lines of the engine page for the current config: values, recommended checks, layers."""
+    """Returns the lines of the engine page for the current config: values, checks, layers."""
     shown_engine, fp32_engine = find_shown_engine(session), session.results.fp32_engine
-    entries = _list_engine_values(session, shown_engine) if shown_engine is not None else []
+    network, engines = session.opened_network.outline, dict[str, EngineResult]()
+    runs, checks, layers = list[ReportedRun](), list[Block](), list[Block]()
+    if shown_engine is not None:
+        name, config, result = shown_engine.name, shown_engine.config, shown_engine.result
+        results = session.results.get_results_or_empty(config)
+        simulated = result.select_comparable_simulation(results.accuracy)
+        divergence = None if shown_engine.is_stale else session.find_engine_divergence("config")
+        engines[name] = result
+        runs = [*list_engine_runs(name, replace(result, simulated_accuracy=simulated)),
+                *(ReportedRun(f"{name} at {shape}", RunRow(accuracy))
+                  for shape, accuracy in result.shape_accuracies.items())]
+        suggested = suggest_engine_checks(network, config, simulated, result, fp32_engine, divergence)
+        values = [(column.title, column.text(RunRow(engine=result))) for column in list_run_columns("engines")]
+        checks = [engine_check_lines(name, result, simulated, suggested),
+                  [f"{title}: {text}" for title, text in values if text]]
+        layers = [*engine_error_blocks(network, name, result.engine_errors, results.group_errors, divergence),
+                  precision_share_table(engines)]
+        if result.engine_report is not None:
+            layers += [*unrequested_group_blocks(network, config, result), slowest_layer_table(result.engine_report)]
     if fp32_engine is not None:
-        conclusion_text, accuracy = fp32_engine_texts(fp32_engine)[0], fp32_engine.accuracy
-        has_fault = bool(fp32_engine_fault_text(fp32_engine))
-        if accuracy:
-            sqnr_text = _worst_sqnr_text(accuracy, False)
-            conclusion_text = (f"{sqnr_text} against ONNX Runtime: {conclusion_text}" if has_fault else
-                               f"{conclusion_text}: {sqnr_text}")
-        entries.append(("FP32 engine", conclusion_text, "warn" if has_fault else ""))
-    lines = [line for label, texts, style in entries
-             for line in labelled_lines(label, texts, width, style, _LABEL_CELLS)]
-    if shown_engine is None:
-        return lines
-    lines += _engine_check_lines(session, shown_engine, width)
-    engine_report = shown_engine.result.engine_report
-    if engine_report is not None:
-        lines += _precision_share_lines(engine_report)
-        lines += _other_precision_group_lines(session, shown_engine, width)
-        if slowest := _slowest_layer_lines(engine_report, width):
-            lines += [[], *slowest]
-    return lines
-
-
-def _list_engine_values(session: Session, shown_engine: ShownEngine) -> list[tuple[str, str | Sequence[str], str]]:
-    """Returns the values of an engine: label, texts and style. A value that does not exist has no texts."""
-    result, simulated_accuracy = shown_engine.result, _find_simulated_accuracy(session, shown_engine)
-    device_text = f" on {result.device_name}" if result.device_name else ""
-    size_text = f", {byte_size_text(result.engine_bytes)}" if result.engine_bytes is not None else ""
-    attempts = attempt_lines(result.attempts, result.other_precisions)
-    entries: list[tuple[str, str | Sequence[str], str]] = [
-        ("builder", result.builder_name + device_text, ""), ("build", build_origin_text(result) + size_text, ""),
-        ("tried", [] if result.is_built_as_requested else list(attempts), "warn")]
-    if result.accuracy is None:
-        return [*entries, ("run", result.measurement_note or CANNOT_RUN_TEXT, "")]
-    text = f"{_worst_sqnr_text(result.accuracy, False)} as built"
-    if simulated_accuracy is not None:
-        text += f", {_worst_sqnr_text(simulated_accuracy, True)} simulated"
-    if session.target is not None and session.target.kind != "sqnr":
-        built_text, simulated_text = (target_value_span(session, accuracy, is_simulated)[0] for accuracy, is_simulated
-                                      in ((result.accuracy, False), (simulated_accuracy, True)))
-        text += f"; {built_text} as built, {simulated_text} simulated"
-    memory_text = (f"{byte_size_text(result.device_memory_bytes)} on the device, beside weights and tensors"
-                   if result.device_memory_bytes else "")
-    errors_text = (engine_errors_text(result.engine_errors, len(session.opened_network.outline.groups))
-                   if result.engine_errors is not None else "")
-    return [
-        *entries, ("latency", _latency_text(result.latency_ms, "median "), ""),
-        ("", _latency_text(result.cuda_graph_ms, end=" as one CUDA graph, as trtexec 11 measures"), ""),
-        ("profiles", list(result.profile_latency_lines), ""), ("memory", memory_text, ""), ("output", text, ""),
-        *((f"at {name}", _worst_sqnr_text(accuracy, False), "") for name, accuracy in result.shape_accuracies.items()),
-        *(("warning", warning, "warn") for warning in result.builder_warnings),
-        *(("builds", remark, "warn" if result.unequal_outputs else "") for remark in engine_variation_notes(result)),
-        ("layers", errors_text, ""), ("note", result.measurement_note, "dim")]
-
-
-def _latency_text(latency_ms: tuple[float, float, float] | None, start: str = "", end: str = "") -> str:
-    """Returns the median of a latency with its minimum and maximum; "" if it was not measured."""
-    if latency_ms is None:
-        return ""
-    median, minimum, maximum = latency_ms
-    return f"{start}{milliseconds_text(median)}, {number_text(minimum)} to {number_text(maximum)}{end}"
-
-
-def _find_simulated_accuracy(session: Session, shown_engine: ShownEngine) -> Accuracy | None:
-    """Returns the simulated accuracy of the config that an engine was built from.
-
-    If the fallback ladder changed the config, this is the accuracy of the changed config.
-    """
-    simulated_accuracy = session.results.get_results_or_empty(
-        shown_engine.config).accuracy if shown_engine.is_stale else session.get_run_results("config").accuracy
-    return shown_engine.result.select_comparable_simulation(simulated_accuracy)
-
-
-def _worst_sqnr_text(accuracy: Accuracy, is_simulated: bool) -> str:
-    return add_decibel_unit(worst_sqnr_span(accuracy, is_simulated)[0])
-
-
-def _engine_check_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
-    simulated_accuracy = _find_simulated_accuracy(session, shown_engine)
-    if session.outline is None:
-        return []
-    checks = suggest_engine_checks(session.outline, shown_engine.config, simulated_accuracy, shown_engine.result,
-                                   session.results.fp32_engine,
-                                   None if shown_engine.is_stale else session.find_engine_divergence("config"))
-    if not checks:
-        return []
-    gap = sqnr_gap_of_engine_db(simulated_accuracy, shown_engine.result.accuracy)
-    gap_description = engine_gap_text(gap)
-    lines: list[Line] = [[], [(f"What to check: it is {gap_description}", "warn")]]
-    return [*lines, *(line for text in checks for line in labelled_lines("  · ", text, width, label_width=4))]
-
-
-def _precision_share_lines(engine_report: EngineReport) -> list[Line]:
-    lines: list[Line] = [[], [(f"{'Computed in':<16}{'layers':>8}{'time':>8}", "strong")]]
-    for word, (count, time) in engine_report.precision_shares().items():
-        style = "dim" if word in ("?", REFORMAT, QDQ) else ""
-        lines.append([(f"  {ENGINE_PRECISION_TITLES.get(word, word):<14}", style), (f"{count:>8}", ""),
-                      (f"{NOT_MEASURED if time is None else percent_text(time):>8}", "")])
-    return lines
-
-
-def _other_precision_group_lines(session: Session, shown_engine: ShownEngine, width: int) -> list[Line]:
-    """Returns the groups that run in another precision than requested."""
-    config, implementations = shown_engine.config, shown_engine.result.implementations
-    groups = session.outline.groups if session.outline is not None else ()
-    changed = [(group, implementation, implementation.precision)
-               for group in groups
-               if has_unrequested_precision(group, config, implementations) and (
-                   implementation := implementations[group.name]).precision is not None]
-    if not changed:
-        return [[], [("All groups that TensorRT lists run as requested.", "dim")]]
-    lines: list[Line] = [[],
-                         [("In another precision than requested: "
-                           f"{counted_noun_text(len(changed), 'group')}", "strong")]]
-    room = max(10, width - _RIGHT_CELLS)
-    for group, implementation, precision in changed:
-        time = milliseconds_text(implementation.latency_ms) if implementation.latency_ms is not None else ""
-        lines.append([("  " + pad_or_shorten(group.name, room), ""),
-                      (f"{f'{group.precision_label(config.precision_of(group))} → {precision.label}':>13}", ""),
-                      (f"{time:>11}", "dim")])
-    return lines
-
-
-def _slowest_layer_lines(engine_report: EngineReport, width: int) -> list[Line]:
-    """Returns the slowest engine layers with their times and, if there is room, bars; an empty list without times."""
-    timed = sorted(((layer.ms, layer) for layer in engine_report.layers if layer.ms), key=lambda entry: -entry[0])
-    if not timed:
-        return []
-    total = sum(ms for ms, _ in timed)
-    bar = max(0, min(20, width - _RIGHT_CELLS - 24))
-    room = max(10, width - _RIGHT_CELLS - bar)
-    lines: list[Line] = [[("Slowest layers", "strong")]]
-    for ms, layer in timed[:_MAX_SLOWEST_LAYERS]:
-        precision = layer.precision.label if layer.precision is not None else ""
-        word = precision or "?" if layer.kind == COMPUTE else layer.kind
-        lines.append([("  " + pad_or_shorten(layer.name, room - 2), ""), (f"{word:>13}", "dim"),
-                      (f"{milliseconds_text(ms):>11}", ""), (f"{percent_text(ms / total):>6}  ", "dim"),
-                      (bar_text(ms / timed[0][0], bar), "plot")])
-    if len(timed) > _MAX_SLOWEST_LAYERS:
-        more_text = counted_noun_text(len(timed) - _MAX_SLOWEST_LAYERS, "more layer")
-        lines.append([(f"  {more_text}: {milliseconds_text(sum(ms for ms, _ in timed[_MAX_SLOWEST_LAYERS:]))}", "dim")])
-    return lines
+        engines[FP32_ENGINE_TITLE] = fp32_engine
+        runs += list_engine_runs(FP32_ENGINE_TITLE, fp32_engine)
+    return block_lines([accuracy_table(session, runs), *build_attempt_blocks(engines),
+                        fp32_engine_fault_lines(fp32_engine), *checks, engine_remark_lines(engines), *layers], width)
