@@ -13,6 +13,7 @@ from textual.events import MouseScrollDown
 from textual.widgets import Input
 
 from tests import local
+from tests.driven import LIMIT_S
 from tests.local import CORE, H200, QKV
 from tests.screen import answered, current, opened, press, screen_text, settle, status, taken_in, title, verdict
 from trt_tui.cli.main import main
@@ -27,10 +28,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.controllers import presenter
 from trt_tui.tui.keys import ACTIONS
 from trt_tui.tui.screens.dialogs import ConfirmDialog, ErrorDialog, Picker, Prompt
 from trt_tui.tui.screens.pages import ConfigsPage, HelpPage, LogPage
-from trt_tui.tui.state import config_status, layer_list
+from trt_tui.tui.state import config_status
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID, NAME_COLUMN, SHARE_COLUMN, build_row_cells
 from trt_tui.tui.state.rows import SMALL_SHARES_KEY, ColourMeasure, View
 from trt_tui.tui.widgets.inputs import ConfigList, KeyedOptionList, ValueList
@@ -221,59 +223,52 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
         assert app.screen is main and app.session.config.precision_of(group) is Precision.BF16
 
 
-async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_path):
+async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_cursor_keeps_its_row(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        listing, tree = main.layer_list, main.layer_tree
-        await press(pilot, "t")
-        first = current(main)
-        assert listing.follows_values and tree.cursor_index == 0 and "old" not in title(main)
-        await answered(pilot, "space")
-        assert current(main) == first and tree.cursor_index == 0, "the cursor stays where it is"
-        assert "c1, order out of date: s sorts" in title(main) and not listing.follows_values
-        shown = [line.key for line in tree.rows]
-        await press(pilot, "s")
-        assert listing.follows_values and "old" not in title(main) and current(main) == first and tree.cursor_index == 0
+        listing, tree, session = main.layer_list, main.layer_tree, app.session
+        await press(pilot, "t", "down", "down", "down")
+        chosen, order = current(main), [line.key for line in tree.rows]
+        with mock.patch.object(presenter, "MIN_CURSOR_REST_S", LIMIT_S):
+            await press(pilot, "space", "down")
+            assert [line.key for line in tree.rows] == order, "keys arrive"
+        await answered(pilot, "up")
+        assert current(main) == chosen and tree.cursor_index == 0, "raised rows come first"
         rows = [line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)]
-        assert rows[1:4] == list(listing.row_values.group_names_worst_first[:3]) and [line.key
-                                                                                      for line in tree.rows] != shown
-        await press(pilot, "down")
-        assert not listing.follows_values
+        assert rows[1:4] == list(listing.row_values.group_names_worst_first[:3])
+        results = session.results.get_results_or_empty(session.config)
+        best, order = min(results.shares, key=lambda name: results.shares[name].fraction), list(tree.rows)
+        line = next(line for line in order if isinstance(line.row, GroupRow) and line.row.group.name == best)
+        share = replace(results.shares[best], fraction=9.0)
+        total = len(listing.tree_model.rows_by_group)
+        with mock.patch.object(session.pending_requests, "values", lambda: [rq.MeasureWhatIf(session.config)]):
+            for done in (total - 1, total):
+                session.apply_event(ev.ErrorSharesMeasured(0, "config", session.config, {best: share}, done, total))
+                main.draw_all()
+                assert (build_row_cells(listing.row_values, line).cells["share"].config_name == "…") is (done < total)
+                assert (tree.rows == order) is (done < total) and current(main) == chosen
+        assert tree.rows[1].row.group.name == best
         await press(pilot, "v")
         assert isinstance(app.screen, Picker)
         await press(pilot, "i")
         assert listing.measure is ColourMeasure.ISOLATED and "isolated error" in title(main)
         await press(pilot, "v", "6")
         assert (listing.measure, listing.run) == (ColourMeasure.ACCUMULATED, "fp16")
-        assert all(app.session.get_run_results("fp16").group_errors[name].accumulated
+        assert all(session.get_run_results("fp16").group_errors[name].accumulated
                    for name in listing.row_values.group_values)
         main.sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
         await press(pilot, *["t"] * (2 if listing.view is View.TREE else 1))
-        listing.sort_weights = {name: -weight for name, weight in listing.sort_weights.items()}
-        main.draw_all()
         assert title(main).startswith("1 Blocks in FP16 ─")
         await press(pilot, "s")
         assert main.app.screen is main and "the blocks have a fixed order" in status(main)
 
 
-async def test_an_order_that_follows_new_values_is_not_old_and_small_shares_stand_in_one_row(tmp_path):
+async def test_small_shares_stand_in_one_row(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        listing, session = main.layer_list, app.session
+        session = app.session
         await press(pilot, "t")
-        main.sort_rows_by(SHARE_COLUMN)
-        assert listing.follows_values and "follows new values" in status(main)
         shares = session.results.get_results_or_empty(session.config).shares
-        best = min(shares, key=lambda name: shares[name].fraction)
-        with mock.patch.object(type(session), "is_busy", True):
-            shares[best] = replace(shares[best], fraction=9.0)
-            main.draw_all()
-            assert title(main).startswith("1 Worst first in c0") and "order out of date" not in title(main)
-            assert main.layer_tree.rows[0].row.group.name != best and listing.is_sort_postponed
-            with mock.patch.object(layer_list, "MIN_SORT_INTERVAL_S", 0.0):
-                main._update_elapsed_times()
-        assert main.layer_tree.rows[0].row.group.name == best and not listing.is_sort_postponed
         quiet = list(shares)[-6:]
         shares.update((name, replace(shares[name], fraction=0.001)) for name in quiet)
-        listing.sort_rows()
         main.draw_all()
         tree = main.layer_tree
         tail = next(index for index, line in enumerate(tree.rows) if line.key == SMALL_SHARES_KEY)
@@ -289,7 +284,7 @@ async def test_an_order_that_follows_new_values_is_not_old_and_small_shares_stan
 
 
 @pytest.mark.parametrize("view", [View.TREE, View.WORST])
-async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, view):
+async def test_the_order_of_each_column_follows_its_values(tmp_path, view):
     async with opened(tmp_path, (120, 40)) as (_, main, pilot):
         listing = main.layer_list
         main.set_view(view)
@@ -302,17 +297,13 @@ async def test_an_order_called_old_is_sorted_again_by_its_own_column(tmp_path, v
         for item in items:
             column = item.value
             await press(pilot, "s", item.key)
-            assert "follows new values" in status(main) and column.order_title in status(main)
-            await press(pilot, "end")
-            assert listing.sort_column is column and not listing.is_row_order_stale
+            assert column.order_title in status(main)
+            assert listing.sort_column is column
+            assert (column.order_title in title(main)) is (column is not SHARE_COLUMN), column.id
             newest = listing.sort_weights
             listing.sort_weights = {name: -weight for name, weight in newest.items()}
             main.draw_all()
-            named = title(main).partition(", order out of date: s sorts")[0]
-            assert named != title(main) and (column.order_title in named) is (column is not SHARE_COLUMN), column.id
-            await press(pilot, "s")
             assert listing.sort_column is column and listing.sort_weights == newest, column.id
-            assert "order out of date" not in title(main) and column.order_title in status(main)
 
 
 async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):

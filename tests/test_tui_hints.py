@@ -208,7 +208,7 @@ async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
         assert app.screen is not main and "raises" not in status(main)
         await press(pilot, "escape")
         assert "raises" in status(main) and "raises this one" not in status(main), "it is drawn anew"
-        await press(pilot, *["s"] * (1 + main.layer_list.is_row_order_stale))
+        await press(pilot, "s")
         assert isinstance(app.screen, Picker)
         await answered(pilot, "2")
         assert app.screen is main and main.layer_list.sort_column is LAYER_COLUMNS_BY_ID["operator"]
@@ -228,15 +228,21 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
         accuracy, shares = session.get_run_results("config").accuracy, session.get_run_results("config").shares
         outline, config = session.outline, session.config
         name, values = accuracy.worst_output
-        lower = replace(accuracy, outputs={**accuracy.outputs, name: replace(
-            values, errors=replace(values.errors, sqnr_db=values.errors.sqnr_db - 5))})
+
+        def measure_raise(group: str, gain_db: float) -> None:
+            errors = replace(values.errors, sqnr_db=values.errors.sqnr_db + gain_db)
+            raised = replace(accuracy, outputs={**accuracy.outputs, name: replace(values, errors=errors)})
+            toggled = config.with_toggled_fp32([outline.get_group(group)])
+            session.results.apply(ev.AccuracyMeasured(1, "config", toggled, raised, True))
+
         order = sorted((group for group in shares if shares[group].fraction > 0),
                        key=lambda group: -shares[group].fraction)
+        for group in order:
+            measure_raise(group, 5)
         seen = []
-        for _ in order:
+        for gain_db in (-5, *[0.01] * (len(order) - 1)):  # the second one is noise
             seen.append(find_worst_row(session, row_values))
-            toggled = config.with_toggled_fp32([outline.get_group(seen[-1])])
-            session.results.apply(ev.AccuracyMeasured(1, "config", toggled, lower, True))
+            measure_raise(seen[-1], gain_db)
         assert seen == order and len(order) > 2
         assert find_worst_row(session, row_values) == order[0]
         hint = next_step_hint(session, row_values, order[0])

@@ -96,7 +96,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await press(pilot, "full_stop")
         assert raised(main)
         await press(pilot, "a", "a")
-        assert "only scoped and lower" in str(app.screen.query_one("#note", Static).content)
+        assert "passes; enter looks for fewer" in str(app.screen.query_one("#note", Static).content)
         dialog = app.screen
         while dialog.method_field.value != "scoped":
             dialog.method_field.action_change(1)
@@ -105,6 +105,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await answered(pilot, "enter")
         request, rows = main.session.search_status.request, main.session.search_status.end_event.result.reduction_steps
         assert (request.method, request.try_ranges, request.try_zero_cost) == ("scoped", False, False) and rows
+        assert not request.config.find_raised_groups(main.session.outline), "fewer than in the current config"
         log = main.session.log
         header = next(place for place, line in enumerate(log) if "stays higher" in line)
         table = log[header + 1:header + 1 + len(rows)]
@@ -114,6 +115,16 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         assert app.screen is main and "no metric: o shows why" in status(main)
         await press(pilot, "o")
         assert isinstance(app.screen, ErrorDialog)
+
+
+async def test_nothing_is_searched_for_a_config_that_passes_without_raised_layers(tmp_path):
+    async with opened(tmp_path, target="sqnr>=1") as (app, main, pilot):
+        await press(pilot, "a", "enter")
+        note = app.screen.query_one("#note", Static)
+        assert isinstance(app.screen, SearchDialog) and "passes; no layer is raised" in str(note.content)
+        app.screen.query_one("#tolerance", Input).value = "sqnr>=20"
+        await press(pilot, "enter")
+        assert app.screen is main and main.session.search_status is not None, "another tolerance is searched"
 
 
 async def test_the_dialog_is_what_is_searched(tmp_path):

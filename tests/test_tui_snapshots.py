@@ -48,7 +48,7 @@ WALKS = {
         "configs-small": "escape c", "help-small": "escape question_mark", "rules-small": "escape 5",
         "find-small": "escape a down down", "explanation-small": "escape w f3", "values-small": "escape n 8",
         "samples-small": "2 enter", "classes-small": "3", "methods-small": "escape 7 7", "detail-small": "escape w 2",
-        "worst_first-small": "2 t", "blocks-small": "t down right", "target_met-small": "t w space n space n space",
+        "worst_first-small": "2 t", "blocks-small": "t down right", "target_met-small": "t w space w space w space",
         "sessions-small": "S", "sessions-tiny": "", "search_result-small": "escape z z z a enter a",
         "stale-small": "escape w b space"}),
     "wide pages": ({}, {

@@ -198,12 +198,9 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     left = {name: share for name, share in shares.items() if name != best}
     session.results.get_or_create_results(session.config).shares = left
     listing.update_row_values()
-    assert view_title(listing) == "Worst so far", "a share is missing"
-    listing.follows_values = False
+    assert view_title(listing) == "All layers", "a share is missing"
     session.results.get_or_create_results(session.config).shares = {**left, best: replace(shares[best], fraction=9.0)}
     listing.update_row_values()
-    assert view_title(listing) == "All layers" and "order out of date: s sorts" in layer_list_title(listing, 120)[0]
-    listing.sort_rows(SHARE_COLUMN)
     assert view_title(listing) == "Worst first"
     listing.sort_rows(LAYER_COLUMNS_BY_ID["operator"])
     assert view_title(listing) == "All layers" and "by operator" in layer_list_title(listing, 120)[0]
@@ -211,23 +208,20 @@ def test_the_rows_are_called_worst_first_only_while_they_are(session):
     assert view_title(listing) == "Tree"
 
 
-def test_a_row_that_is_no_longer_raised_makes_the_order_old(session):
+def test_a_row_that_is_no_longer_raised_is_not_sorted_first(session):
     listing, shares = LayerList(session), session.results.get_or_create_results(session.config).shares
     best = min(shares, key=lambda name: shares[name].fraction)
     session.set_precision([session.outline.get_group(best)], Precision.FP32)
-    session.results.get_or_create_results(session.config).shares = shares
+    results = session.results.get_or_create_results(session.config)
+    results.shares, results.has_all_shares = shares, True
     listing.open_network(session.outline)
     listing.view = View.WORST
     listing.update_row_values()
-    listing.follows_values = False
     shares[best] = replace(shares[best], fraction=0.01)
     listing.update_row_values()
-    listing.sort_rows()
     assert listing.build_visible_rows()[0].row.group.name == best and view_title(listing) == "Worst first"
     session.undo()
     listing.update_row_values()
-    assert listing.is_row_order_stale and view_title(listing) == "All layers"
-    listing.sort_rows()
     assert listing.build_visible_rows()[0].row.group.name != best and view_title(listing) == "Worst first"
 
 

@@ -114,7 +114,9 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
 
     @apply.register
     def _apply_shares(self, event: ev.ErrorSharesMeasured) -> None:
-        self.get_or_create_results(event.config).shares.update(event.shares)
+        measured = self.get_or_create_results(event.config)
+        measured.shares.update(event.shares)
+        measured.has_all_shares = event.done == event.total
 
     @apply.register
     def _apply_cumulative_raise(self, event: ev.CumulativeRaiseMeasured) -> None:

@@ -99,8 +99,7 @@ ACTIONS = (
     Action("colour", "v", "colour by", "Look",
            "Colour by share, isolated or accumulated error; of FP16, INT8 or the config", Need.NETWORK, footer=42),
     Action("sort", "s", "sort", "Look",
-           "Sort again if the order is out of date; else choose the column that sorts the rows. A "
-           "click on a column title sorts by it", Need.NETWORK),
+           "Choose the column that sorts the rows. A click on a column title sorts by it", Need.NETWORK),
     Action("copy", "y", "copy name", "Look", "Copy the full name to the clipboard (OSC 52)", Need.ROW),
     Action("pane_tree", "1", "list", "Look", "Go to the list; again: full screen, and back"),
     Action("pane_detail", "2", "detail", "Look", "Detail pane full screen, and back", Need.ROW),

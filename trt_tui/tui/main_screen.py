@@ -100,7 +100,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
 
     def _draw_pending_changes(self) -> None:
         self._draw_timer = None
-        self.draw_all(with_row_values=self.has_stale_values)
+        self.draw_all(with_row_values=self.has_stale_values or self.layer_list.is_sort_due)
         self._update_open_page()
 
     def _update_open_page(self) -> None:
@@ -110,8 +110,6 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
             page.update_lines()
 
     def _update_elapsed_times(self) -> None:
-        if self.layer_list.is_sort_postponed:
-            self.draw_all()
         if self.session.pending_requests:
             self.draw_status_lines()
             self._update_open_page()
@@ -172,7 +170,6 @@ EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None],
     ev.AccuracyMeasured: (MainScreen.fill_in_zero_cost_values,),
     ev.UnusedQdqRemoved: (MainScreen.show_qdq_removal,),
     ev.RequestedRangesReady: (MainScreen.show_set_ranges,),
-    ev.JobDone: (MainScreen.mark_followed_values_stale,),
     ev.EngineBuilt: (MainScreen.show_build_result,),
     ev.ExportedFileExecuted: (MainScreen.show_export_result,),
     ev.SearchProgress: (MainScreen.update_search_marks,),

@@ -629,7 +629,8 @@ class ConfigResults:
         runs: The results of the config's runs. A typed network has one if TensorRT refuses parts of a typed or
             quantized file: the accuracy without these parts.
         group_errors: Errors by group name. ``has_all_group_errors`` is True once they cover all samples.
-        shares: Error shares by group name, as far as they are measured.
+        shares: Error shares by group name, as far as they are measured. ``has_all_shares`` is True once they are
+            final.
         cumulative: The accuracy with the first 1, 2, ... groups of ``raised_order`` raised to FP32, the worst group
             first.
         preview: The preview of the config; None if it was not requested.
@@ -639,6 +640,7 @@ class ConfigResults:
     group_errors: Mapping[str, GroupErrors] = field(default_factory=dict)
     shares: dict[str, ErrorShare] = field(default_factory=dict)
     has_all_group_errors: bool = False
+    has_all_shares: bool = False
     raised_order: tuple[str, ...] = ()
     cumulative: tuple[Accuracy, ...] = ()
     preview: Preview | None = None

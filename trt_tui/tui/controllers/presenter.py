@@ -42,7 +42,8 @@ NOTICE_DURATION_S = 8.0
 """The display time of a notice. The hint replaces the notice afterwards."""
 
 MIN_CURSOR_REST_S = 0.15
-"""The time that the cursor must rest on a row before the detail pane shows that row."""
+"""The time without a move of the cursor or a change of the config before the detail pane shows the row under the cursor
+and the rows are sorted."""
 
 
 class Presenter(ReliableTimers, Screen[None]):
@@ -185,24 +186,18 @@ class Presenter(ReliableTimers, Screen[None]):
         nothing."""
         self.app.push_screen(dialog, lambda answer: None if answer is None else handle_answer(answer))
 
-    def freeze_row_order(self) -> None:
-        """Fixes the order of the rows and the position of the cursor, because the user has begun to use the list.
-
-        Before that, rows are sorted again when new values arrive.
-        """
-        self.layer_list.follows_values, self.layer_list.is_cursor_placed = False, True
-
     def move_cursor(self, steps: int = 0, pages: int = 0) -> None:
         """Moves the cursor of the focused list of rows by some rows and pages."""
-        self.freeze_row_order()
+        self.layer_list.is_cursor_placed = True
         if self.is_heat_map_focused:
             self.heat_map.move_cursor(down=steps + pages * self.layer_tree.page_size)
         else:
             self.layer_tree.move_cursor(steps + pages * self.layer_tree.page_size)
 
     def handle_config_change(self) -> None:
-        """Redraws the screen after a change of the current config."""
-        self.freeze_row_order()
+        """Redraws the screen after a change of the current config. The rows are sorted when no further key arrives."""
+        self.layer_list.is_cursor_placed = True
+        self._start_rest_timer()
         self.draw_all()
 
     def show_message(self, text: str, style: str = "warn") -> Span:
@@ -268,7 +263,6 @@ class Presenter(ReliableTimers, Screen[None]):
 
         If a filter, another view or closed rows hide the group, they are changed so that it is visible.
         """
-        self.freeze_row_order()
         if self.layer_list.matches is not None and group_name not in self.layer_list.matches:
             self.clear_filter()
         if self.layer_list.view is View.BLOCKS:
@@ -315,25 +309,31 @@ class Presenter(ReliableTimers, Screen[None]):
 
     @property
     def is_cursor_resting(self) -> bool:
-        """True if the cursor has not moved for at least `MIN_CURSOR_REST_S`."""
+        """True if neither cursor nor config has changed for at least `MIN_CURSOR_REST_S`."""
         return self._rest_timer is None
 
     def handle_cursor_move(self) -> None:
         """Starts the rest timer after a cursor movement; the detail pane is updated when the timer ends."""
-        self.freeze_row_order()
+        self.layer_list.is_cursor_placed = True
         self.text_pane("detail").top_line = 0
+        self._start_rest_timer()
+        self._draw_hint_and_footer()
+
+    def _start_rest_timer(self) -> None:
         if self._rest_timer is not None:
             self._rest_timer.stop()
         self._rest_timer = self.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
-        self._draw_hint_and_footer()
 
     def _handle_cursor_rest(self) -> None:
         self._rest_timer = None
-        self.draw_detail_pane()
         group = self.current_group
         if group is not None and self.session.data_summary is not None:
             self._requested_details = (group.name, self.session.config)
             self.session.request_group_details(group)
+        if self.layer_list.is_sort_due:
+            self.draw_all()
+        else:
+            self.draw_detail_pane()
 
     def _request_row_details(self) -> None:
         """Requests the details of the row under the cursor if no key press moved the cursor there.
@@ -346,7 +346,7 @@ class Presenter(ReliableTimers, Screen[None]):
             return
         if self.layer_list.is_cursor_placed or (self.session.get_run_results("config").shares
                                                 and not self.session.is_busy):
-            self._rest_timer = self.set_timer(MIN_CURSOR_REST_S, self._handle_cursor_rest)
+            self._start_rest_timer()
 
     @property
     def is_covered_by_page(self) -> bool:
@@ -387,7 +387,7 @@ class Presenter(ReliableTimers, Screen[None]):
         with_row_values = with_row_values or not self.layer_list.has_row_values  # a newly opened network has none
         if self.layer_list.is_network_open and with_row_values:
             self.has_stale_values = False
-            self.layer_list.update_row_values()
+            self.layer_list.update_row_values(self.is_cursor_resting)
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
         panel = self.text_pane("verdict")
         panel.lines = summary.summary_lines(session, width, size.height)

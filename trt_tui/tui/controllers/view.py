@@ -74,7 +74,6 @@ class NavigationController(Presenter):
         parent_index = next(
             (index for index in range(tree.cursor_index - 1, -1, -1) if tree.rows[index].depth < row.depth), None)
         if parent_index is not None:
-            self.freeze_row_order()
             tree.move_cursor_to(parent_index)
 
     def do_right(self) -> None:
@@ -133,7 +132,7 @@ class NavigationController(Presenter):
             self.go_to_group(name)
 
     def _set_row_opened(self, row: VisibleRow, is_opened: bool) -> None:
-        self.freeze_row_order()
+        self.layer_list.is_cursor_placed = True
         path = {row.key}  # a row's key is its path
         self.layer_list.opened_paths = (self.layer_list.opened_paths
                                         | path if is_opened else self.layer_list.opened_paths - path)
@@ -151,7 +150,7 @@ class NavigationController(Presenter):
         """Filters the rows by a typed text, and shows an error as long as the text is not a valid filter."""
         if not self.layer_list.is_network_open:
             return
-        self.freeze_row_order()
+        self.layer_list.is_cursor_placed = True
         error_text = self.filter_rows(event.value)
         self.draw_layer_tree()
         self.handle_cursor_move()
@@ -184,9 +183,6 @@ class ViewController(Presenter):
     """The part of the main screen for views, row colours, row order, pane sizes and charts."""
 
     _chart_index = 0
-
-    def mark_followed_values_stale(self, event: ev.JobDone) -> None:
-        self.has_stale_values |= self.layer_list.follows_values
 
     def draw_received_details(self, event: ev.ValueMeasured) -> None:
         if event.kind in (GROUP_DETAILS, ev.REMEDIES) and self.is_cursor_resting:
@@ -261,15 +257,9 @@ class ViewController(Presenter):
             if self.layer_list.view is View.BLOCKS else "")
 
     def do_sort(self) -> None:
-        """Sorts the rows again by their column if their order is out of date, as the title of the list says.
-
-        Otherwise a dialog lists the displayed columns, from left to right.
-        """
+        """Shows the dialog of the displayed columns, from left to right, and sorts the rows by the chosen one."""
         layer_list = self.layer_list
         if not layer_list.has_row_values:
-            return
-        if layer_list.is_row_order_stale:
-            self.sort_rows_by(layer_list.sort_column)
             return
         columns = [LAYER_COLUMNS_BY_ID[name] for name in fit_columns(
             self.layer_tree.row_width or self.screen_width, layer_list.row_values.has_engines)]
@@ -288,9 +278,8 @@ class ViewController(Presenter):
         layer_list = self.layer_list
         if not layer_list.has_row_values:
             return
-        is_sorted = (layer_list.sort_column is column and layer_list.sort_weights is not None
-                     and not layer_list.is_row_order_stale)
-        self.freeze_row_order()
+        is_sorted = layer_list.sort_column is column and layer_list.sort_weights is not None
+        layer_list.is_cursor_placed = True
         weights = column.weigh_groups(layer_list.row_values)
         if not weights and column is not NAME_COLUMN:
             self.show_message("nothing was measured to sort by" if column is SHARE_COLUMN else
@@ -301,9 +290,7 @@ class ViewController(Presenter):
             self.show_message("network order", "")
         else:
             layer_list.sort_rows(column)
-            layer_list.follows_values = True
-            order_title = column.order_title if column is SHARE_COLUMN else f"sorted by {column.order_title}"
-            self.show_message(f"{order_title}, and follows new values until the cursor moves", "")
+            self.show_message(column.order_title if column is SHARE_COLUMN else f"sorted by {column.order_title}", "")
         self.draw_layer_tree()
 
     def do_copy(self) -> None:

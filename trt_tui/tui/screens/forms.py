@@ -26,6 +26,7 @@ from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import ChoiceField, Dialog, FieldsDialog, KeyHints
+from trt_tui.tui.state.config_status import config_title
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 
 _LINES_BESIDE_FORMATS = 11
@@ -221,8 +222,8 @@ class SearchDialog(FieldsDialog):
 
     Args:
         get_error_text: Returns the error in a typed tolerance; "" if the tolerance is valid.
-        is_target_met: True if the config already meets the target. Only a search that reduces precisions from FP32 can
-            then improve the config.
+        is_target_met: True if the config already meets the target. A search for this target then starts without the
+            raised layers, to find fewer. If no layer is raised, there is nothing to search.
     """
 
     AUTO_FOCUS, ENTER_TEXT = "#tolerance", "starts"
@@ -232,13 +233,17 @@ class SearchDialog(FieldsDialog):
     def __init__(self, session: Session, name: str, get_error_text: Callable[[str], str],
                  is_target_met: bool = False) -> None:
         super().__init__()
-        self.config, self.config_name, self.get_error_text, self.is_target_met = (session.config, name, get_error_text,
-                                                                                  is_target_met)
+        self.config, self.get_error_text = session.config, get_error_text
         self.heading, self.is_downwards = f"Find the fix: the fewest layers of {name} to raise", False
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.can_confirm = session.builder is not None and session.builder.can_run
         outline = session.outline
         assert outline is not None, "a search needs an open network"
+        raised_groups = [outline.get_group(group_name) for group_name in session.config.find_raised_groups(outline)]
+        self.unraised_config = session.config.without_group_precision(raised_groups)
+        fewer_text = (fill_in_keys("{open} looks for fewer") if self.unraised_config != session.config else
+                      "no layer is raised")
+        self.met_text = f"{config_title(session)} passes; {fewer_text}" if is_target_met else ""
         self.method_field = ChoiceField("strategy", [(name, f"{name}: {description}")
                                                      for name, description in STRATEGY_TEXTS.items()], "strategy")
         self.higher_field = ChoiceField(
@@ -267,8 +272,7 @@ class SearchDialog(FieldsDialog):
             yield self.builds_field
         else:
             yield Static("engines      cannot run here: simulated only", classes="dim setting")
-        met_text = f"{self.config_name} meets it: only scoped and lower can change it, from FP32 down"
-        yield Static(escape_hidden_characters(met_text) if self.is_target_met else "", id="note", markup=False)
+        yield Static(escape_hidden_characters(self.met_text), id="note", markup=False)
 
     @property
     def budget_example_text(self) -> str:
@@ -291,7 +295,10 @@ class SearchDialog(FieldsDialog):
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         max_raised, max_latency = parse_budget(text)
         max_builds = self.builds_field.value if self.builds_field is not None else MAX_BUILDS
+        config = self.unraised_config if self.met_text and tolerance == self.tolerance else self.config
         error_text = self.get_error_text(tolerance)
+        if self.met_text and tolerance == self.tolerance and config == self.config:
+            error_text = self.met_text
         if not error_text and text and max_raised is max_latency is None:
             error_text = f"write a budget like {self.budget_example_text}"
         if not error_text and max_latency is not None and not self.can_confirm:
@@ -303,7 +310,7 @@ class SearchDialog(FieldsDialog):
             return
         higher, intermediate = self.higher_field.value
         self.dismiss((tolerance,
-                      make_search_request(self.config, (tolerance, ), method=self.method_field.value,
+                      make_search_request(config, (tolerance, ), method=self.method_field.value,
                                           higher_precision=higher, intermediate_precisions=intermediate,
                                           try_ranges=self.ranges_field.value if self.ranges_field is not None else None,
                                           max_raised=max_raised, max_latency=max_latency, max_builds=max_builds)))

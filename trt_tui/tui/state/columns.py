@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -326,7 +325,8 @@ class ShareCell:
     Attributes:
         bar_fraction: The length of the bar, 0 to 1.
         replacement: A word that replaces value and bar; "" if there is none.
-        config_name: The name of the config whose share this is; "" for the current config, "…" for an incomplete sum.
+        config_name: The name of the config whose share this is; "" for the current config, "…" for a value that can
+            still change.
         doubt_mark: `FEW_SAMPLES_MARK` or "".
     """
 
@@ -346,8 +346,7 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         value, is_nonfinite = row_values.scope_values.get(row.path), row.path in row_values.nonfinite_scopes
         _, style = row_values.scope_glyph_span(row)
         bar_fraction, replacement = 0.0, ""
-        part_text = "…" if row.path in row_values.partial_scopes else ""
-        other_config = row_values.stale_config_name if row.path in row_values.stale_scopes else part_text
+        other_config = row_values.stale_config_name if row.path in row_values.stale_scopes else ""
     elif isinstance(row, GroupRow):
         name = row.group.name
         value, is_nonfinite = row_values.group_values.get(name), name in row_values.nonfinite_groups
@@ -361,6 +360,8 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
     else:
         return ShareCell(bar_style="dim" if row is not None else "")
     text = missing_text if value is None else row_values.row_value_text(value)
+    is_partial = row_values.is_measuring_shares or isinstance(row, Scope) and row.path in row_values.partial_scopes
+    other_config = other_config or ("…" if is_partial and value is not None else "")
     return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
                      bar_fraction, style, replacement, other_config,
                      FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "")
@@ -473,10 +474,6 @@ def _cost_weights(row_values: RowValues) -> dict[str, float]:
     return {name: float(cost) for name, cost in costs.items() if cost is not None and cost > 0}
 
 
-def sort_by_weight(group_names: list[str], weights: Mapping[str, float]) -> list[str]:
-    return sorted(group_names, key=lambda name: -weights.get(name, -math.inf))
-
-
 # -- the table ------------------------------------------------------------------------------------------------------
 
 NAME_COLUMN = LayerColumn(
@@ -496,6 +493,13 @@ SHARE_COLUMN = LayerColumn(
     word="error share", explanation="Shares need not add up to 100%.",
     next_steps={"toggle": "", "range": "tries another range", "colour": "shows another error",
                 "sort": "sorts by share"})
+
+TOGGLE_COLUMN = LayerColumn(
+    "toggle", True, width=14, max_width=21, rank=7, order_title="value if FP32", title_text=_toggle_title,
+    cell=_toggle_cell, draw=_draw_toggle, weigh_groups=_weights_by_key(_toggle_sort_key), yields_to_reason=True,
+    names=("if FP32", "toggled"),
+    word="if FP32", explanation="PASS or FAIL follows if that changes the outcome.",
+    next_steps={"toggle": ""})
 
 LAYER_COLUMNS = (
     NAME_COLUMN,
@@ -520,12 +524,7 @@ LAYER_COLUMNS = (
         "title names the config of the engine if it is another one.",
         next_steps={"build": "", "engine": "shows all layers of the engine"}),
     SHARE_COLUMN,
-    LayerColumn(
-        "toggle", True, width=14, max_width=21, rank=7, order_title="value if FP32", title_text=_toggle_title,
-        cell=_toggle_cell, draw=_draw_toggle, weigh_groups=_weights_by_key(_toggle_sort_key), yields_to_reason=True,
-        names=("if FP32", "toggled"),
-        word="if FP32", explanation="PASS or FAIL follows if that changes the outcome.",
-        next_steps={"toggle": ""}),
+    TOGGLE_COLUMN,
     LayerColumn(
         "cost", True, width=6, rank=1, spare_cells=12, order_title="cost",
         title_text=lambda row_values, width: "ms " if row_values.group_times else "MACs ", cell=_cost_cell,

@@ -17,6 +17,7 @@ from trt_tui.formatting import (
     counted_noun_text,
     number_text,
 )
+from trt_tui.jobs.requests import MeasureToggles
 from trt_tui.session.results import find_decisive_outcome, outcome_texts
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, shorten_middle, sqnr_span
@@ -82,6 +83,17 @@ def config_meets_target_simulated(session: Session, config: PrecisionConfig) -> 
 def is_measuring_current_config(session: Session) -> bool:
     """Returns True while a running or waiting job changes the values of the current config."""
     return any(request.job_kind.measures_current_config for request in session.pending_requests.values())
+
+
+def is_measuring_shares(session: Session) -> bool:
+    """Returns True while error shares of the current config can still change."""
+    return is_measuring_current_config(session) and not session.get_run_results("config").has_all_shares
+
+
+def is_measuring_toggles(session: Session) -> bool:
+    """Returns True while values of toggled rows of the current config are measured, which can change the worst row."""
+    return any(isinstance(request, MeasureToggles) and request.config == session.config
+               for request in session.pending_requests.values())
 
 
 def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:

@@ -2,7 +2,6 @@
 
 import operator
 import re
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -14,8 +13,9 @@ from trt_tui.formatting import cell_width
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, line_width
-from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, LayerColumn, sort_by_weight
-from trt_tui.tui.state.marks import BEST_SET_MARK, SHARE_BAND_LIMITS, TRIED_MARK
+from trt_tui.tui.state.columns import NAME_COLUMN, SHARE_COLUMN, TOGGLE_COLUMN, LayerColumn
+from trt_tui.tui.state.config_status import is_measuring_current_config, is_measuring_shares, is_measuring_toggles
+from trt_tui.tui.state.marks import BEST_SET_MARK, TRIED_MARK
 from trt_tui.tui.state.rows import (
     SMALL_SHARES_KEY,
     ColourMeasure,
@@ -122,9 +122,6 @@ def _parse_filter_term(term: str) -> FilterTest:
     return lambda item: lowered in item.search_text.lower()
 
 
-MIN_SORT_INTERVAL_S = 1.0
-"""The minimum time between two sorts while new values arrive and the user has not used the list."""
-
 MAX_REVEALED_ROWS = 12
 """The maximum number of bad rows whose scopes open automatically."""
 
@@ -140,8 +137,6 @@ class LayerList:
         sort_column: The column of the weights.
         row_filter: The filter; None if all rows are displayed.
         matches: Names of the groups that match the filter; None without a filter.
-        follows_values: True if the cursor has not moved since the last sort; new values then sort the rows again.
-        is_sort_postponed: True if newer values wait for the next sort, at most `MIN_SORT_INTERVAL_S` after the last.
         is_cursor_placed: True if the cursor is where the user moved it, or on the worst row found. Before that, the
             cursor is on the first row.
     """
@@ -156,13 +151,11 @@ class LayerList:
         self.sort_column = SHARE_COLUMN
         self.row_filter: RowFilter | None = None
         self.matches: set[str] | None = None
-        self.follows_values = True
-        self.is_sort_postponed = False
         self.is_cursor_placed = False
         self._model: TreeModel | None = None
         self._row_values: RowValues | None = None
         self._last_config: PrecisionConfig | None = None
-        self._last_sorted_s = 0.0
+        self._sorted_values: RowValues | None = None
         self._leading_groups: frozenset[str] = frozenset()
         self._small_groups: frozenset[str] = frozenset()
         self._has_additive_weights = True
@@ -201,7 +194,7 @@ class LayerList:
         if self._model is not None and self._model.outline is outline:
             return False
         self._model = TreeModel(outline)
-        self._row_values = self._rows = self.matches = self.row_filter = None
+        self._row_values = self._sorted_values = self._rows = self.matches = self.row_filter = None
         self.opened_paths = self._model.choose_opened_scopes()
         self.is_cursor_placed = False
         return True
@@ -210,8 +203,12 @@ class LayerList:
         """Returns the row values for another measure or run."""
         return build_row_values(self.session, self.tree_model, measure, run)
 
-    def update_row_values(self) -> None:
-        """Updates the row values from the session. Until the user uses the list, it is sorted by the new values."""
+    def update_row_values(self, can_sort: bool = True) -> None:
+        """Updates the row values from the session, and sorts the rows if that is due.
+
+        Args:
+            can_sort: False keeps the order, because keys arrive.
+        """
         row_values = build_row_values(self.session, self.tree_model, self.measure, self.run, self._last_config)
         if self.measure is ColourMeasure.SHARE and not row_values.group_values:
             isolated_values = self.build_run_values(ColourMeasure.ISOLATED, self.run)
@@ -224,15 +221,10 @@ class LayerList:
         self._row_values = row_values
         if self.row_filter is not None:
             self.apply_filter(self.row_filter)
-        follows_values = self.follows_values and (self.sort_column is not SHARE_COLUMN
-                                                  or bool(row_values.row_order_weights))
-        is_sort_due = (self.sort_weights is None or not self.session.is_busy
-                       or time.monotonic() - self._last_sorted_s >= MIN_SORT_INTERVAL_S)
-        self.is_sort_postponed = follows_values and not is_sort_due
-        if follows_values and is_sort_due:
+        if can_sort and self.is_sort_due:
             self.sort_rows()
-            for name in row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
-                if name in row_values.bad_rows and self.sort_column is SHARE_COLUMN:
+            for name in () if self.is_cursor_placed else row_values.group_names_worst_first[:MAX_REVEALED_ROWS]:
+                if name in row_values.bad_rows:
                     self.reveal_group(name)
         else:  # a row with a larger share becomes visible; other rows keep their places
             self._small_groups &= row_values.small_share_groups
@@ -242,8 +234,7 @@ class LayerList:
 
         In the worst-first view, groups that show "raised" in place of a share come before the worst groups.
         """
-        row_values = self.row_values
-        self._last_sorted_s = time.monotonic()
+        row_values = self._sorted_values = self.row_values
         self.sort_column = column if column is not None else self.sort_column
         self.sort_weights = self.sort_column.weigh_groups(row_values) or None
         is_by_share = self.sort_column is SHARE_COLUMN
@@ -254,36 +245,23 @@ class LayerList:
         self._small_groups = row_values.small_share_groups if is_by_share else frozenset()
 
     @property
-    def is_row_order_stale(self) -> bool:
-        """True if the rows with an error are in another order than by their newest values, and stay in it.
-
-        An order that follows new values is not stale, even if its next sort is postponed.
-        """
-        if self.sort_weights is None or self.follows_values:
+    def is_sort_due(self) -> bool:
+        """True if the config changed after the last sort, or if values did and no further values are expected."""
+        values, last_values = self._row_values, self._sorted_values
+        if values is None or values is last_values:
             return False
-        row_values = self.row_values
-        if self.sort_column is not SHARE_COLUMN:
-            weights = self.sort_column.weigh_groups(row_values)
-            return sort_by_weight(list(weights), weights) != sort_by_weight(list(weights), self.sort_weights)
-        min_value = SHARE_BAND_LIMITS[-1] if row_values.measure is ColourMeasure.SHARE else 0.0
-        current_order = [name for name in row_values.group_names_worst_first
-                         if row_values.row_order_weights[name] >= min_value
-                         and name not in row_values.raised_groups_without_share]
-        shown_order = sort_by_weight(current_order, self.sort_weights)
-        if self.view is View.WORST:
-            shown_order.sort(key=lambda name: name not in self._leading_groups)
-        return current_order != shown_order
+        if last_values is not None and last_values.config != values.config:
+            return True
+        is_measuring = (is_measuring_toggles if self.sort_column is TOGGLE_COLUMN else is_measuring_shares
+                        if self.measure is ColourMeasure.SHARE else is_measuring_current_config)
+        return not is_measuring(self.session)
 
     @property
     def initial_cursor_path(self) -> str | None:
         """The path of the worst row, for a cursor that the user has not moved.
 
-        None until all shares are measured, or if no row is bad.
+        None before the rows are sorted, or if no row is bad.
         """
-        shares = self.session.get_run_results("config").shares
-        if self.measure is ColourMeasure.SHARE and self.session.is_busy and any(
-                row.group.name not in shares for row in self.tree_model.group_rows):
-            return None
         worst = next(iter(self.row_values.group_names_worst_first), None)
         is_bad = self.sort_weights and worst in self.row_values.bad_rows
         return self.tree_model.rows_by_group[worst].path if is_bad and worst is not None else None
@@ -376,16 +354,16 @@ def _uncertain_order_text(layer_list: LayerList) -> str:
 
 
 def view_title(layer_list: LayerList) -> str:
-    """Returns the title of the view. The title of the worst-first view says "worst first" only while the order is
-    current."""
+    """Returns the title of the view. The title of the worst-first view says "worst first" only if all values are known.
+    """
     if layer_list.view is not View.WORST:
         return str(layer_list.view.value).capitalize()
     row_values = layer_list.row_values
-    if (layer_list.sort_column is not SHARE_COLUMN or not layer_list.sort_weights or layer_list.is_row_order_stale
-            or row_values.stale_groups):
-        return "All layers"
-    return "Worst first" if len(row_values.group_values.keys() | row_values.unknown_groups) >= len(
-        layer_list.tree_model.rows_by_group) else "Worst so far"
+    known_groups = row_values.group_values.keys() | row_values.unknown_groups
+    is_worst_first = (layer_list.sort_column is SHARE_COLUMN and layer_list.sort_weights
+                      and not row_values.stale_groups and not row_values.is_measuring_shares
+                      and len(known_groups) >= len(layer_list.tree_model.rows_by_group))
+    return "Worst first" if is_worst_first else "All layers"
 
 
 def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
@@ -395,13 +373,10 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     The number of samples behind the shares is omitted if it does not fit; the detail pane shows it too.
     """
     model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
-    stale_texts = [f", order out of date: {shown_key('sort')} sorts", f", old: {shown_key('sort')} sorts"]
     order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
                   if layer_list.sort_column is not SHARE_COLUMN else "")
     if layer_list.view is View.BLOCKS:  # the blocks have a fixed order
         order_text = ""
-    if layer_list.view is View.BLOCKS or not layer_list.is_row_order_stale:
-        stale_texts = ["", ""]
     title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}"
     end = extra_text = ""
     if layer_list.matches is not None:
@@ -421,8 +396,6 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):
         right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
-    long_title, short_title = (f"{title}{stale_text}{end}" for stale_text in stale_texts)
-    if cell_width(long_title + extra_text) + line_width(right) + 8 <= width:
-        return long_title + extra_text, right
-    texts = long_title, short_title, f"{title}{stale_texts[1]}"
-    return next((text for text in texts if cell_width(text) + 3 <= width), short_title), right
+    if cell_width(title + end + extra_text) + line_width(right) + 8 <= width:
+        return title + end + extra_text, right
+    return title + end if cell_width(title + end) + 3 <= width else title, right

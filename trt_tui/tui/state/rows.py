@@ -40,7 +40,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import engine_texts
 from trt_tui.tui.state.config_list import ToggleResult, find_toggle_result
-from trt_tui.tui.state.config_status import config_name, current_config_meets_target, is_measuring_current_config
+from trt_tui.tui.state.config_status import config_name, current_config_meets_target, is_measuring_shares
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
     BAND_GLYPHS,
@@ -364,7 +364,7 @@ class RowValues:
         engine_config_name: The name of the config that the engine was built from; "" if it is the displayed config.
         scope_other_counts: The number of groups in another precision than requested, by path of the scope.
         unknown_groups: Groups whose share was measured without a usable result.
-        is_measuring_shares: True if shares of the displayed run are still to come.
+        is_measuring_shares: True if shares of the displayed run can still change.
         has_few_samples: True if the network has too few samples for shares with a confidence interval.
         run_config: The config of the run, if it is not ``config``.
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
@@ -625,7 +625,7 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
                            stale_config=last_config, stale_group_values=stale_group_values if stale_groups else {})
     if measure is ColourMeasure.SHARE:
-        row_values.is_measuring_shares = run == "config" and is_measuring_current_config(session)
+        row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
         row_values.has_few_samples = any(share.has_few_samples for share in measured.values())
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0

@@ -13,7 +13,7 @@ from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
-from trt_tui.jobs.requests import BuildEngine, MeasureToggles
+from trt_tui.jobs.requests import BuildEngine
 from trt_tui.session.jobs import DONE, FAILED, Job
 from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import best_evaluation_text
@@ -27,9 +27,10 @@ from trt_tui.tui.state.config_status import (
     config_name,
     has_unfinished_accuracy,
     is_measuring_current_config,
+    is_measuring_toggles,
     meets_target,
 )
-from trt_tui.tui.state.marks import CURSOR_MARK, DONE_MARK, RUNNING_MARK
+from trt_tui.tui.state.marks import CURSOR_MARK, DONE_MARK, RUNNING_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.rows import RowValues
 from trt_tui.tui.table import Column, fit_table
 
@@ -369,12 +370,12 @@ def find_worst_row(session: Session, row_values: RowValues) -> str | None:
 
 
 def _can_improve(session: Session, toggle: ToggleResult) -> bool:
-    """Returns False if a toggled row was measured and does not improve the value that the target bounds."""
+    """Returns False if a toggled row was measured and does not improve the value of the target by more than noise."""
     accuracy = session.get_run_results("config").accuracy
     if session.target is None or accuracy is None or toggle.margin is None or toggle.is_partial:
         return True
     margin = session.target.margin_to_bound(accuracy)
-    return margin is None or toggle.margin > margin
+    return toggle.outcome_text != SAME_VALUE_MARK and (margin is None or toggle.margin > margin)
 
 
 def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
@@ -415,12 +416,6 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     return Hint((f"{prefix}{search_text}, or {action_texts[0]}{sure_gain}{rows_text}",
                  f"{prefix}{search_text}, or {action_texts[1]}{gain}", f"{prefix}{search_text}, or {action_texts[1]}",
                  f"{prefix}{action_texts[1]}"), actions, worst)
-
-
-def is_measuring_toggles(session: Session) -> bool:
-    """Returns True while values of toggled rows of the current config are measured, which can change the worst row."""
-    return any(isinstance(request, MeasureToggles) and request.config == session.config
-               for request in session.pending_requests.values())
 
 
 def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
