@@ -251,7 +251,7 @@ class LocalClient:
         self.scheduler.inbox.append((self._last, request))
         return self._last
 
-    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
+    def stop_jobs(self, jobs: Collection[int] | None = None, is_urgent: bool = True) -> None:
         self.scheduler.jobs_to_stop.update(range(self._last + 1) if jobs is None else jobs)
 
     def close(self) -> None:

@@ -161,7 +161,7 @@ class NullClient(LocalClient):
             self._waiting.append(self.scheduler.inbox.pop())
         return job
 
-    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
+    def stop_jobs(self, jobs: Collection[int] | None = None, is_urgent: bool = True) -> None:
         self.stops += 1
         self.searched = None
         super().stop_jobs(jobs)

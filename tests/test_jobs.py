@@ -117,17 +117,17 @@ def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opene
     assert ends(events, worker.last) == [ev.JobDone]
 
 
-def test_the_first_verdicts_come_before_anything_else_is_measured(opened, tmp_path):
+def test_what_the_cursor_asks_for_comes_before_anything_else_is_measured(opened, tmp_path):
     worker = opened(replace(save_mlp(tmp_path), exact=True))
     worker.ask(EVERYTHING)
     worker.ask(rq.MeasureTensorStats(worker.network.groups[0].name))
     worker.ask(rq.MeasureRemedies(worker.network.groups[0].name, INT8))
     measured = of(worker.finish(), *MEASURED)
-    assert [(type(e), e.run) for e in measured[:2]] == [(ev.AccuracyMeasured, "fp16"), (ev.AccuracyMeasured, "int8")]
-    looked = next(i for i, e in enumerate(measured) if isinstance(e, ev.ValueMeasured) and e.kind == GROUP_DETAILS)
-    mapped = {name for e in measured[:looked] if isinstance(e, ev.ErrorSharesMeasured) for name in e.shares}
-    assert mapped == {group.name for group in worker.network.groups}, "what every group owns comes before a look at one"
-    assert any(isinstance(e, ev.GroupErrorsMeasured) for e in measured[looked:])
+    first = next(i for i, e in enumerate(measured) if isinstance(e, ev.AccuracyMeasured))
+    assert list(dict.fromkeys(e.kind for e in measured[:first])) == [GROUP_DETAILS, ev.REMEDIES]
+    assert not of(measured[first:], ev.ValueMeasured)
+    assert [(type(e), e.run) for e in measured[first:first + 2]] == [(ev.AccuracyMeasured, "fp16"),
+                                                                    (ev.AccuracyMeasured, "int8")]
 
 
 def test_rows_are_flipped_one_by_one_after_all_else_the_changed_ones_first(opened):
@@ -181,15 +181,15 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
     def start(request, report):
         for _ in range(3):
             log.append(type(request))
-            if isinstance(request, rq.MeasureRemedies) and len(log) == 2:
+            if isinstance(request, rq.MeasureToggles) and len(log) == 2:
                 steps.inbox.append((2, rq.MeasureWhatIf(INT8)))
             yield Urgency.WHAT_IF if isinstance(request, rq.MeasureWhatIf) else Urgency.BACKGROUND
 
     steps = scheduler.Scheduler(start, lambda event: None, pause_others=log.append)
-    steps.inbox.append((1, rq.MeasureRemedies("group", INT8)))
+    steps.inbox.append((1, rq.MeasureToggles(INT8)))
     while steps.run_next_step():
         pass
-    assert log == [*[rq.MeasureRemedies] * 2, True, *[rq.MeasureWhatIf] * 3, False, rq.MeasureRemedies]
+    assert log == [*[rq.MeasureToggles] * 2, True, *[rq.MeasureWhatIf] * 3, False, rq.MeasureToggles]
     steps.inbox.append((3, rq.MeasureWhatIf(INT8)))
     while steps.run_next_step():
         pass

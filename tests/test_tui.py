@@ -216,11 +216,26 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
         app.session.results.values_of(GROUP_DETAILS).clear()
         main.go_to_group(QKV)
         await press(pilot, "r")
-        assert app.screen is main and "still being measured. Try again in a moment" in status(main)
+        assert app.screen is main and "still being measured" in status(main)
+        await settle(pilot)
+        assert "input range: entropy" in status(main) and app.session.config.range_moves[tensor].method == "entropy"
         await press(pilot, "p")
         assert isinstance(app.screen, Picker)
         await press(pilot, "b", "p", "escape")
         assert app.screen is main and app.session.config.precision_of(group) is Precision.BF16
+
+
+async def test_the_measurement_of_a_closed_list_stops_and_begins_again_with_the_list(tmp_path):
+    async with opened(tmp_path, held=(rq.MeasureZeroCostChanges,)) as (app, main, pilot):
+        for _ in range(2):
+            await answered(pilot, "9")
+            assert isinstance(app.screen, Picker)
+            assert app.session.pending_requests.has_request(rq.MeasureZeroCostChanges)
+            await press(pilot, "escape")
+        assert app.session.pending_requests.has_request(rq.MeasureZeroCostChanges)
+        await answered(pilot, "9", "escape")
+        assert app.screen is main and not app.session.pending_requests
+        assert asked(app, rq.MeasureZeroCostChanges) == 3
 
 
 async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_cursor_keeps_its_row(tmp_path):

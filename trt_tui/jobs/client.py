@@ -113,11 +113,14 @@ class JobClient:
                     self._allocate_job_number(), request)
             return self._last_job
 
-    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
+    def stop_jobs(self, jobs: Collection[int] | None = None, is_urgent: bool = True) -> None:
         """Stops some jobs; by default all.
 
         If a stopped job still runs after `STOP_GRACE_S` seconds, the process is killed. The other jobs then start again
         in a new process.
+
+        Args:
+            is_urgent: False lets each job complete its current step, however long it takes.
         """
         with self._lock:
             child = self._child
@@ -125,9 +128,10 @@ class JobClient:
             if child is None or stopped_jobs.isdisjoint(child.running_jobs):
                 return
             child.send(rq.StopJobs(stopped_jobs))
-        timer = threading.Timer(STOP_GRACE_S, self._kill_child_running_jobs, (child, stopped_jobs))
-        timer.daemon = True
-        timer.start()
+        if is_urgent:
+            timer = threading.Timer(STOP_GRACE_S, self._kill_child_running_jobs, (child, stopped_jobs))
+            timer.daemon = True
+            timer.start()
 
     def close(self) -> None:
         """Ends the background process: an idle process at once, a busy process by force."""

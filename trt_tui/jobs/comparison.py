@@ -807,7 +807,7 @@ def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict
 def run_stored_results_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                            request: rq.LoadStoredResults) -> Steps[None]:
     """Sends the stored results of each config. Results with other ranges or on other samples are not sent."""
-    yield Urgency.TENSOR_STATS  # the first accuracy comes before
+    yield Urgency.ACCURACY  # the first accuracy comes before
     ensure_ranges(workspace, store, reporter, request.configs)
     for config in request.configs:
         accuracy = store.load_result(workspace, "verdict", config, Accuracy)
@@ -816,7 +816,7 @@ def run_stored_results_job(workspace: Workspace, store: ResultStore, reporter: J
                   RunKind.BUILT_ENGINE: store.load_engine_result(workspace, config)}
         if runs := {kind: result for kind, result in stored.items() if result is not None}:
             reporter.send(ev.StoredResultsLoaded(reporter.job, config, runs))
-        yield Urgency.TENSOR_STATS
+        yield Urgency.ACCURACY
 
 
 T = TypeVar("T")

@@ -68,7 +68,7 @@ def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
         reporter.send(ev.EnginePreviewed(reporter.job, config, Preview(refusal=NOT_INSTALLED)))
         return
     if request.after_opening:
-        yield Urgency.TENSOR_STATS
+        yield Urgency.SEARCH
     try:
         ranges, _ = collect_ranges_to_write(workspace, store, reporter, config, request.config_calibration)
         client = PreviewClient(workspace, store, reporter, ranges, request.low_priority)

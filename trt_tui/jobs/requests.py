@@ -20,12 +20,12 @@ class Urgency(IntEnum):
 
     OPENING = 0
     WHAT_IF = 1
-    FIRST_ACCURACY = 2
-    BUILD = 3
-    ACCURACY = 4
-    FIRST_SHARES = 5
-    TENSOR_STATS = 6
-    REMEDIES = 7
+    TENSOR_STATS = 2
+    REMEDIES = 3
+    FIRST_ACCURACY = 4
+    BUILD = 5
+    ACCURACY = 6
+    FIRST_SHARES = 7
     SEARCH = 8
     GROUP_ERRORS = 9
     BACKGROUND = 10
@@ -51,6 +51,7 @@ class JobKind:
         is_replaceable: True if a newer request of the type replaces an older one; False if a file is read or written on
             request.
         is_automatic: True if the job follows the cursor or a change, without a key press of the user.
+        ends_with_list: True if the app stops the job when the list or chart that shows its values is closed.
         is_waited_for: True if the app counts as busy until the job ends.
         answers_when_stopped: True if a stopped job sends its results so far before it ends.
         measures_current_config: True if the job changes the values of the current config.
@@ -64,6 +65,7 @@ class JobKind:
     needs_hashes: bool = True
     is_replaceable: bool = True
     is_automatic: bool = False
+    ends_with_list: bool = False
     is_waited_for: bool = True
     answers_when_stopped: bool = False
     measures_current_config: bool = False
@@ -225,7 +227,7 @@ class MeasureSampleErrors(Request):
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_sample_error_job", "error over samples of {config}",
-                       Urgency.ACCURACY, phase="errors sample by sample")
+                       Urgency.ACCURACY, phase="errors sample by sample", ends_with_list=True)
     config: PrecisionConfig
 
 
@@ -242,7 +244,7 @@ class MeasureSingleSample(Request):
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_single_sample_job", "sample {sample}",
-                       Urgency.FIRST_SHARES, phase="measuring sample {sample}")
+                       Urgency.FIRST_SHARES, phase="measuring sample {sample}", ends_with_list=True)
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
     sample: SampleName
@@ -254,7 +256,7 @@ class LoadStoredResults(Request):
     `StoredResultsLoaded` for each config with results."""
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_stored_results_job", "values of other configs",
-                       Urgency.TENSOR_STATS, is_automatic=True)
+                       Urgency.ACCURACY, is_automatic=True)
     configs: tuple[PrecisionConfig, ...]
 
 
@@ -282,7 +284,7 @@ class MeasureZeroCostChanges(Request):
     """
 
     job_kind = JobKind("trt_tui.jobs.comparison.run_zero_cost_job", "zero-cost changes of {config}",
-                       Urgency.REMEDIES)
+                       Urgency.REMEDIES, ends_with_list=True)
     group: str
     config: PrecisionConfig
     use_preview: bool = False

@@ -176,14 +176,20 @@ class Session(SessionState):
         except TrtTuiError as error:
             self.show_error(ev.JobFailed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
 
-    def stop_jobs(self, jobs: Collection[int] | None = None) -> None:
+    def stop_jobs(self, jobs: Collection[int] | None = None, is_urgent: bool = True) -> None:
         """Stops jobs of the background process. If a job does not stop within 2 s, the process is killed.
 
         Args:
             jobs: The numbers of the jobs; None for all.
+            is_urgent: False lets each job complete its current step, however long it takes.
         """
         self.pending_requests.mark_jobs_stopped(self.pending_requests if jobs is None else jobs)
-        self._client.stop_jobs(jobs)
+        self._client.stop_jobs(jobs, is_urgent)
+
+    def stop_list_jobs(self) -> None:
+        """Stops the jobs of a list or chart that was closed."""
+        if jobs := [number for number, request in self.pending_requests.items() if request.job_kind.ends_with_list]:
+            self.stop_jobs(jobs, is_urgent=False)
 
     def _list_reopen_requests(self) -> list[rq.Request]:
         """Returns the requests that bring a new background process to the state of the previous process."""
@@ -610,6 +616,12 @@ class Session(SessionState):
         title = request.job_title(self.config_names.get(config, ""), self.builder is not None)
         self.pending_requests.add_request(self._client.send_request(request), request, title)
 
+    def _send_request_once(self, request: rq.Request) -> None:
+        """Sends a request, unless an equal one is pending that is not being stopped."""
+        if not any(pending == request and not self.pending_requests.is_job_stopping(number)
+                   for number, pending in self.pending_requests.items()):
+            self.send_request(request)
+
     # -- measurements ---------------------------------------------------------------------------------------------
 
     def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True,
@@ -699,21 +711,18 @@ class Session(SessionState):
         """Requests the tensor statistics and the remedies of a fusion group, unless they are known or requested."""
         if self.data_summary is None:
             return
-        waiting = list(self.pending_requests.values())
-        if group.name not in self.results.values_of(GROUP_DETAILS) and rq.MeasureTensorStats(group.name) not in waiting:
-            self.send_request(rq.MeasureTensorStats(group.name))
-        request = rq.MeasureRemedies(group.name, self.config)
-        if (group.name, self.config) not in self.results.values_of(ev.REMEDIES) and request not in waiting and len(
-                group.allowed_precisions) > 1:
-            self.send_request(request)
+        if group.name not in self.results.values_of(GROUP_DETAILS):
+            self._send_request_once(rq.MeasureTensorStats(group.name))
+        if (group.name, self.config) not in self.results.values_of(ev.REMEDIES) and len(group.allowed_precisions) > 1:
+            self._send_request_once(rq.MeasureRemedies(group.name, self.config))
 
     def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
         """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""
         request = rq.MeasureZeroCostChanges(group.name if group is not None else "", self.config,
                                             self.can_preview_engines)
         changes = self.results.find(ev.ZERO_COST_CHANGES, (request.group, request.config))
-        if (changes is None or not changes.is_complete) and request not in self.pending_requests.values():
-            self.send_request(request)
+        if changes is None or not changes.is_complete:
+            self._send_request_once(request)
 
     def request_cause_facts(self, configs: Iterable[PrecisionConfig], groups: Collection[str] | None = None) -> None:
         """Requests the facts from which the causes at the groups with the largest losses in some configs are found.
@@ -730,10 +739,8 @@ class Session(SessionState):
 
     def request_sample_errors(self) -> None:
         """Requests the error of each sample with the current config, unless it is known or requested."""
-        request = rq.MeasureSampleErrors(self.config)
-        if (self.data_summary is not None and self.config not in self.results.values_of(SAMPLE_ERRORS)
-                and request not in self.pending_requests.values()):
-            self.send_request(request)
+        if self.data_summary is not None and self.config not in self.results.values_of(SAMPLE_ERRORS):
+            self._send_request_once(rq.MeasureSampleErrors(self.config))
 
     def request_single_sample(self, sample: SampleName) -> None:
         """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
@@ -908,10 +915,10 @@ class Session(SessionState):
             raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
                              "Undo the change of its channels first.")
         details = self.results.find(GROUP_DETAILS, group.name)
-        if details is None or any(tensor not in details.tensors for tensor in tensors):
+        if self.calibration is None or details is None or any(tensor not in details.tensors for tensor in tensors):
             self.request_group_details(group)
-            raise NotReadyError("its ranges are still being measured", "", "Try again in a moment.")
-        base_method = self.calibration.method if self.calibration is not None else "minmax"
+            raise NotReadyError("its ranges are still being measured", "", "The next method follows then.")
+        base_method = self.calibration.method
         methods = [
             base_method, *(name for name in list_range_methods(QUANTIZED_TYPES[precision]) if name != base_method)
         ]

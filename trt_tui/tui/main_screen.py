@@ -115,7 +115,8 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
             self._update_open_page()
 
     def on_screen_resume(self) -> None:
-        """Draws what was postponed or hidden while a page or a dialog was open over the main screen."""
+        """Stops the jobs of a closed page or dialog, and draws what was postponed or hidden while it was open."""
+        self.session.stop_list_jobs()
         self.draw_after_overlay_closed()
 
     def on_screen_suspend(self) -> None:
@@ -165,8 +166,9 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
 
 
 EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None], ...]] = {
-    ev.ValueMeasured: (MainScreen.show_compared_methods, MainScreen.fill_in_zero_cost_values,
-                       MainScreen.draw_received_details),
+    ev.CalibrationReady: (MainScreen.apply_awaited_range,),
+    ev.ValueMeasured: (MainScreen.show_compared_methods, MainScreen.apply_awaited_range,
+                       MainScreen.fill_in_zero_cost_values, MainScreen.draw_received_details),
     ev.AccuracyMeasured: (MainScreen.fill_in_zero_cost_values,),
     ev.UnusedQdqRemoved: (MainScreen.show_qdq_removal,),
     ev.RequestedRangesReady: (MainScreen.show_set_ranges,),

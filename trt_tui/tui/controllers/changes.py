@@ -229,6 +229,14 @@ def range_error_text(text: str) -> str:
 class RangeController(Presenter):
     """The part of the main screen for the ranges of the selected groups, and the comparison of range methods."""
 
+    _awaited_range: tuple[FusionGroup, PrecisionConfig] | None = None
+    """The group whose next range method follows when its ranges are measured, in its config; None if there is none."""
+
+    def apply_awaited_range(self, event: ev.ValueMeasured | ev.CalibrationReady) -> None:
+        awaited, self._awaited_range = self._awaited_range, None
+        if self.app.screen is self and awaited == (self.current_group, self.session.config):
+            self.perform_action("range")
+
     def show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
         self.handle_config_change()
         if find_network_range_method(self.session.config, self.session.opened_network.outline):
@@ -254,7 +262,8 @@ class RangeController(Presenter):
     def refuse_type_range(self) -> str:
         """Returns the reason why the ranges of the selected row cannot change; "" if they can change."""
         if self._list_groups_with_ranges():
-            return "" if self.session.calibration is not None else "no ranges were measured yet"
+            has_ranges = self.session.calibration is not None or self.session.data_summary is not None
+            return "" if has_ranges else "no ranges were measured"
         group = self.current_group
         if group is None:
             return f"no layer here is in {TYPES_WITH_RANGES_TEXT}: ranges matter there only"
@@ -282,7 +291,9 @@ class RangeController(Presenter):
         if group is None:
             self._ask_for_range()
             return
+        self._awaited_range = (group, self.session.config)
         method = self.session.apply_next_range_method(group)
+        self._awaited_range = None
         self.handle_config_change()
         self.show_message(f"input range: {method}", "")
 
