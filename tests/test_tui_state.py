@@ -784,3 +784,9 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
         for width in (120, 80, 60):
             row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))
             assert re.search(rf"5\.8 .* *scores{sample_pattern} ", row), row
+    session.set_target("scores:sqnr>=5; boxes:sqnr>=40")
+    for width in (120, 80):
+        lines = [*map(text, summary.summary_lines(session, width))]
+        first = next(index for index, line in enumerate(lines) if line.startswith(" c0"))
+        rows = [(line.split()[0], "FAIL" in line) for line in lines[first + 1:first + 3]]
+        assert rows == [("boxes", True), ("scores", False)], "the worst is first"

@@ -11,7 +11,7 @@ from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unu
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import Accuracy, RunKind
-from trt_tui.core.measure.target import TargetOutcome
+from trt_tui.core.measure.target import TargetOutcome, judge_accuracy
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,
@@ -367,10 +367,27 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
                             partial(_target_outcome_spans, session, accuracy, None, False)))
         rows += [SummaryRow(kind, table.draw_line((f" {title}", style), values, built, outcome), run, values)
                  for kind, (title, style), values, built, outcome in entries]
+        if is_current and results.accuracy is not None:
+            rows += _list_output_rows(session, table, results.accuracy)[:height // 8]
     if table.is_wide and height >= _MIN_TALL_ROWS:
         rows += [SummaryRow("text", line) for heading, reasons in _list_outcome_reasons(session)
                  for line in _outcome_reason_rows(heading, reasons, width, height // 20)]
     return [*rows, *_stage_rows(session, table, width, height)]
+
+
+def _list_output_rows(session: Session, table: SummaryTable, accuracy: Accuracy) -> list[SummaryRow]:
+    """Returns a line for each judged output with a target of its own if there are several targets, the worst first."""
+    targets = [target for target in session.targets if target.output_name is not None and len(session.targets) > 1]
+    rows: list[SummaryRow] = []
+    for target in sorted(targets, key=lambda target: target.margin_score(accuracy) or 0.0):
+        value, outcome = target.measured_value(accuracy), judge_accuracy([target], accuracy)
+        if value is not None and outcome is not None:
+            value_text = target.bounded_value.value_with_unit_text(value, SIMULATED_MARK)
+            rows.append(SummaryRow("text", table.draw_line(
+                (f"   {shorten_middle(target.output_name or '', table.columns[0].width - 3)}", "dim"),
+                [fitting_cell(f"{value_text}: {target.description}", value_text, is_left_aligned=True)], [],
+                partial(_target_outcome_spans, session, accuracy, {RunKind.SIMULATED_CONFIG: outcome}, False))))
+    return rows
 
 
 def _run_outcome_line(session: Session, run: str, accuracy: Accuracy | None, dim_failures: bool, width: int) -> Line:
