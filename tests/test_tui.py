@@ -169,14 +169,13 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
         app.session.child.held.add(rq.MeasureWhatIf)
         await answered(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.FP32
-        assert len(listing.row_values.stale_groups) > 9
-        assert listing.row_values.stale_groups == frozenset(listing.row_values.group_values)
+        assert listing.row_values.stale_config == first and len(listing.row_values.group_values) > 9
         assert [line.key for line in tree.rows] == order
         app.session.child.release()
         await settle(pilot)
         row = verdict(main)[3]
         assert "c1 · 1 FP32" in row and worst_db(app.session.get_run_results("config").accuracy) in row
-        assert listing.row_values.group_values[group.name] == 0 and not listing.row_values.stale_groups
+        assert listing.row_values.group_values[group.name] == 0 and listing.row_values.stale_config is None
         assert tree.show_vertical_scrollbar and tree.row_width < tree.region.width
         drawn = [tree.line_text(index) for index in range(len(tree.rows))]
         assert any(line.endswith(" FAIL?") for line in drawn) and max(map(len, drawn)) <= tree.row_width

@@ -216,7 +216,7 @@ def test_a_scope_counts_what_makes_the_error_larger(session):
     assert any("added up, 1 below zero: raising it alone increases the error" in line for line in said)
 
 
-def test_a_sum_of_shares_never_mixes_two_configs(session):
+def test_shares_are_those_of_one_config(session):
     before = session.config
     first, last = session.outline.groups[0], session.outline.groups[-1]
     old = {name: share.fraction for name, share in session.results.get_results_or_empty(before).shares.items()}
@@ -227,19 +227,16 @@ def test_a_sum_of_shares_never_mixes_two_configs(session):
     for group in session.outline.groups[:-1]:  # each share of the new config is 5, one is still to come
         shares[group.name] = replace(session.results.get_results_or_empty(before).shares[group.name], fraction=5.0)
     values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
-    assert values.stale_groups == {last.name} and values.group_values[first.name] == 5.0
-    assert values.stale_scopes == {scope.path for scope in MODEL.ancestors[last.name]}
+    assert values.stale_config == before and values.group_values == old
     for scope in MODEL.scopes:
-        is_stale = scope.path in values.stale_scopes
-        assert values.scope_values[scope.path] == pytest.approx(
-            sum(old[name] for name in scope.groups) if is_stale else 5.0 * len(scope.groups))
+        assert values.scope_values[scope.path] == pytest.approx(sum(old[name] for name in scope.groups))
         said = [text(line) for line in detail.detail_lines(session, values, VisibleRow(scope.path, 0, scope), 80, 20)]
         worst = next((line for line in said if line.lstrip().startswith("worst")), "")
-        assert not worst or (f", in {values.stale_config_name}" in " ".join(said)) == is_stale
-    assert values.network_values == old, "the picture over the depth is that of the old config"
+        assert not worst or f", in {values.stale_config_name}" in " ".join(said)
     shares[last.name] = replace(shares[first.name], fraction=1.0)
+    session.results.get_or_create_results(config).has_all_shares = True
     values = build_row_values(session, MODEL, ColourMeasure.SHARE, "config", before)
-    assert not values.stale_groups and values.network_values[first.name] == 5.0
+    assert values.stale_config is None and values.group_values[first.name] == 5.0
 
 
 def test_rows_are_counted_by_the_codes_in_use(session):
@@ -261,7 +258,7 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     before, shares = session.config, dict(found(session).group_values)
     session.toggle_fp32([VIT.groups[0]])
     figures = found(session, last=before)
-    assert figures.stale_groups == frozenset(shares) and figures.group_values == shares
+    assert figures.stale_config == before and figures.group_values == shares
     row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
     cells = build_row_cells(figures, row)
     assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.cells["share"].config_name == "c0"
@@ -274,7 +271,7 @@ def test_shares_of_an_earlier_config_carry_its_name(session):
     assert raised.glyph_style == raised.cells["precision"].style == "raised"
     scope = build_row_cells(figures, VisibleRow("x", 0, MODEL.scopes[0]))
     assert scope.cells["share"].config_name == "c0"
-    assert not found(session.rest(), last=before).stale_groups
+    assert found(session.rest(), last=before).stale_config is None
 
 
 def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
@@ -608,9 +605,9 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
 def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_is_measured_has_none_yet(session, samples, shown):
     model = TreeModel(session.outline)
     first, second = session.outline.groups[:2]
-    shares = session.results.get_or_create_results(session.config).shares
-    shares.clear()
-    shares[first.name] = ErrorShare(0.41, samples=samples)
+    results = session.results.get_or_create_results(session.config)
+    results.shares, results.has_all_shares = {first.name: ErrorShare(0.41, samples=samples)}, False
+    shares = results.shares
     session.pending_requests.add_request(99, rq.MeasureWhatIf(session.config, with_shares=True), "shares")
     row_values = build_row_values(session, model, ColourMeasure.SHARE, "config")
     lines = [text(layer_row_line(build_row_cells(row_values, VisibleRow(row.path, 0, row), True), 0,

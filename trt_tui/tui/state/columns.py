@@ -346,7 +346,6 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         value, is_nonfinite = row_values.scope_values.get(row.path), row.path in row_values.nonfinite_scopes
         _, style = row_values.scope_glyph_span(row)
         bar_fraction, replacement = 0.0, ""
-        other_config = row_values.stale_config_name if row.path in row_values.stale_scopes else ""
     elif isinstance(row, GroupRow):
         name = row.group.name
         value, is_nonfinite = row_values.group_values.get(name), name in row_values.nonfinite_groups
@@ -356,12 +355,11 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         if value is not None and not is_nonfinite and row_values.full_bar_value > 0:
             bar_fraction = max(0.0, value / row_values.full_bar_value)
         replacement = row_values.share_replacement_text(row.group)
-        other_config = row_values.stale_config_name if name in row_values.stale_groups else ""
     else:
         return ShareCell(bar_style="dim" if row is not None else "")
     text = missing_text if value is None else row_values.row_value_text(value)
     is_partial = row_values.is_measuring_shares or isinstance(row, Scope) and row.path in row_values.partial_scopes
-    other_config = other_config or ("…" if is_partial and value is not None else "")
+    other_config = "" if value is None else row_values.stale_config_name or ("…" if is_partial else "")
     return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
                      bar_fraction, style, replacement, other_config,
                      FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "")

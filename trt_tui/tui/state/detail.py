@@ -561,11 +561,11 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
         detail_rows.append(("made", text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
                             "stale" if shown_engine is not None and shown_engine.is_stale
                             and row_values.preview is None else ""))
-    values = row_values.values_inside_scope(scope)
-    stale_text = f", in {row_values.stale_config_name}" if scope.path in row_values.stale_scopes else ""
+    values = row_values.group_values
+    stale_text = f", in {row_values.stale_config_name}" if row_values.stale_config_name else ""
     texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}
-    weights = values if stale_text else row_values.row_order_weights
-    ranked = sorted((name for name in texts if texts[name] != "·"), key=lambda name: -weights.get(name, 0.0))
+    ranked = sorted((name for name in texts if texts[name] != "·"),
+                    key=lambda name: -row_values.row_order_weights.get(name, 0.0))
     if ranked:
         detail_rows.append(("worst", " · ".join(f"{row_values.model.titles[name]} {texts[name]}"
                                                 for name in ranked[:1 if height < 8 else 3]) + stale_text, ""))
@@ -668,7 +668,7 @@ def _list_group_shares(row_values: RowValues) -> list[float]:
     """
     if row_values.measure is not ColourMeasure.SHARE:
         return []
-    shares = [max(0.0, row_values.network_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
+    shares = [max(0.0, row_values.group_values.get(group.name, 0.0)) for group in row_values.model.outline.groups]
     return shares if any(shares) else []
 
 

@@ -185,7 +185,7 @@ def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) 
     precision = toggled_config.precision_of(group)
     if precision is not Precision.FP32:
         return f"returns the row to {group.precision_label(precision)}"
-    share = _find_shown_shares(session, row_values, group).get(group.name)
+    share = _find_shown_shares(session, row_values).get(group.name)
     return "" if share is not None and share.fraction <= -MIN_SHOWN_SHARE else "raises the row to FP32"
 
 
@@ -259,7 +259,7 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
     row, config, results = visible_row.row, row_values.config_name, session.get_run_results(row_values.run)
     is_share = row_values.measure is ColourMeasure.SHARE
     if isinstance(row, Scope):
-        config = row_values.stale_config_name if row.path in row_values.stale_scopes else config
+        config = row_values.stale_config_name or config
         rule = "the sum over" if is_share else "the worst of"
         missing = ["not all of them are measured"] * (row.path in row_values.partial_scopes)
         return Origin(config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing).text
@@ -271,8 +271,8 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
         return _engine_origin(results.engine_result, config).text
     if not is_share:
         return _simulation_origin(session, config, results.accuracy).text
-    shares, name = _find_shown_shares(session, row_values, row.group), row.group.name
-    if name not in results.shares and row_values.stale_config is not None:
+    shares, name = _find_shown_shares(session, row_values), row.group.name
+    if row_values.stale_config is not None:
         config = f"{row_values.stale_config_name}, before your change"
     if (share := shares.get(name)) is None:
         return Origin(config, _not_measured_text(session)).text
@@ -318,13 +318,12 @@ _CELL_TEXTS = {"layer": _name_text, "operator": _name_text, "precision": _precis
                "share": _share_text, "toggle": _toggle_text, "cost": _cost_text}
 
 
-def _find_shown_shares(session: Session, row_values: RowValues, group: FusionGroup) -> Mapping[str, ErrorShare]:
-    """Returns the error shares of the displayed run, or of the config before the last change if a group has none yet.
+def _find_shown_shares(session: Session, row_values: RowValues) -> Mapping[str, ErrorShare]:
+    """Returns the displayed error shares: those of the run, or of an earlier config until those of the run are final.
     """
-    shares = session.get_run_results(row_values.run).shares
-    if group.name in shares or row_values.stale_config is None:
-        return shares
-    return session.results.get_results_or_empty(row_values.stale_config).shares
+    if row_values.stale_config is not None:
+        return session.results.get_results_or_empty(row_values.stale_config).shares
+    return session.get_run_results(row_values.run).shares
 
 
 # -- the header and the summary table -------------------------------------------------------------------------------

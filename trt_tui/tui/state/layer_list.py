@@ -214,10 +214,8 @@ class LayerList:
             isolated_values = self.build_run_values(ColourMeasure.ISOLATED, self.run)
             if isolated_values.group_values or isolated_values.nonfinite_groups:
                 row_values = isolated_values
-        results, config = self.session.results, self.session.config
-        if self._last_config is None or len(results.get_results_or_empty(config).shares) >= len(
-                results.get_results_or_empty(self._last_config).shares):
-            self._last_config = config
+        if row_values.measure is ColourMeasure.SHARE and row_values.stale_config is None:
+            self._last_config = row_values.config
         self._row_values = row_values
         if self.row_filter is not None:
             self.apply_filter(self.row_filter)
@@ -270,15 +268,14 @@ class LayerList:
         """Applies a filter to the rows; None removes the filter. `update_row_values` applies the filter again to new
         values.
 
-        Until the shares of the current config are measured, the filter tests those of the last config, as displayed.
+        The filter tests the shares that are displayed: those of an earlier config until those of the config are final.
         """
         self.row_filter = row_filter
         if row_filter is None:
             self.matches = None
             return
-        results, config = self.session.results, self.session.config
-        shares = {**(results.get_results_or_empty(self._last_config).shares if self._last_config is not None else {}),
-                  **results.get_results_or_empty(config).shares}
+        config = self.session.config
+        shares = self.session.results.get_results_or_empty(self.row_values.stale_config or config).shares
         self.matches = set()
         for row in self.tree_model.group_rows:
             share = shares.get(row.group.name)
@@ -361,7 +358,7 @@ def view_title(layer_list: LayerList) -> str:
     row_values = layer_list.row_values
     known_groups = row_values.group_values.keys() | row_values.unknown_groups
     is_worst_first = (layer_list.sort_column is SHARE_COLUMN and layer_list.sort_weights
-                      and not row_values.stale_groups and not row_values.is_measuring_shares
+                      and row_values.stale_config is None and not row_values.is_measuring_shares
                       and len(known_groups) >= len(layer_list.tree_model.rows_by_group))
     return "Worst first" if is_worst_first else "All layers"
 

@@ -352,9 +352,8 @@ class RowValues:
     """The values of all rows for one measure and one run, read from the session once.
 
     Attributes:
-        stale_groups: Groups whose share belongs to another config, ``stale_config``, named ``stale_config_name``;
-            ``config_name`` is the name of the displayed config.
-        stale_group_values: The shares in ``stale_config`` of all groups; empty if no displayed share is stale.
+        stale_config: The earlier config whose shares are displayed, named ``stale_config_name``, until those of the
+            config are final; None if they are. ``config_name`` is the name of the config.
         partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
@@ -379,7 +378,6 @@ class RowValues:
     measure: ColourMeasure = ColourMeasure.SHARE
     run: str = "config"
     group_values: Mapping[str, float] = field(default_factory=dict)
-    stale_groups: frozenset[str] = frozenset()
     nonfinite_groups: frozenset[str] = frozenset()
     config_name: str = ""
     stale_config_name: str = ""
@@ -388,7 +386,6 @@ class RowValues:
     is_target_met: bool = False
     scope_values: dict[str, float] = field(default_factory=dict)
     nonfinite_scopes: frozenset[str] = frozenset()
-    stale_scopes: frozenset[str] = frozenset()
     partial_scopes: frozenset[str] = frozenset()
     scope_raised_counts: dict[str, int] = field(default_factory=dict)
     full_bar_value: float = 0.0
@@ -406,16 +403,6 @@ class RowValues:
     is_measuring_shares: bool = False
     has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
-    stale_group_values: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def network_values(self) -> Mapping[str, float]:
-        """The values of all groups in one config: the stale config until the displayed config is measured."""
-        return self.stale_group_values if self.stale_groups else self.group_values
-
-    def values_inside_scope(self, scope: Scope) -> Mapping[str, float]:
-        """Returns the group values whose sum or minimum a scope shows, all of one config."""
-        return self.stale_group_values if scope.path in self.stale_scopes else self.group_values
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -497,26 +484,24 @@ class RowValues:
         return decibels_text(value, exact=value == math.inf,
                              mark="" if self.measure is ColourMeasure.ENGINE else SIMULATED_MARK)
 
-    def choose_glyph_and_style(self, value: float | None, is_nonfinite: bool, is_stale: bool) -> tuple[str, str]:
+    def choose_glyph_and_style(self, value: float | None, is_nonfinite: bool) -> tuple[str, str]:
         if is_nonfinite:
             return BAD_GLYPH, "bad"
         if value is None:
             return UNKNOWN_GLYPH, "dim"
         band = find_colour_band(value, self.measure)
-        if is_stale or self.is_target_met:
+        if self.stale_config is not None or self.is_target_met:
             return BAND_GLYPHS[band], "dim"
         return BAND_GLYPHS[band], f"band{band}"
 
     def scope_glyph_span(self, scope: Scope) -> Span:
         """Returns the glyph of a scope and the style of its row."""
-        return self.choose_glyph_and_style(self.scope_values.get(scope.path), scope.path in self.nonfinite_scopes,
-                                           scope.path in self.stale_scopes)
+        return self.choose_glyph_and_style(self.scope_values.get(scope.path), scope.path in self.nonfinite_scopes)
 
     def group_glyph_span(self, group: FusionGroup) -> Span:
         """Returns the glyph of a fusion group and the style of its row."""
         is_nonfinite = group.name in self.nonfinite_groups
-        glyph, style = self.choose_glyph_and_style(self.group_values.get(group.name), is_nonfinite,
-                                                   group.name in self.stale_groups)
+        glyph, style = self.choose_glyph_and_style(self.group_values.get(group.name), is_nonfinite)
         if is_nonfinite or not self.is_marked_as_raised(group):
             return glyph, style
         return RAISED_MARK, "raised" if self.share_replacement_text(group) else style
@@ -592,10 +577,9 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
     """Returns the row values of a measure and a run, from the results of the session.
 
     Args:
-        last_config: A config whose shares are displayed, under its name, for groups that are not yet measured in the
-            current config.
+        last_config: A config whose shares are displayed, under its name, until those of the current config are final.
     """
-    stale_group_values: dict[str, float] = {}
+    stale_config: PrecisionConfig | None = None
     group_values: dict[str, float] = {}
     unknown: set[str] = set()
     errors_at_groups = find_engine_errors(session, run) if measure is ColourMeasure.ENGINE else {
@@ -604,26 +588,24 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
     nonfinite_groups = {name for name, entry in errors_at_groups.items() if entry.nonfinite_count}
     if measure is ColourMeasure.SHARE:
         measured = session.get_run_results(run).shares
+        is_final = bool(measured) and not is_measuring_shares(session)
+        if run == "config" and last_config is not None and last_config != session.config and not is_final:
+            if last_shares := session.results.get_results_or_empty(last_config).shares:
+                measured, stale_config = last_shares, last_config
         group_values = {name: share.fraction for name, share in measured.items() if math.isfinite(share.fraction)}
         unknown = {name for name, share in measured.items() if share.unknown_reason}
-        if run == "config" and last_config is not None:
-            stale_group_values = {name: share.fraction for name, share in session.results.get_results_or_empty(
-                last_config).shares.items() if math.isfinite(share.fraction)}
     else:
         sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_at_groups.items()}
         group_values = {name: value for name, value in sqnr_values.items() if value is not None}
     config = session.config
-    stale_groups = frozenset(stale_group_values.keys() - measured.keys()) if stale_group_values else frozenset()
-    group_values |= {name: value for name, value in stale_group_values.items() if name in stale_groups}
-    row_values = RowValues(tree_model, config, measure, run, group_values, stale_groups,
-                           frozenset(nonfinite_groups),
+    row_values = RowValues(tree_model, config, measure, run, group_values, frozenset(nonfinite_groups),
                            config_name=config_name(session) if run == "config" else run_title(run),
-                           stale_config_name=config_name(session, last_config) if last_config is not None else "",
+                           stale_config_name=config_name(session, stale_config) if stale_config is not None else "",
                            find_toggle=partial(find_toggle_result, session),
                            metric_title=session.target.column_title if session.target is not None else "SQNR",
                            is_target_met=run == "config" and current_config_meets_target(session),
                            run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
-                           stale_config=last_config, stale_group_values=stale_group_values if stale_groups else {})
+                           stale_config=stale_config)
     if measure is ColourMeasure.SHARE:
         row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
         row_values.has_few_samples = any(share.has_few_samples for share in measured.values())
@@ -703,25 +685,18 @@ def find_move_letter(move: Move) -> str:
 def _sum_scope_values(row_values: RowValues) -> None:
     """Computes the values of scopes: the sum of their groups' shares, or the worst of their groups' errors.
 
-    A sum never mixes two configs: until all groups of a scope are measured in the displayed config, it is that of the
-    stale config. The function also counts raised groups, and records which scopes have NaN or Inf, stale or partial
-    values.
+    The function also counts raised groups, and records which scopes have NaN or Inf, or partial values.
     """
     model = row_values.model
     combine = operator.add if row_values.measure is ColourMeasure.SHARE else min
-    sums = model.combine_by_scope(row_values.group_values, combine)
-    stale_scopes = {scope.path for name in row_values.stale_groups for scope in model.ancestors.get(name, ())}
-    stale_sums = model.combine_by_scope(row_values.stale_group_values, combine)
-    sums |= {path: stale_sums[path] for path in stale_scopes}
-    nonfinite_scopes = model.combine_by_scope(dict.fromkeys(row_values.nonfinite_groups, 1)).keys()
+    row_values.scope_values = model.combine_by_scope(row_values.group_values, combine)
+    row_values.nonfinite_scopes = frozenset(model.combine_by_scope(dict.fromkeys(row_values.nonfinite_groups, 1)))
     row_values.scope_raised_counts = model.combine_by_scope(
         dict.fromkeys(row_values.config.find_raised_groups(model.outline), 1))
     if row_values.measure is ColourMeasure.SHARE and row_values.group_values:
         known_groups = row_values.group_values.keys() | row_values.unknown_groups
         row_values.partial_scopes = frozenset(scope.path for name in model.rows_by_group if name not in known_groups
                                               for scope in model.ancestors[name])
-    row_values.scope_values, row_values.nonfinite_scopes, row_values.stale_scopes = sums, frozenset(
-        nonfinite_scopes), frozenset(stale_scopes)
 
 
 def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
@@ -734,7 +709,7 @@ def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
     if not values:
         return (UNKNOWN_GLYPH, "dim")
     value = max(values) if row_values.measure is ColourMeasure.SHARE else min(values)
-    return row_values.choose_glyph_and_style(value, False, any(name in row_values.stale_groups for name in group_names))
+    return row_values.choose_glyph_and_style(value, False)
 
 
 _BLOCK_MEASURE_TEXTS = {ColourMeasure.SHARE: "its share of the error", ColourMeasure.ISOLATED:
