@@ -31,7 +31,7 @@ def test_core_loads_no_backend_and_no_user_interface():
 
 def test_session_and_jobs_load_no_user_interface():
     loaded = loaded_by(
-        "import trt_tui.session.session, trt_tui.jobs.server, trt_tui.cli.headless_session, trt_tui.cli.search_report")
+        "import trt_tui.session.search_report, trt_tui.jobs.server, trt_tui.cli.headless_session")
     assert not loaded & (HEAVY - {"onnxruntime"} | {"mpmath"}), "mpmath comes with sympy, see trt_tui.lazy_imports"
 
 

@@ -33,7 +33,6 @@ from trt_tui.session.comparison_report import (
     find_best_range_method,
     method_comparison_record,
     method_comparison_table,
-    ranking_column_title,
 )
 
 
@@ -249,6 +248,7 @@ def test_calibration_methods_are_ranked_by_a_column_of_the_table(target, rows, b
     session = SimpleNamespace(target=targets[0] if targets else None, target_outcome=partial(judge_accuracy, targets),
                               method_comparison=ev.RangeMethodComparison(PrecisionConfig(), tuple(rows)))
     header, *cells = method_comparison_table(session)
-    assert find_best_range_method(session) == best and ranking_column_title(session) == column and column in header
+    found, title = find_best_range_method(session)
+    assert (found.method, title) == (best, column) and column in header
     values = {row[0]: row[header.index(column)] for row in cells}
     assert all(values.values()) and method_comparison_record(session)["ranked_by"] == column

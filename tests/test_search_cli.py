@@ -20,14 +20,6 @@ from tests.driven import LIMIT_S, save_resnet
 from tests.measuring import verdict
 from tests.schemas import mismatches
 from trt_tui import demo
-from trt_tui.cli.search_report import (
-    BuiltConfigPoint,
-    list_pareto_points,
-    pareto_plot_lines,
-    pareto_rows,
-    search_markdown,
-    search_text,
-)
 from trt_tui.core.measure.results import EngineResult
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -42,6 +34,14 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import precision_json_text
+from trt_tui.session.search_report import (
+    BuiltConfigPoint,
+    list_pareto_points,
+    pareto_plot_lines,
+    pareto_rows,
+    search_markdown,
+    search_text,
+)
 from trt_tui.session.search_status import reduction_table
 from trt_tui.session.state import SessionState
 

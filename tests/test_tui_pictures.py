@@ -147,7 +147,7 @@ async def test_charts_without_data_are_grey_and_say_why(tmp_path):
         page = app.screen
         grey = set()
         for place, chart in enumerate(CHARTS):
-            title_style = dict(page.query_one("#pictures", Lines).lines[0]).get(f" {chart.label}")
+            title_style = dict(page.query_one("#page", Lines).lines[0]).get(f" {chart.label}")
             if title_style == "dim":
                 grey.add(chart.label)
                 await press(pilot, str(place + 1))

@@ -86,6 +86,11 @@ def test_the_spelling_of_an_earlier_release_names_the_command(capsys, old, new):
     assert f"`trt-tui {new.split()[0]}` from 0.3 on" in capsys.readouterr().err
 
 
+def test_the_old_spelling_of_a_comparison_of_methods_runs_without_its_layers(run, unread_model):
+    _, _, err = run(*"compare m.onnx --calib-methods all --layers none".split())
+    assert "`trt-tui methods` from 0.3 on" in err and "No such option" not in err
+
+
 @pytest.mark.parametrize("command", [
     "build m.onnx --precision int8 -o t.onnx --judge y", "build m.onnx --precision int8 -o t.onnx --metric m.py:f",
     "export m.onnx --precision int8 --format onnx -o o --weak", "export m.onnx --precision int8 --format onnx -o o "

@@ -146,6 +146,7 @@ def compare(config_paths: tuple[str, ...], force: bool, target: str | None, json
                       help="The methods to compare.")
 @file_path_option("Output", "--json", "json_path", metavar="OUT", help="Write JSON; - for stdout.")
 @file_path_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write a report; - for stdout.")
+@click.option("--layers", type=click.Choice(["none"]), hidden=True, expose_value=False)  # of `compare`, up to 0.3
 def methods(calib_methods: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
             markdown_path: str | None, **arguments: Any) -> None:
     """Compare the accuracy of a config with the ranges of each calibration method.
@@ -159,7 +160,6 @@ def methods(calib_methods: str, config_path: str | None, force: bool, target: st
         method_comparison_record,
         method_comparison_table,
         method_missed_target_reason,
-        ranking_column_title,
     )
 
     names = RANGE_METHODS if calib_methods == "all" else tuple(
@@ -176,9 +176,8 @@ def methods(calib_methods: str, config_path: str | None, force: bool, target: st
                      [Section("", [list(filter(None, [miss_text])), Table(method_comparison_table(session))])], record,
                      json_path, markdown_path)
         if "-" not in (json_path, markdown_path) and not miss_text:
-            best = find_best_range_method(session)
-            print_messages(f"The best is {best}, by {ranking_column_title(session)}: select it with --calib-method "
-                           f"{best}.")
+            best, title = find_best_range_method(session)
+            print_messages(f"The best is {best.method}, by {title}: select it with --calib-method {best.method}.")
         if target_miss := method_missed_target_reason(session):
             print_messages(f"Target not met by any method: {target_miss}")
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -129,9 +129,9 @@ def search(config_path: str | None, force: bool, target: str | None, tolerances:
     Exit code 0: the tolerance is met. 1: it is not met, and the best config found is written.
     """
     from trt_tui.cli.headless_session import job_failure_error, open_session, run_search
-    from trt_tui.cli.search_report import search_markdown, search_text
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.session.comparison_report import precision_json_text
+    from trt_tui.session.search_report import search_markdown, search_text
     from trt_tui.session.search_status import best_evaluation_text, held_out_result_text, make_search_request
     from trt_tui.session.state import TOLERANCE_SEPARATOR
 

@@ -3,7 +3,6 @@ and of the parts of the user's metric."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from trt_tui import formatting
@@ -603,48 +602,25 @@ def _require_method_comparison(session: SessionState) -> ev.RangeMethodCompariso
     return session.method_comparison
 
 
-@dataclass(frozen=True)
-class _RankingColumn:
-    """The table column by which range methods are ranked.
-
-    Attributes:
-        title: The heading of the column.
-        score: Function from an accuracy to a score, higher is better; None if not measured.
-        format_value: Function that formats the cell for an accuracy; None if the table has the column anyway.
-    """
-
-    title: str
-    score: Callable[[Accuracy], float | None]
-    format_value: Callable[[Accuracy], str] | None = None
-
-
 def _worst_sqnr_score(accuracy: Accuracy) -> float | None:
     """Returns the SQNR of the worst judged output in dB; infinite if exact, and negative infinity for NaN and Inf."""
     return accuracy.worst_errors.comparable_sqnr_db if accuracy.worst_errors is not None else None
 
 
-def _worst_sqnr_text(accuracy: Accuracy) -> str:
-    errors = accuracy.worst_errors
-    output = accuracy.find_output_of_worst_value(ERROR_METRICS["sqnr"])
-    return "" if errors is None else f"{formatting.decibels_text(errors.sqnr_db, exact=errors.exact)} {output}".rstrip()
+def _choose_ranking(session: SessionState) -> tuple[str, Callable[[Accuracy], float | None]]:
+    """Returns the column by which range methods are ranked, that of the target's value, and a score, higher is better.
 
-
-def _choose_ranking_column(session: SessionState) -> _RankingColumn:
-    """Returns the column by which range methods are ranked: that of the target's value.
-
-    The SQNR column is returned if there is no target or its value is not measured.
+    The column is that of the SQNR if there is no target or its value is not measured.
     """
     target, rows = session.target, _require_method_comparison(session).rows
     if (target is None or any(target.margin_score(row.accuracy) is None for row in rows)
             or target.kind == "sqnr" and target.output_name is None):
-        return _RankingColumn("SQNR", _worst_sqnr_score)
-    if target.kind == "metric" and target.part_name is None:
-        headings = {_metric_heading(name) for row in rows for name in list(row.accuracy.metric)[:1]}
-        if len(headings) == 1:
-            return _RankingColumn(headings.pop(), target.margin_score)
+        return "SQNR", _worst_sqnr_score
+    headings = {_metric_heading(name) for row in rows for name in list(row.accuracy.metric)[:1]}
+    if target.kind == "metric" and target.part_name is None and len(headings) == 1:
+        return headings.pop(), target.margin_score
     output_text = f" of {target.output_name}" if target.output_name is not None else ""
-    return _RankingColumn(f"{target.column_title}{output_text}", target.margin_score,
-                          lambda accuracy: SIMULATED_MARK + target.measured_value_text(accuracy))
+    return f"{target.column_title}{output_text}", target.margin_score
 
 
 def _metric_heading(metric_name: str) -> str:
@@ -659,45 +635,38 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
     always has the column by which the methods are ranked. The values are simulated. The seconds are absent if the
     ranges were already known.
     """
-    comparison, ranking = _require_method_comparison(session), _choose_ranking_column(session)
-    format_ranking = ranking.format_value
+    comparison, target, ranking_title = _require_method_comparison(session), session.target, _choose_ranking(session)[0]
     names = list(dict.fromkeys(name for row in comparison.rows for name in list(row.accuracy.metric)[:1]))
-    table = [["method", "SQNR", "worst sample", *map(_metric_heading, names),
-              *([ranking.title] if format_ranking is not None else []),
-              *(["target"] if session.target is not None else []), "s"]]
+    titles = ["method", "SQNR", "worst sample", *map(_metric_heading, names)]
+    own_targets = [target] if target is not None and ranking_title not in titles else []
+    table = [[*titles, *[ranking_title] * len(own_targets), *(["target"] if target is not None else []), "s"]]
     for row in comparison.rows:
-        worst = row.accuracy.worst_output
-        errors = worst[1] if worst is not None else None
-        result = session.target_outcome(row.accuracy)
-        sample = "" if errors is None or errors.worst_sqnr_db is None else (
-            formatting.worst_sample_text(errors.worst_sample, errors.worst_sqnr_db))
+        accuracy, errors = row.accuracy, row.accuracy.worst_errors
+        output = accuracy.find_output_of_worst_value(ERROR_METRICS["sqnr"])
+        sqnr_text = formatting.decibels_text(errors.sqnr_db, exact=errors.exact) if errors is not None else ""
+        result, worst = session.target_outcome(accuracy), accuracy.worst_output
         table.append([
-            row.method,
-            _worst_sqnr_text(row.accuracy), sample,
-            *(formatting.metric_text(row.accuracy.metric.get(name), SIMULATED_MARK)
-              for name in names), *([format_ranking(row.accuracy)] if format_ranking is not None else []),
-            *([result.outcome.value if result is not None else ""] if session.target is not None else []),
+            row.method, f"{sqnr_text} {output}".rstrip() if errors is not None else "",
+            "" if worst is None or worst[1].worst_sqnr_db is None else
+            formatting.worst_sample_text(worst[1].worst_sample, worst[1].worst_sqnr_db),
+            *(formatting.metric_text(accuracy.metric.get(name), SIMULATED_MARK) for name in names),
+            *(SIMULATED_MARK + own_target.measured_value_text(accuracy) for own_target in own_targets),
+            *([result.outcome.value if result is not None else ""] if target is not None else []),
             formatting.number_text(row.seconds) if row.seconds >= 0.01 else "known"
         ])
     return table
 
 
-def find_best_range_method(session: SessionState) -> str:
-    """Returns the range method with the best value in the column of `ranking_column_title`. Ties are decided by the
-    SQNR."""
-    ranking = _choose_ranking_column(session)
+def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult, str]:
+    """Returns the best range method, and the title of the column that says so. Ties are decided by the SQNR."""
+    title, score = _choose_ranking(session)
 
     def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
-        values = [score_value(row.accuracy) for score_value in (ranking.score, _worst_sqnr_score)]
-        first, second = (-math.inf if value is None else value for value in values)
+        first, second = (-math.inf if value is None else value
+                         for value in (score(row.accuracy), _worst_sqnr_score(row.accuracy)))
         return first, second
 
-    return max(_require_method_comparison(session).rows, key=ranking_key).method
-
-
-def ranking_column_title(session: SessionState) -> str:
-    """Returns the heading of the column by which range methods are ranked."""
-    return _choose_ranking_column(session).title
+    return max(_require_method_comparison(session).rows, key=ranking_key), title
 
 
 def method_missed_target_reason(session: SessionState) -> str:
@@ -705,28 +674,24 @@ def method_missed_target_reason(session: SessionState) -> str:
 
     "" if any method meets the target, or the outcome is unknown.
     """
-    rows = _require_method_comparison(session).rows
-    results = [session.target_outcome(row.accuracy) for row in rows]
-    if not session.has_explicit_target or any(result is None or result.passes for result in results):
-        return ""
-    best = next(row for row in rows if row.method == find_best_range_method(session))
+    results = [session.target_outcome(row.accuracy) for row in _require_method_comparison(session).rows]
+    best, _ = find_best_range_method(session)
     result = session.target_outcome(best.accuracy)
-    return session.missed_target_text(result, best.accuracy) if result is not None else ""
+    if not session.has_explicit_target or result is None or any(other is None or other.passes for other in results):
+        return ""
+    return session.missed_target_text(result, best.accuracy)
 
 
 def method_comparison_record(session: SessionState) -> dict[str, Any]:
     """Builds the comparison of range methods as a JSON record."""
-    rows = []
+    rows, (best, title) = [], find_best_range_method(session)
     for row in _require_method_comparison(session).rows:
         errors = row.accuracy.worst_errors
-        sqnr = errors.sqnr_db if errors is not None else None
-        rows.append({"method": row.method, "sqnr_db": sqnr, "metric": dict(row.accuracy.metric),
-                     "calibration_seconds": row.seconds, "calibration_samples": row.samples,
-                     "samples": row.accuracy.samples,
+        rows.append({"method": row.method, "sqnr_db": errors.sqnr_db if errors is not None else None,
+                     "metric": dict(row.accuracy.metric), "calibration_seconds": row.seconds,
+                     "calibration_samples": row.samples, "samples": row.accuracy.samples,
                      **target_outcome_record(session.target_outcome(row.accuracy))})
-    return {
-        "calibration_methods": rows, "best": find_best_range_method(session), "ranked_by": ranking_column_title(session)
-    }
+    return {"calibration_methods": rows, "best": best.method, "ranked_by": title}
 
 
 def metric_titles(session: SessionState) -> dict[str, str]:

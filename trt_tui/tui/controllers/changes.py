@@ -23,7 +23,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.comparison_report import find_best_range_method, method_comparison_table, ranking_column_title
+from trt_tui.session.comparison_report import find_best_range_method, method_comparison_table
 from trt_tui.session.session import find_stepped_precision
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
@@ -343,7 +343,8 @@ class RangeController(Presenter):
                 self.handle_config_change()
                 self.show_message(f"ranges by {method}: {shown_key('undo')} undoes them", "")
 
-        title = f"Calibration methods; {find_best_range_method(session)} is best by {ranking_column_title(session)}"
+        best, column = find_best_range_method(session)
+        title = f"Calibration methods; {best.method} is best by {column}"
         self.open_dialog(Picker(title, items, current_method, columns), use_chosen_range_method)
 
 

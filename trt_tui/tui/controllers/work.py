@@ -4,11 +4,12 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.formatting import EXPORTED_NETWORK, counted_noun_text, duration_text, table_lines
+from trt_tui.formatting import EXPORTED_NETWORK, counted_noun_text, duration_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
-from trt_tui.session.search_status import SearchStatus, best_evaluation_text, evaluation_table, reduction_table
+from trt_tui.session.search_report import search_text
+from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 from trt_tui.tui.controllers.configs import target_error_text
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import Need, shown_key
@@ -225,14 +226,7 @@ class SearchController(Presenter):
                                             f"{best_evaluation_text(search_status)}")
             return
         result = search_status.end_event.result
-        session.log.extend(
-            table_lines(
-                evaluation_table(search_status.end_event, session.opened_network.outline, search_status.request,
-                                 session.results.reference_metric), left_aligned_columns=4))
-        if effort_text := search_status.end_event.zero_cost_effort.text:
-            session.log.append(f"{effort_text} ({duration_text(search_status.end_event.zero_cost_effort.seconds)})")
-        if rows := reduction_table(result.reduction_steps, session.opened_network.outline, search_status.request):
-            session.log.extend(table_lines(rows, left_aligned_columns=3))
+        session.log.extend(search_text(session).splitlines())
         if result.config == search_status.request.config:
             self.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}", "")
         else:

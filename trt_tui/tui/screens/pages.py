@@ -20,7 +20,7 @@ from trt_tui.session.jobs import Job
 from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import ACTIONS, Action, fill_in_keys, get_action_keys, key_text
+from trt_tui.tui.keys import ACTIONS, Action, get_action_keys, key_text
 from trt_tui.tui.screens.dialogs import (
     ConfirmDialog,
     Dialog,
@@ -32,7 +32,7 @@ from trt_tui.tui.screens.dialogs import (
     TextPage,
     fit_key_hints,
 )
-from trt_tui.tui.spans import Line, clip_line, wrap_text
+from trt_tui.tui.spans import Line, clip_line, labelled_lines, wrap_text
 from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title_line
 from trt_tui.tui.state.config_list import config_table
 from trt_tui.tui.state.config_status import config_name
@@ -44,8 +44,8 @@ from trt_tui.tui.state.search_result import (
     SearchOption,
     list_search_options,
     search_change_lines,
-    search_check_lines,
-    search_note_lines,
+    search_check_texts,
+    search_note_texts,
     search_option_lines,
     search_page_title,
 )
@@ -416,10 +416,63 @@ class HelpPage(Dialog):
 _MAX_SCROLL_LINES = 10 ** 6
 
 
-class ChartsPage(OverlayScreen):
-    """A page that shows one chart at a time.
+class ScrolledPage(OverlayScreen):
+    """A page over the whole screen: lines that stay, lines that scroll below them, and a line of keys.
 
-    The widgets of the page keep their places for all charts, because a new layout would repaint the whole page.
+    The widgets of the page keep their places, because a new layout would repaint the whole page.
+    """
+
+    BINDINGS = bind_keys(quit="close", page_down="scroll(0, 1)", page_up="scroll(0, -1)",
+                         first=f"scroll({-_MAX_SCROLL_LINES})", last=f"scroll({_MAX_SCROLL_LINES})")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._top_line = self._page_lines = self._hidden_count = 0
+
+    def build_page(self, width: int, height: int) -> tuple[list[Line], Sequence[Line]]:
+        """Returns the lines that stay and the lines that scroll."""
+        raise NotImplementedError
+
+    def list_key_hints(self) -> list[str]:
+        """Returns the keys of the page as `fit_key_hints` takes them, after the page was built."""
+        raise NotImplementedError
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box whole"):
+            yield Lines(id="page")
+            yield Lines(id="page-keys")
+
+    @property
+    def text(self) -> str:
+        """The text of the page, without styles."""
+        return self.query_one("#page", Lines).text
+
+    def update_lines(self) -> None:
+        """Draws the page with the newest values, and its keys."""
+        pane = self.query_one("#page", Lines)
+        width, height = pane.size.width, pane.size.height
+        if width < 20:
+            return
+        fixed, scrolled = self.build_page(width, height)
+        self._page_lines = max(1, height - len(fixed))
+        last_top_line = max(0, len(scrolled) - self._page_lines)
+        self._top_line = max(0, min(self._top_line, last_top_line))
+        self._hidden_count = last_top_line - self._top_line
+        pane.lines = [*fixed, *scrolled[self._top_line:self._top_line + self._page_lines]]
+        hints = fit_key_hints("  ".join(self.list_key_hints()), width - 2)
+        self.query_one("#page-keys", Lines).lines = [[(f" {hints.plain}", "dim")]]
+
+    def scroll_by_wheel(self, line_count: int) -> None:
+        self._top_line = max(0, self._top_line + line_count)
+        self.update_lines()
+
+    def action_scroll(self, line_count: int, page_count: int = 0) -> None:
+        """Scrolls down by some lines and pages; negative counts scroll up."""
+        self.scroll_by_wheel(line_count + page_count * self._page_lines)
+
+
+class ChartsPage(ScrolledPage):
+    """A page that shows one chart at a time.
 
     Args:
         get_row_values: Returns the current values of the rows.
@@ -427,32 +480,18 @@ class ChartsPage(OverlayScreen):
         chart_index: The index of the first displayed chart.
     """
 
-    BINDINGS = bind_keys(quit="close", right="move(1)", left="move(-1)", open="take",
-                         next_picture="turn(1)", down="scroll(1)", up="scroll(-1)", page_down="scroll(10)",
-                         page_up="scroll(-10)", first=f"scroll({-_MAX_SCROLL_LINES})",
-                         last=f"scroll({_MAX_SCROLL_LINES})")
+    BINDINGS = bind_keys(right="move(1)", left="move(-1)", open="take", next_picture="turn(1)", down="scroll(1)",
+                         up="scroll(-1)")
 
     def __init__(self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None,
                  chart_index: int = 0) -> None:
         super().__init__()
         self.session, self.get_row_values, self.group, self.chart_index = session, get_row_values, group, chart_index
         self._cursor_index: int | None = None
-        self._top_line = 0
         self._drawn_chart = DrawnChart([])
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box whole"):
-            yield Lines(id="pictures")
-            yield Lines(id="picture")
-            yield Lines(id="picture-keys")
 
     def on_mount(self) -> None:
         self.show_chart(self.chart_index)
-
-    @property
-    def text(self) -> str:
-        """The text of the displayed chart, without styles."""
-        return self.query_one("#picture", Lines).text
 
     def show_chart(self, chart_index: int) -> None:
         """Shows another chart, and requests the data that the chart needs."""
@@ -461,37 +500,23 @@ class ChartsPage(OverlayScreen):
             request_data(self.session)
         self.update_lines()
 
-    def update_lines(self) -> None:
-        """Draws the chart with the newest values, its list of titles and its key hints."""
-        pane = self.query_one("#picture", Lines)
-        width, height = pane.size.width, pane.size.height
-        if width < 20:
-            return
-        frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height, self._cursor_index)
-        self._drawn_chart = chart = CHARTS[self.chart_index].draw(frame)
-        self._top_line = max(0, min(self._top_line, len(chart.lines) - height))
-        pane.lines = chart.lines[self._top_line:self._top_line + height]
-        below = len(chart.lines) - self._top_line - height
-        hints = [f"1-{len(CHARTS)} chart"]
-        hints += ["{left}{right} sample  {open} measures it alone"] * bool(chart.samples)
-        hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(chart.lines) > height)
-        hints += ["{close} close"]
-        self.query_one("#pictures", Lines).lines = [chart_title_line(frame, self.chart_index, width)]
-        self.query_one("#picture-keys", Lines).lines = [[(fit_key_hints("  ".join(hints), width - 2).plain, "dim")]]
+    def build_page(self, width: int, height: int) -> tuple[list[Line], Sequence[Line]]:
+        """Implements `ScrolledPage.build_page`: the titles of the charts, and the chart."""
+        frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height - 1, self._cursor_index)
+        self._drawn_chart = CHARTS[self.chart_index].draw(frame)
+        return [chart_title_line(frame, self.chart_index, width)], self._drawn_chart.lines
+
+    def list_key_hints(self) -> list[str]:
+        is_scrolled = bool(self._hidden_count or self._top_line)
+        return [f"1-{len(CHARTS)} chart",
+                *["{left}{right} sample  {open} measures it alone"] * bool(self._drawn_chart.samples),
+                *[f"{{up}}{{down}} scroll, {self._hidden_count} lines below"] * is_scrolled, "{close} close"]
 
     def on_key(self, event: events.Key) -> None:
         """Shows the chart whose number was typed."""
         if event.character and event.character in "123456789"[:len(CHARTS)]:
             event.stop()
             self.show_chart(int(event.character) - 1)
-
-    def scroll_by_wheel(self, line_count: int) -> None:
-        self.action_scroll(line_count)
-
-    def action_scroll(self, line_count: int) -> None:
-        """Scrolls the chart down by some lines; negative counts scroll up."""
-        self._top_line = max(0, self._top_line + line_count)
-        self.update_lines()
 
     def action_turn(self, step: int) -> None:
         """Shows the next chart (step 1) or the previous chart (step -1)."""
@@ -521,7 +546,11 @@ MIN_HEIGHT_WITH_GAP = 18
 """The minimum height of the page, in lines, at which a blank line is between the checks and the changes."""
 
 
-class SearchResultPage(OverlayScreen):
+def _wrapped_lines(texts: Sequence[str], width: int) -> list[Line]:
+    return [line for text in texts for line in labelled_lines(" ", text, width, "dim", label_width=2)]
+
+
+class SearchResultPage(ScrolledPage):
     """The page of the configs that a search offers, with the changes that the selected config would make.
 
     Its result is the chosen `SearchOption`, or `SEARCH_AGAIN`. Closed without a result, the page changes nothing. The
@@ -531,15 +560,14 @@ class SearchResultPage(OverlayScreen):
         search_status: The search, which may go on. It must have a best config.
     """
 
-    BINDINGS = bind_keys(quit="close", down="move(1)", up="move(-1)", open="take", page_down="scroll(1)",
-                         page_up="scroll(-1)", first="scroll_to(0)", last="scroll_to(-1)", find="again")
+    BINDINGS = bind_keys(down="move(1)", up="move(-1)", open="take", find="again")
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()
         self.session, self.tree_model, self._newest = session, tree_model, search_status
         self.search_status = replace(search_status)
         self.options: tuple[SearchOption, ...] = ()
-        self._cursor_index = self._top_line = self._page_lines = self._max_top_line = 0
+        self._cursor_index, self._has_cut_checks = 0, False
         self._load_newest()
 
     def _load_newest(self) -> None:
@@ -549,11 +577,6 @@ class SearchResultPage(OverlayScreen):
         self._cursor_index = next((index for index, option in enumerate(self.options)
                                    if option.relation in (RESULT, BEST_SO_FAR)), 0)
         self._top_line = 0
-
-    def compose(self) -> ComposeResult:
-        with Vertical(classes="box whole"):
-            yield Lines(id="search-result")
-            yield Lines(id="search-keys")
 
     def on_mount(self) -> None:
         """Requests a preview for the cost of the selected config."""
@@ -565,82 +588,45 @@ class SearchResultPage(OverlayScreen):
         return self.options[self._cursor_index]
 
     @property
-    def text(self) -> str:
-        """The text of the page, without styles."""
-        return self.query_one("#search-result", Lines).text
-
-    @property
-    def _title(self) -> str:
-        return search_page_title(self.session, self.search_status, self.has_newer_result)
-
-    @property
     def has_newer_result(self) -> bool:
         """True if the search found a better config or ended after the page was opened."""
         return (self._newest.end_event is not self.search_status.end_event
                 or self._newest.best_config != self.search_status.best_config)
 
-    def update_lines(self) -> None:
-        """Draws the page with the newest kernels and latencies; its configs stay those that it was opened with."""
-        pane = self.query_one("#search-result", Lines)
-        width, height = pane.size.width, pane.size.height
-        if width < 20:
-            return
-        option = self.chosen_option
+    def build_page(self, width: int, height: int) -> tuple[list[Line], Sequence[Line]]:
+        """Implements `ScrolledPage.build_page`: configs and checks, and the changes with the notes.
+
+        Kernels and latencies are the newest; the configs stay those that the page was opened with.
+        """
+        title = search_page_title(self.session, self.search_status, self.has_newer_result)
         option_rows = min(MAX_OPTION_ROWS, len(self.options), max(4, height // 4))
-        lines: list[Line] = [clip_line([(f" {self._title}", "strong")], width)]
+        lines: list[Line] = [clip_line([(f" {title}", "strong")], width)]
         lines += search_option_lines(self.session, self.tree_model, self.search_status, self.options,
                                      self._cursor_index, width, option_rows)
-        changes = search_change_lines(self.session, self.tree_model, self.search_status, option, width)
-        notes = search_note_lines(self.session, self.search_status, width)
-        checks = search_check_lines(self.session, self.search_status, option, width)
+        changes = search_change_lines(self.session, self.tree_model, self.search_status, self.chosen_option, width)
+        notes = search_note_texts(self.session, self.search_status)
+        checks = search_check_texts(self.session, self.search_status, self.chosen_option)
         gap: list[Line] = [[]] if height >= MIN_HEIGHT_WITH_GAP else []
         room = height - len(lines) - len(gap) - 1 - min(len(changes) - 1, height // 3)
-        shown_checks = checks
-        for max_lines in (3, 1):
-            if len(shown_checks) > room:
-                shown_checks = search_check_lines(self.session, self.search_status, option, width, max_lines)
-        shown_checks = shown_checks[:max(1, room)]
-        if shown_checks != checks:  # they are in full below the changes
+        check_lines = _wrapped_lines(checks, width)
+        self._has_cut_checks = len(check_lines) > room
+        if self._has_cut_checks:  # they are in full below the changes
+            check_lines = [clip_line([(f"  {text}", "dim")], width) for text in checks][:max(1, room)]
             notes = [*notes, *checks]
-        lines += [*shown_checks, *gap, changes[0]]
-        scrolled = [*changes[1:], *([[]] if notes else []), *notes]
-        self._page_lines = max(1, height - len(lines))
-        self._max_top_line = max(0, len(scrolled) - self._page_lines)
-        self._top_line = max(0, min(self._top_line, self._max_top_line))
-        pane.lines = [*lines, *scrolled[self._top_line:self._top_line + self._page_lines]]
-        hidden_count = self._max_top_line - self._top_line
-        self.query_one("#search-keys", Lines).lines = [self._key_line(hidden_count, shown_checks != checks, width)]
+        return ([*lines, *check_lines, *gap, changes[0]],
+                [*changes[1:], *([[]] if notes else []), *_wrapped_lines(notes, width)])
 
-    def _key_line(self, hidden_count: int, has_cut_checks: bool, width: int) -> Line:
-        name = self.session.config_names.get(self.chosen_option.config, "it")
-        current = config_name(self.session)
-        end = ", ends the search" if self.session.is_searching else ""
-        hints = [f"{{open}} takes {name}{end}"] if self.chosen_option.config != self.session.config else []
-        hints += [f"{{close}} keeps {current}"]
+    def list_key_hints(self) -> list[str]:
+        name, is_searching = self.session.config_names.get(self.chosen_option.config, "it"), self.session.is_searching
+        hints = [f"{{open}} takes {name}{', ends the search' if is_searching else ''}"
+                 ] if self.chosen_option.config != self.session.config else []
         hints += ["{find} shows the newer result"] * self.has_newer_result
+        hints += [f"{{page_down}} {self._hidden_count} more"] * bool(self._hidden_count)
+        hints += ["{last} checks in full"] * bool(self._hidden_count and self._has_cut_checks)
         hints += ["{up}{down} others"] * (len(self.options) > 2)
-        hints += [f"{{page_down}} {hidden_count} more"] * bool(hidden_count)
-        hints += ["{last} checks in full"] * bool(hidden_count and has_cut_checks)
-        if not self.has_newer_result and not self.session.is_searching:
-            hints += ["{find} searches again"]
+        hints += ["{find} searches again"] * (not self.has_newer_result and not is_searching)
         hints += ["{page_up} back"] * bool(self._top_line)
-        text = ""
-        for hint in map(fill_in_keys, hints):  # without enough room, whole hints are left out
-            text += f"  {hint}" if cell_width(text) + cell_width(hint) + 2 <= width else ""
-        return [(text[1:], "dim")]
-
-    def scroll_by_wheel(self, line_count: int) -> None:
-        self._top_line = max(0, self._top_line + line_count)
-        self.update_lines()
-
-    def action_scroll(self, page_count: int) -> None:
-        """Scrolls the changes by some pages; negative counts scroll back."""
-        self.scroll_by_wheel(page_count * self._page_lines)
-
-    def action_scroll_to(self, line: int) -> None:
-        """Scrolls the changes to a line; -1 is the end, with the checks in full."""
-        self._top_line = self._max_top_line if line < 0 else line
-        self.update_lines()
+        return [*hints, f"{{close}} keeps {config_name(self.session)}"]
 
     def action_move(self, step: int) -> None:
         """Moves the cursor to the next or previous offered config."""

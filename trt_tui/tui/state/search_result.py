@@ -23,9 +23,10 @@ from trt_tui.formatting import (
 )
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.results import find_decisive_outcome
-from trt_tui.session.search_status import SearchStatus, held_out_result_text
+from trt_tui.session.search_report import evidence_lines, method_text
+from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
+from trt_tui.tui.spans import Line, Span, clip_line
 from trt_tui.tui.state.config_status import config_name, target_value_span, value_margin_text
 from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.rows import TreeModel
@@ -241,65 +242,23 @@ def _option_value_span(session: Session, option: SearchOption) -> Span:
     return target_value_span(session, option.accuracy)
 
 
-def search_check_lines(session: Session, search_status: SearchStatus, option: SearchOption, width: int,
-                       max_lines: int | None = None) -> list[Line]:
-    """Returns the checks of an offered config beyond the samples of the search, the reasons for doubt, and the gains.
+def search_check_texts(session: Session, search_status: SearchStatus, option: SearchOption) -> list[str]:
+    """Returns the evidence of the report for the result of a search, or what checked another offered config; the gains.
 
-    The checks are those on held-out samples, on the exported network and on the engine. Only the result has them. The
-    gains are the values after each step of the search that leads to the config.
-
-    Args:
-        max_lines: The maximum number of lines of one text; None if each text is shown in full.
+    The gains are the values after each step of the search that leads to the config. Each clause is a text of its own.
     """
-    texts: list[tuple[str, str, str]] = []
-    if option.relation != CURRENT and search_status.end_event is not None:
-        texts = _check_texts(search_status.end_event, option, _other_samples_text(session, search_status),
-                             _missed_check_text(session, search_status, option.config))
-        if gains := _gain_text(session, search_status.end_event, option):
-            texts.append(("gains", gains, ""))
-    lines: list[Line] = []
-    for label, text, style in texts:
-        parts = wrap_text(text, max(10, width - 10))
-        if max_lines is not None and len(parts) > max_lines:
-            parts = [*parts[:max_lines - 1], " ".join(parts[max_lines - 1:])]
-        lines += [clip_line([(f" {'' if index else label:<9}", "dim"), (part, style)], width)
-                  for index, part in enumerate(parts)]
-    return lines
-
-
-def _check_texts(end_event: SearchEnded, option: SearchOption, samples_text: str,
-                 missed_text: str) -> list[tuple[str, str, str]]:
-    """Returns the label, the text and the style of each check of an option, and of each reason for doubt.
-
-    Args:
-        missed_text: What the exported network or the engine of the option yielded, if it missed the target.
-        samples_text: The samples of the search if they are not those of the main screen; else "".
-    """
-    if option.config != end_event.result.config:
-        if missed_text:
-            return [("checked", missed_text, "warn")]
-        return [("checked", "simulated on the samples of the search only", "dim")]
-    texts: list[tuple[str, str, str]] = []
-    shown_elsewhere = [text for text in (end_event.held_out.miss_text if end_event.held_out is not None else "",
-                                         end_event.exported.exported_result_text if end_event.exported is not None
-                                         else "") if text]
-    if option.outcome is not None:
-        texts += [(option.outcome.outcome.value, reason, "warn") for reason in option.outcome.reasons
-                  if not any(text in reason or reason in text for text in shown_elsewhere)]
-    if (held_out := end_event.held_out) is not None:
-        texts.append(("held out", held_out_result_text(held_out), "" if held_out.target_result.passes else "warn"))
+    end_event = search_status.end_event
+    if option.relation == CURRENT or end_event is None:
+        return []
+    missed_text = _missed_check_text(session, search_status, option.config)
+    if option.config == end_event.result.config:
+        evidence = evidence_lines(session, end_event, search_status.request)
+        texts = [part for text in evidence for part in text.split("; ")]
+        texts += [missed_text] if not any(missed_text in text for text in evidence) else []
     else:
-        reason = next((remark for remark in end_event.remarks if "held-out samples" in remark),
-                      "no samples: too few of them for a search and a check")
-        texts.append(("held out", reason, "dim"))
-    if end_event.exported is not None:
-        samples_suffix = f", on {samples_text}" if samples_text and end_event.exported.is_met is not None else ""
-        texts.append(("exported", f"{end_event.exported.exported_result_text}{samples_suffix}",
-                      "" if end_event.exported.is_met else "warn"))
-    if end_event.confirmed is not None:
-        texts.append(("engine", "meets the target" if end_event.confirmed else "misses the target",
-                      "" if end_event.confirmed else "warn"))
-    return texts
+        texts = [missed_text or "simulated on the samples of the search only"]
+    gains = _gain_text(session, end_event, option)
+    return [*texts, *([f"gains: {gains}"] if gains else [])]
 
 
 def _gain_text(session: Session, end_event: SearchEnded, option: SearchOption) -> str:
@@ -347,17 +306,14 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
     return [[(" ", ""), *line] for line in fit_table(columns, rows, width - 1)]
 
 
-def search_note_lines(session: Session, search_status: SearchStatus, width: int) -> list[Line]:
-    """Returns the remarks of a search that ended, and how many configs it tried, as wrapped lines."""
+def search_note_texts(session: Session, search_status: SearchStatus) -> list[str]:
+    """Returns the method of a search that ended, and its remarks."""
     end_event = search_status.end_event
     if end_event is None:
         return []
-    texts = [f"{end_event.description}; {counted_noun_text(len(end_event.evaluations), 'config')} tried",
-             *end_event.remarks]
-    if {target.text for target in session.targets} != set(search_status.request.tolerances):
-        texts.insert(0, "the target was changed after this search")
-    return [[(f" {part}" if index == 0 else f"   {part}", "dim")] for text in texts
-            for index, part in enumerate(wrap_text(text, max(10, width - 4)))]
+    has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
+    return [*([] if has_same_targets else ["the target was changed after this search"]), method_text(end_event),
+            *end_event.remarks]
 
 
 def _value_without_text(session: Session, search_status: SearchStatus, option: SearchOption,

@@ -8,8 +8,8 @@ from textual.message import Message
 from textual.strip import Strip
 
 from trt_tui.core.network.layer_tree import BlockMatrix
-from trt_tui.formatting import cell_width, pad_left
-from trt_tui.tui.spans import Line, clip_line, line_width, pad_or_shorten, shorten_distinctly
+from trt_tui.formatting import cell_width
+from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
 from trt_tui.tui.state.columns import (
     SHARE_COLUMN,
     ColumnWidths,
@@ -29,6 +29,7 @@ from trt_tui.tui.state.rows import (
     block_cell_text,
     block_precisions_text,
 )
+from trt_tui.tui.table import Column, draw_row
 from trt_tui.tui.widgets.lines import RIGHT_BUTTON, LinePane
 
 BLOCK_TITLE = "block"
@@ -119,14 +120,12 @@ class BlockMap(LinePane):
         if self.blocks is None or self._row_values is None:
             text = "This network does not repeat: no scope occurs three times or more."
             return [(f" {text}", "dim")] if index == 0 else []
-        label, cell = self._label_width, self._cell_width
-        shown_slice = slice(self._first_column, self._first_column + self._visible_column_count)
-        has_before, has_after = self._first_column > 0, shown_slice.stop < len(self.blocks.columns)
+        role, shown = index - 1, slice(self._first_column, self._first_column + self._visible_column_count)
         if index == 0:
-            titles = "".join(pad_left(name, cell) for name in self.blocks.columns[shown_slice])
-            return [(f"  {pad_or_shorten(BLOCK_TITLE, label)}", "dim"),
-                    (f"{'‹' if has_before else ' '}{titles}{'  ›' if has_after else ''}   precision", "dim")]
-        role = index - 1
+            titles = [(name, "dim") for name in self.blocks.columns[shown]]
+            end = "  ›" if shown.stop < len(self.blocks.columns) else ""
+            return self._draw_row((("", ""), (BLOCK_TITLE, "dim"), ("‹" if self._first_column else "", "dim")), titles,
+                                  f"{end}   precision")
         if role == len(self.blocks.roles):
             return clip_line([(f"  {block_cell_text(self._row_values)}", "dim")], self.size.width)
         if role == len(self.blocks.roles) + 1:
@@ -134,20 +133,25 @@ class BlockMap(LinePane):
         if role > len(self.blocks.roles):
             return []
         is_current_role = role == self.role_index and self.has_focus
-        on_label = is_current_role and self.column_index < 0
-        line: Line = [(">" if is_current_role else " ", "strong"), (" ", ""),
-                      (pad_or_shorten(self.blocks.roles[role], label), "cursor" if on_label else ""), (" ", "")]
-        for column, names in enumerate(self.blocks.cells[role][shown_slice], self._first_column):
+        spans: Line = []
+        for column, names in enumerate(self.blocks.cells[role][shown], self._first_column):
             glyph, style = block_cell_span(self._row_values, names)
             is_chosen = is_current_role and column == self.column_index
-            is_raised = not self._row_values.raised_groups.isdisjoint(names)
-            text = f"{'[' if is_chosen else ' '}{glyph}{RAISED_MARK if is_raised else ']' if is_chosen else ' '}"
-            line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
+            end = "]" if is_chosen else " "
+            end = end if self._row_values.raised_groups.isdisjoint(names) else RAISED_MARK
+            spans.append((f"{'[' if is_chosen else ' '}{glyph}{end}", style))
         if role not in self._notes:
             self._notes[role] = block_precisions_text(self._row_values,
                                                       [name for names in self.blocks.cells[role] for name in names])
-        line.append((f"   {self._notes[role]}", "dim"))
-        return line
+        label = self.blocks.roles[role], "cursor" if is_current_role and self.column_index < 0 else ""
+        return self._draw_row(((">" if is_current_role else "", "strong"), label, ("", "")), spans,
+                              f"   {self._notes[role]}")
+
+    def _draw_row(self, start: Sequence[Span], cells: Sequence[Span], note: str) -> Line:
+        columns = [Column("", width=2), Column("", width=self._label_width), Column("", width=1),
+                   *[Column("", True, width=self._cell_width)] * len(cells), Column("", width=self.size.width)]
+        widths = {index: column.width for index, column in enumerate(columns)}
+        return draw_row([*start, *cells, (note, "dim")], columns, widths, gap=0)
 
     def on_focus(self) -> None:
         """Redraws the heat map, because the cursor is visible only with the focus."""

@@ -48,11 +48,10 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     status, outline = session.search_status, session.opened_network.outline
     assert status is not None and status.end_event is not None, "a search is reported when it has ended"
     ended, result, request = status.end_event, status.end_event.result, status.request
-    strategy_text = f"{ended.description}; " if ended.used_method else ""
     head = [*filter(None, [session.fp32_miss_text]), _search_headline(ended, request)]
     head += [f"  {line}" for line in (
-        f"{strategy_text}{formatting.counted_noun_text(len(ended.evaluations), 'evaluation')}",
-        *_evidence_lines(session, ended, request), *(line for remark in ended.remarks for line in remark.splitlines()))]
+        method_text(ended), *evidence_lines(session, ended, request),
+        *(line for remark in ended.remarks for line in remark.splitlines()))]
     if effort_text := ended.zero_cost_effort.text:
         seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
         predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
@@ -75,6 +74,12 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
         Section("Engines", [Table(pareto_rows(points)), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
 
 
+def method_text(ended: SearchEnded) -> str:
+    """Returns the method of a search with the number of its evaluations."""
+    method = f"{ended.description}; " if ended.used_method else ""
+    return method + formatting.counted_noun_text(len(ended.evaluations), "evaluation")
+
+
 def _search_headline(ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:
     """Returns the outcome of a search in one line."""
     result, description = ended.result, ended.result.summary
@@ -92,7 +97,7 @@ def _search_headline(ended: SearchEnded, request: FindMixedPrecisionConfig) -> s
     return f"{tolerances}: {description}"
 
 
-def _evidence_lines(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> list[str]:
+def evidence_lines(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> list[str]:
     """Returns lines about the evidence of a search: the reference, the results, and their confirmation.
 
     The results are those of the simulation, of the executed export, and on held-out samples. The last line states
