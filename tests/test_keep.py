@@ -123,7 +123,7 @@ def test_every_command_takes_rules(run, mlp, tmp_path):
     assert len(both["configs"]) == 2 and not both["differ"]
     network = open_network(mlp.model)
     assert read_config(config,
-                       network).config.groups_kept_by_rule == set(names(find_groups_of_rule(network, "/fc$|fc1/")))
+                       network).config.groups_fixed_by_rule == set(names(find_groups_of_rule(network, "/fc$|fc1/")))
     code, _, err = run("compare", mlp.model, "--keep", "attention", "--layers", "none")
     assert code == 2 and "keeps nothing" in err
 
@@ -139,12 +139,12 @@ async def test_rules_in_the_app_are_one_step(tmp_path):
         assert "no layer nowhere" in str(app.screen.query_one("#note").render())
         app.screen.query_one("#more", Input).value = ""
         await press(pilot, "right", "enter")
-        held = main.session.config.groups_kept_by_rule
+        held = main.session.config.groups_fixed_by_rule
         assert app.screen is main and held and "kept by" in status(main)
         row = next(group for group in main.session.outline.groups if group.name in held)
         main.go_to_group(row.name)
         await press(pilot, "space")
-        assert main.session.config.groups_kept_by_rule == held and "5 changes the rules" in status(main)
+        assert main.session.config.groups_fixed_by_rule == held and "5 changes the rules" in status(main)
         await press(pilot, "5")
         assert [one.index for one in app.screen.choice_fields].count(1) == 1
         await press(pilot, "escape", "z")

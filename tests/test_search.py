@@ -72,7 +72,7 @@ class Noise:
 
     def __call__(self, config):
         self.counts[config.comparison_key] = self.counts.get(config.comparison_key, 0) + 1
-        energy = self.energy({*config.precision_moves, *config.groups_kept_by_rule})
+        energy = self.energy({*config.precision_moves, *config.groups_fixed_by_rule})
         score = -10 * math.log10(energy / abs(self.bound)) if energy and math.isfinite(energy) else math.inf
         score = -math.inf if math.isinf(energy) else score
         figure = f"{energy / self.bound:.2f} of what is allowed"
@@ -497,7 +497,7 @@ def test_kept_layers_are_raised_for_good_and_say_so():
     noise = additive(WEIGHTS, 1)
     start = apply_keep_rules(noise.network, INT8, ["g0", "g7"])
     result = finish(noise.search(start=start, max_raised=4), noise)
-    assert set(result.config.precision_moves) == {"g2", "g5"} and result.config.groups_kept_by_rule == {
+    assert set(result.config.precision_moves) == {"g2", "g5"} and result.config.groups_fixed_by_rule == {
         "g0", "g7"
     } and result.is_met
     with refused("no layer to raise", cause="except those kept by rule"):

@@ -327,7 +327,8 @@ def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
         code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,
                             name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
         assert code == 0, told
-        assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.groups_kept_by_rule
+        found = read_config(out, open_network(demo.network_path())).config
+        assert "/enc1/widen/conv/Conv" in found.groups_fixed_by_rule
 
 
 @pytest.mark.parametrize("tolerance", ["sqnr>=40", "agreement>=1"])

@@ -194,7 +194,7 @@ def test_kept_layers_and_ranges_are_heeded(opened):
     start = apply_keep_rules(worker.network, GOAL.config, ["/fc/Gemm"])
     ended = found(worker.answer(replace(GOAL, config=start, try_ranges=False)))
     config = ended.result.config
-    assert config.groups_kept_by_rule == {"/fc/Gemm"} and not config.range_moves
+    assert config.groups_fixed_by_rule == {"/fc/Gemm"} and not config.range_moves
     assert ended.candidate_count == len(worker.network.groups) - 1
     assert not [one for one in ended.evaluations if one.step_name == "ranges"]
     tried = found(worker.answer(GOAL)).evaluations

@@ -177,7 +177,7 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
             row = session.outline.get_group(hint.group)
             assert session.config.precision_of(row) is not Precision.FP32
             assert session.config.with_toggled_fp32([row]).precision_of(row) is Precision.FP32
-            assert hint.group not in session.config.groups_kept_by_rule
+            assert hint.group not in session.config.groups_fixed_by_rule
 
 
 async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):

@@ -24,7 +24,7 @@ from trt_tui.session.saved_sessions import SavedSession
 from trt_tui.session.search_status import MAX_BUILDS, best_evaluation_text, make_search_request
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.screens.dialogs import ErrorDialog, FieldsDialog, KeyHints
-from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, SearchDialog, parse_budget
+from trt_tui.tui.screens.forms import STRATEGY_TEXTS, ChoiceField, ConfigSearchDialog, parse_budget
 from trt_tui.tui.screens.pages import SearchResultPage
 from trt_tui.tui.state.columns import build_row_cells
 from trt_tui.tui.state.config_status import target_value_span
@@ -121,7 +121,7 @@ async def test_nothing_is_searched_for_a_config_that_passes_without_raised_layer
     async with opened(tmp_path, target="sqnr>=1") as (app, main, pilot):
         await press(pilot, "a", "enter")
         note = app.screen.query_one("#note", Static)
-        assert isinstance(app.screen, SearchDialog) and "passes; no layer is raised" in str(note.content)
+        assert isinstance(app.screen, ConfigSearchDialog) and "passes; no layer is raised" in str(note.content)
         app.screen.query_one("#tolerance", Input).value = "sqnr>=20"
         await press(pilot, "enter")
         assert app.screen is main and main.session.search_status is not None, "another tolerance is searched"
@@ -131,7 +131,7 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "a")
         tolerance = app.screen.query_one("#tolerance", Input)
-        assert isinstance(app.screen, SearchDialog) and tolerance.value == "sqnr>=40"
+        assert isinstance(app.screen, ConfigSearchDialog) and tolerance.value == "sqnr>=40"
         tolerance.value = "sqnr>=4x"
         await press(pilot, "enter")
         assert app.screen.query_one("#note", Static).has_class("bad") and not main.session.is_searching

@@ -875,7 +875,7 @@ class ClusterExecutor(Generic[Item]):
                 yield item, result
 
     def _recall_batches(self, task: Task[Workspace, Item, T]) -> None:
-        """Returns the batches in execution to the queue after the loss of all workers."""
+        """Puts the batches in execution back into the queue after the loss of all workers."""
         for batch, future in list(self._futures.items()):
             del self._futures[batch]
             future.release()

@@ -43,7 +43,7 @@ from trt_tui.core.measure.results import (
     RunResult,
     on_common_samples,
 )
-from trt_tui.core.measure.simulation_limits import find_failure_reason
+from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,
     ConfigProposal,
@@ -156,7 +156,7 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
     unfinished: list[str] = []
 
     def warn_of_failed_run(run: str, accuracy: Accuracy) -> None:
-        if reason := find_failure_reason(accuracy):
+        if reason := find_simulation_failure_reason(accuracy):
             reporter.send(ev.LogMessage(reporter.job, f"{run_title(run)} fails in execution: {reason}.", "warning"))
 
     def measure_next_feed(run: str) -> None:
@@ -512,7 +512,7 @@ def _send_first_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
     ensure_ranges(workspace, store, reporter, [config])
     accuracy = store.load_result(workspace, "verdict", config, Accuracy)
     error_feeds = workspace.find_group_error_feeds(*runs.values())
-    if accuracy is not None and (find_failure_reason(accuracy) or load_group_errors(
+    if accuracy is not None and (find_simulation_failure_reason(accuracy) or load_group_errors(
             workspace, store, config, error_feeds) is not None):
         return {}, {}
     source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, error_feeds, keeps_gates=True)
@@ -580,7 +580,7 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
     for name, config in runs.items():
         cached = load_group_errors(workspace, store, config, feed_indices)
         accuracy = store.load_result(workspace, "verdict", config, Accuracy)
-        if accuracy is not None and find_failure_reason(accuracy):
+        if accuracy is not None and find_simulation_failure_reason(accuracy):
             continue  # a failed run has no values at the groups
         if cached is not None:
             reporter.send(

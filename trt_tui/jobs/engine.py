@@ -422,7 +422,7 @@ class EngineBuilder:
             InputError: The release does not support the config, or refuses the network.
             NoEngineError: Every attempt failed. The cause names all attempts, and ``attempts`` contains them.
         """
-        return self.follow(self._build_attempts(config, plan, kept_tensors))
+        return self.follow(self._run_build_attempts(config, plan, kept_tensors))
 
     def follow(self, steps: ProgressSteps[T]) -> Steps[T]:
         """Reports the progress of a part of a build, or of a measurement of its engine."""
@@ -434,7 +434,7 @@ class EngineBuilder:
             self.printed.append((level, text))
         self.reporter.send(ev.LogMessage(self.reporter.job, f"{level}: {text}", "raw" if is_raw else "info"))
 
-    def _build_attempts(self, config: PrecisionConfig, plan: BuildPlan,
+    def _run_build_attempts(self, config: PrecisionConfig, plan: BuildPlan,
                         kept_tensors: Sequence[str]) -> ProgressSteps[BuiltEngine]:
         network, backend, settings = self.workspace.network, self.backend, plan.settings
         attempt, attempts, ladder = BuildAttempt(), [], None

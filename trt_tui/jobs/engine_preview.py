@@ -292,7 +292,7 @@ class _PreviewConnection:
         self._is_paused = False
 
     def is_free(self) -> bool:
-        """Returns True if the process answers no request."""
+        """Returns True if the process is not busy with a request."""
         return self._answer is None or self._answer.done()
 
     def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> Future[Preview]:

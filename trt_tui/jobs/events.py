@@ -478,11 +478,11 @@ class SearchEnded(Event):
     def find_doubt(self, config: PrecisionConfig) -> str:
         """Returns the reason for doubt in an offered config: a missed check, or held-out samples; "" if there is none.
         """
-        if missed_check := self.find_missed_check(config):
+        if missed_check := self.find_failed_check(config):
             return f"on the samples of the search {missed_check}"
         return self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
 
-    def find_missed_check(self, config: PrecisionConfig) -> str:
+    def find_failed_check(self, config: PrecisionConfig) -> str:
         """Returns what the exported network or the engine of an offered config yielded; "" if no check was missed."""
         if config == self.result.config and self.exported is not None and self.exported.is_met is False:
             return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"

@@ -155,7 +155,7 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     yield from hash_workspace(workspace, store, reporter)
     if slot.worker_pool is not None:
         slot.worker_pool.open_workspace_on_workers(workspace)
-    reporter.send(ev.GuardFactsMeasured(reporter.job, measure_data_guard_facts(workspace)))
+    reporter.send(ev.GuardFactsMeasured(reporter.job, measure_facts_for_data_guards(workspace)))
     _read_and_send_config_file(workspace, reporter, request)
 
 
@@ -316,7 +316,7 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
 # -- facts at little cost ---------------------------------------------------------------------------------------------
 
 
-def measure_data_guard_facts(workspace: Workspace) -> GuardFacts:
+def measure_facts_for_data_guards(workspace: Workspace) -> GuardFacts:
     """Returns the guard facts of the inputs and labels; no facts if the data cannot be read.
 
     Another job that needs the data reports the error.

@@ -163,7 +163,7 @@ class UseRanges(Request):
 
 @dataclass(frozen=True)
 class RunPreflight(Request):
-    """A request to measure the guard facts that need extra executions of the network. The answer is the event
+    """A request to measure what guards need to know by extra executions of the network. The answer is the event
     `GuardFactsMeasured`.
 
     Attributes:

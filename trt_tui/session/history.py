@@ -10,7 +10,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 
 
-def join_targets(targets: Iterable[str]) -> str:
+def join_target_texts(targets: Iterable[str]) -> str:
     """Returns targets as one text, which does not depend on their order."""
     return " and ".join(sorted(targets))
 

@@ -113,7 +113,7 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
         measured.group_errors, measured.has_all_group_errors = dict(event.groups), event.final
 
     @apply.register
-    def _apply_shares(self, event: ev.ErrorSharesMeasured) -> None:
+    def _apply_error_shares(self, event: ev.ErrorSharesMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         measured.shares.update(event.shares)
         measured.has_all_shares = event.done == event.total

@@ -54,7 +54,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import JobClient
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import comparison_markdown, precision_json_text
-from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, join_targets
+from trt_tui.session.history import ChangeHistory, ConfigNames, SearchDoubt, join_target_texts
 from trt_tui.session.jobs import DONE, FAILED, REPLACED, STOPPED
 from trt_tui.session.saved_sessions import SavedSession, SessionEntry, SessionFolder
 from trt_tui.session.search_status import SearchStatus
@@ -508,7 +508,7 @@ class Session(SessionState):
         for config in (result.config, *event.pareto_configs.values()):
             self.config_names.search_doubts.pop(config, None)
             if doubt := event.find_doubt(config):
-                self.config_names.search_doubts[config] = SearchDoubt(doubt, join_targets(
+                self.config_names.search_doubts[config] = SearchDoubt(doubt, join_target_texts(
                     search_status.request.tolerances))
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
@@ -702,7 +702,7 @@ class Session(SessionState):
                                       engine.implementations) if engine is not None else {}
 
     def request_stored_results(self) -> None:
-        """Requests the stored results of all named configs, which an earlier program may have measured."""
+        """Requests the stored results of all named configs. An earlier run of the program may have measured them."""
         other_configs = tuple(config for config in self.config_names if config not in self.list_run_configs().values())
         if other_configs:
             self.send_request(rq.LoadStoredResults(other_configs))

@@ -46,7 +46,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.events import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.history import ChangeHistory, ConfigNames, UserState, join_targets
+from trt_tui.session.history import ChangeHistory, ConfigNames, UserState, join_target_texts
 from trt_tui.session.jobs import PendingRequests
 from trt_tui.session.results import SessionResults, collect_run_accuracies, outcome_texts
 from trt_tui.session.saved_sessions import SavedSession, SessionFolder, SessionWriter
@@ -262,7 +262,7 @@ class SessionState:
     # -- configs and results --------------------------------------------------------------------------------------
 
     def make_results(self) -> SessionResults:
-        """Returns results without a measurement, of which the named configs keep those of their runs."""
+        """Returns an empty store of results. It keeps the runs of configs with a name."""
         return SessionResults(lambda config: config in self.config_names)
 
     @property
@@ -335,8 +335,10 @@ class SessionState:
         return self.results.get_results_or_empty(self.get_run_config(run))
 
     def count_judging_samples(self, config: PrecisionConfig) -> int:
-        """Returns the number of samples that judge a config: those in use that did not calibrate it, once they are
-        known."""
+        """Returns the number of samples that judge a config: the samples in use that did not calibrate it.
+
+        Before they are known, all samples in use count.
+        """
         accuracy = self.results.get_results_or_empty(config).accuracy
         in_use = self.data_summary.what_if_count if self.data_summary is not None else 0
         return accuracy.total if accuracy is not None else in_use
@@ -531,9 +533,9 @@ class SessionState:
         Its result can miss the target on held-out samples. Of each offered config, the exported network or the engine
         can miss it. A resumed session remembers this.
         """
-        targets = join_targets(target.text for target in self.targets)
+        targets = join_target_texts(target.text for target in self.targets)
         end_event = self.search_status.end_event if self.search_status is not None else None
-        if self.search_status is not None and end_event is not None and targets == join_targets(
+        if self.search_status is not None and end_event is not None and targets == join_target_texts(
                 self.search_status.request.tolerances) and (doubt := end_event.find_doubt(config)):
             return doubt
         stored = self.config_names.search_doubts.get(config)

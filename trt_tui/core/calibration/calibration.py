@@ -404,7 +404,7 @@ class MinMaxTask(LoadingTask):
             probe = NetworkProbe(context.fp32_model)
             self._reductions = {tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS)
                                 for tensor in self._tensors}
-            self._loaded = probe.load_probe_runner(context.backend, context.calibration_samples)
+            self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
         scalars = self._loaded.run(context.calibration_samples.read_feed(item))
         yield
         return {tensor: read_amax(scalars, names) for tensor, names in self._reductions.items()}

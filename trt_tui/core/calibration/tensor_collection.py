@@ -91,7 +91,7 @@ class NetworkProbe:
         result.name, result.type = node.name, ir.TensorType(dtype)
         return result
 
-    def load_probe_runner(self, backend: Backend, samples: Samples) -> Runner:
+    def load_statistics_runner(self, backend: Backend, samples: Samples) -> Runner:
         """Loads the part of the cloned network that its outputs need.
 
         Other layers are dropped, because a network can contain plugins after the outputs whose library was not loaded.
@@ -120,7 +120,7 @@ class NetworkProbe:
         """Adds reductions of a value to a single number, and returns the names of these outputs."""
         return [self._add_scalar_output(self.append_operator(operator, value, keepdims=0)) for operator in operators]
 
-    def add_size(self, value: ir.Value) -> str:
+    def add_tensor_size(self, value: ir.Value) -> str:
         """Adds the number of elements of a value, and returns the name of this output."""
         return self._add_scalar_output(self.append_operator("Size", value, dtype=ir.DataType.INT64))
 
@@ -247,7 +247,7 @@ def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, b
     outputs = {name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
                for name in [value.name for node in model.graph for value in node.outputs
                             if value.name and value.dtype is not None and value.dtype.is_floating_point()]}
-    with probe.load_probe_runner(backend, samples) as runner:
+    with probe.load_statistics_runner(backend, samples) as runner:
         scalars = runner.run(samples.read_feed(feed_index))
     return {name: read_amax(scalars, names) for name, names in outputs.items()}
 
@@ -409,7 +409,7 @@ class _TensorCollectionTask(LoadingTask):
             self._outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor))
                              for tensor in self._chunks[item.chunk_index]}
             self._chunk_index = item.chunk_index
-            self._loaded = probe.load_probe_runner(context.backend, context.calibration_samples)
+            self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
         runner, outputs = self._loaded, self._outputs
         collectors = {tensor: copy.deepcopy(self._empty_collectors[tensor]) for tensor in outputs}
         for index in range(item.start, item.stop):
@@ -496,8 +496,8 @@ def _measure_tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samp
                           backend: Backend) -> dict[str, int]:
     """Measures the size of each tensor in bytes, as FP32 in the first feed."""
     probe = NetworkProbe(model)
-    outputs = {tensor: probe.add_size(probe.get_fp32_value(tensor)) for tensor in tensors}
-    with probe.load_probe_runner(backend, samples) as runner:
+    outputs = {tensor: probe.add_tensor_size(probe.get_fp32_value(tensor)) for tensor in tensors}
+    with probe.load_statistics_runner(backend, samples) as runner:
         sizes = runner.run(samples.read_feed(0))
     return {tensor: 4 * int(sizes[output]) for tensor, output in outputs.items()}
 

@@ -58,7 +58,7 @@ class MemoryFallbacks:
                          ] + [(run_kind, weakref.WeakMethod(free_sessions))]
 
     def free_sessions_of_other_runs(self, run_kind: str) -> bool:
-        """Frees the inference sessions of all other kinds of execution.
+        """Frees the inference sessions of all kinds of execution but one.
 
         A freed session is loaded again before its next use. Returns True if anything was freed.
         """

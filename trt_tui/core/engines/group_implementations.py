@@ -161,8 +161,8 @@ class _ImplementationFinder:
 
 
 def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
-    """Selects the engine layers that determine the precision of a group: the products, or all layers if there is no
-    product."""
+    """Selects the engine layers that determine the precision of a group: its Conv and MatMul layers, or all layers if
+    it has none."""
     return [layer for layer in engine_layers if layer.type not in _GENERATED_KERNEL_TYPES or layer.is_mha
             ] or engine_layers
 

@@ -219,7 +219,7 @@ class GuardFacts:
     targets: tuple[Target, ...] = ()
     float_work: FloatWorkShare | None = None
 
-    def subtract_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
+    def sqnr_without_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
         """Returns the SQNR against FP32 of the network in dB, from that against the reference.
 
         Both are those on the samples that judge every run. The result is infinite if FP32 has the whole error against
@@ -795,7 +795,7 @@ def find_sample_divergence(facts: GuardFacts) -> Iterator[Alarm]:
     that INT8 looks better with few samples than it is.
     """
     require(len(facts.convergence) > 1, facts.no_convergence_reason or "it was not measured")
-    quarter_db, half_db, full_db = values_db = [facts.subtract_fp32_error(point.sqnr_db)
+    quarter_db, half_db, full_db = values_db = [facts.sqnr_without_fp32_error(point.sqnr_db)
                                                 for point in facts.convergence]
     gain, before = full_db - half_db, half_db - quarter_db
     is_reversed = (before if gain > 0 else -before) < -MAX_STEADY_CHANGE_DB
@@ -867,7 +867,7 @@ def _sqnr_against_fp32_db(accuracy: Accuracy, guard_facts: GuardFacts) -> float 
     if accuracy.worst_output is None or accuracy.nonfinite_count:
         return None
     name, output = accuracy.worst_output
-    return None if output.errors.sqnr_db is None else guard_facts.subtract_fp32_error(output.errors.sqnr_db, name)
+    return None if output.errors.sqnr_db is None else guard_facts.sqnr_without_fp32_error(output.errors.sqnr_db, name)
 
 
 def find_fp16_floor(facts: GuardFacts) -> Iterator[Alarm]:

@@ -327,9 +327,9 @@ def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples
         over = probe.append_operator("ThresholdedRelu", probe.append_operator("Abs", value),
                                      alpha=amax * CLIPPING_FACTOR)
         outputs[tensor] = (*probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
-                           probe.add_size(value))
+                           probe.add_tensor_size(value))
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
-    with probe.load_probe_runner(backend, samples) as runner:
+    with probe.load_statistics_runner(backend, samples) as runner:
         for feed in samples.iterate_feeds():
             scalars = runner.run(feed)
             for tensor, (over_name, size_name) in outputs.items():

@@ -836,7 +836,7 @@ _MIB_BY_SUFFIX = {"B": 2.0 ** -20, "K": 2.0 ** -10, "M": 1, "": 1, "G": 1 << 10}
 
 
 def _profile_text(shape_texts: Mapping[str, str]) -> str:
-    """Returns an optimization profile in the form of ``--shapes``. A bound without shapes is equal to another one."""
+    """Returns an optimization profile in the form of ``--shapes``. A bound without shapes gets those of another one."""
     default = next((text for bound in ("--optShapes", "--maxShapes", *_SHAPE_BOUNDS)
                     if (text := shape_texts.get(bound))), "")
     bounds = [dict(entry.rpartition(":")[::2] for entry in re.split(r"(?<=\d),", shape_texts.get(bound) or default))

@@ -369,7 +369,7 @@ def _read_feeds(network: Network, tensors: Sequence[str], samples: Samples, back
     """Yields float tensors of the network in the first feeds of the samples."""
     probe = NetworkProbe(network.model)
     outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in dict.fromkeys(tensors)}
-    with probe.load_probe_runner(backend, samples) as runner:
+    with probe.load_statistics_runner(backend, samples) as runner:
         for index in range(min(count, len(samples))):
             arrays = runner.run(samples.read_feed(index))
             yield {tensor: arrays[output] for tensor, output in outputs.items()}

@@ -486,7 +486,7 @@ def describe_range_use(facts: CauseFacts, tensor_stats: TensorStats, amax: float
 
 
 def _dominant_channels_text(tensor_stats: TensorStats) -> str:
-    """Returns a sentence about the channels that set the range of a tensor; "" if no quarter of them does."""
+    """Returns a sentence about the channels that set the range of a tensor; "" if they are more than a quarter."""
     top_channels = tensor_stats.dominant_channels
     if top_channels is None or not 0 < len(top_channels.indices) <= top_channels.channel_count // 4:
         return ""
@@ -693,7 +693,7 @@ def _find_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 
 def _find_clamped_constant_causes(facts: CauseFacts) -> Iterator[Cause]:
-    """Finds constants that the exported network clamps like a mask, and whose values count all the same."""
+    """Finds constants that the exported network clamps like a mask, although their values affect the result."""
     for constant in facts.group_facts.constants:
         if (constant.is_mask and constant.over_fp16 and not constant.is_added and not facts.is_in_file_precision
                 and not facts.has_nonfinite_result):

@@ -302,10 +302,10 @@ def find_groups_in_other_precision(network: Network, config: PrecisionConfig, bu
 
 def find_unquantized_groups_caveat(network: Network, config: PrecisionConfig,
                                    implementations: Mapping[str, GroupImplementation]) -> tuple[Caveat, ...]:
-    """Returns the caveat of a weakly typed engine that does not show each quantized group quantized; () if it does.
+    """Returns the caveat of a weakly typed engine whose inspector does not report each quantized group as quantized.
 
-    TensorRT may choose any type for them. Without Q/DQ in the graph their values are then not rounded at all. The
-    inspector reports no types inside fused regions.
+    TensorRT may choose any type for the other groups. Without Q/DQ in the graph their values are then not rounded at
+    all. The inspector reports no types inside fused regions.
     """
     quantized = [group for group in network.groups if config.precision_of(group) in QUANTIZED_TYPES]
     implemented = [
@@ -508,7 +508,7 @@ def find_unused_quantization(network: NetworkOutline, config: PrecisionConfig, p
 def _fixed_reason(group: FusionGroup, config: PrecisionConfig, precision: Precision,
                   fixed_reasons: Mapping[str, str]) -> str:
     """Returns the reason why a group keeps its precision; "" if it can have another one."""
-    if group.name in config.groups_kept_by_rule:
+    if group.name in config.groups_fixed_by_rule:
         return config.get_moves(KeepMove)[group.name].row_note
     if group.name in fixed_reasons:
         return fixed_reasons[group.name]

@@ -274,7 +274,7 @@ class _MagnitudeSession(MagnitudeEvaluation):
                                                            dtype=ir.DataType.INT64))
             for tensor in self.shape_tensors
         }
-        self._runner = (probe.load_probe_runner(analysis.backend, analysis.samples) if self.tensors
+        self._runner = (probe.load_statistics_runner(analysis.backend, analysis.samples) if self.tensors
                         else None)  # no runtime accepts a graph without outputs
 
     def close(self) -> None:
@@ -509,7 +509,7 @@ class _FiniteMagnitudeGraph:
                                               dtype=ir.DataType.BOOL)
             finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
             self._outputs[tensor], = probe.add_reductions(finite, "ReduceMax")
-        self._runner: Runner = probe.load_probe_runner(analysis.backend, analysis.samples)
+        self._runner: Runner = probe.load_statistics_runner(analysis.backend, analysis.samples)
 
     def close(self) -> None:
         self._runner.close()
@@ -616,7 +616,7 @@ def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
 
 def list_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> list[Fp16Overflow]:
     """Returns all values that FP16 rounds to infinity, in network order, whatever effect the infinity has."""
-    magnitudes = scale_magnitudes(network, config, magnitudes)
+    magnitudes = apply_divisors_to_magnitudes(network, config, magnitudes)
     if max((*magnitudes.tensor_magnitudes.values(), *magnitudes.inner_magnitudes.values()),
            default=0.0) < FP16_OVERFLOW:
         return []
@@ -636,8 +636,8 @@ def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Ove
     return worst
 
 
-def scale_magnitudes(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> Magnitudes:
-    """Returns the magnitudes of a network in which the moves of a config divide tensors.
+def apply_divisors_to_magnitudes(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> Magnitudes:
+    """Returns the magnitudes after the moves of a config, such as SmoothQuant, have divided tensors.
 
     If the channels of a tensor have different divisors, the result is an upper bound: the largest channel with the
     smallest divisor.
@@ -1015,7 +1015,7 @@ class OverflowEffect:
                                               dtype=ir.DataType.BOOL)
             probe.add_reductions(probe.append_operator("Where", is_finite, zero, one), "ReduceSum")
         graph.sort()  # the roundings of inputs and constants are behind the layers that read them
-        self._runner = probe.load_probe_runner(context.backend, context.samples)
+        self._runner = probe.load_statistics_runner(context.backend, context.samples)
 
     @staticmethod
     def _insert_infinities(probe: NetworkProbe, values: dict[str, ir.Value], sites: frozenset[_Site]

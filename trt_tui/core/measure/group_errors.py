@@ -44,9 +44,9 @@ from trt_tui.core.measure.fp16_range import (
     Fp16RangeState,
     MagnitudeEvaluation,
     Magnitudes,
+    apply_divisors_to_magnitudes,
     describe_fp16_values,
     find_largest_magnitude,
-    scale_magnitudes,
     uses_fp16,
 )
 from trt_tui.core.measure.judged_outputs import find_common_mask_name, read_mask
@@ -637,7 +637,7 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
                           weight_errors: Mapping[str, Mapping[str, float | None]],
                           counts_fp16: bool = True) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
-    magnitudes = scale_magnitudes(network, config, magnitudes)
+    magnitudes = apply_divisors_to_magnitudes(network, config, magnitudes)
     errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
     for position, name in enumerate(group_names):
         group = network.get_group(name)

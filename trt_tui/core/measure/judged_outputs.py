@@ -830,6 +830,6 @@ def _measure_tensor_shapes(network: Network, backend: Backend, samples: Samples,
         tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor), dtype=ir.DataType.INT64))
         for tensor in dict.fromkeys(tensors)
     }
-    with probe.load_probe_runner(backend, samples) as runner:
+    with probe.load_statistics_runner(backend, samples) as runner:
         shapes = runner.run(samples.read_feed(feed_index))
     return {tensor: tuple(map(int, shapes[name])) for tensor, name in outputs.items()}

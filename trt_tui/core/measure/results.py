@@ -176,7 +176,7 @@ class Accuracy:
 
     @property
     def worst_sample_errors(self) -> OutputErrors | None:
-        """The errors of the float output with the worst sample, which is one with NaN or Inf if there is any."""
+        """The errors of the float output that has the worst sample. A sample with NaN or Inf is the worst."""
         return min((output for output in self.outputs.values() if output.worst_index is not None),
                    key=lambda output: -math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db, default=None)
 

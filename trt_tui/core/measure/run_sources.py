@@ -231,7 +231,7 @@ class DumpIterations(IndexedRunSource):
 
 
 class DumpRun(DumpIterations):
-    """A dump of the network's tensors, which is read in the feeds of the samples.
+    """A dump of the network's tensors, which is read feed by feed, as the samples are.
 
     Args:
         run: The run; a name of "" stands for the name of the dump.

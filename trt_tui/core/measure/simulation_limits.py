@@ -170,7 +170,7 @@ class FailedRunOutputs(dict[str, np.ndarray]):
         self.caveat = caveat
 
 
-def find_failure_reason(accuracy: Accuracy) -> str:
+def find_simulation_failure_reason(accuracy: Accuracy) -> str:
     """Returns the reason why a run failed, from its accuracy; "" if it did not fail."""
     return next((caveat.text for caveat in accuracy.caveats if caveat.kind == FAILED_RUN_KIND), "")
 

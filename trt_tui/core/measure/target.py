@@ -28,7 +28,7 @@ from enum import StrEnum
 from trt_tui.core.measure.error_metrics import ERROR_METRICS, MIN_SAMPLES, BoundedValue, ConfidenceInterval, ErrorMetric
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND, INTEGER_KIND, JudgedOutput, find_class_score_output
 from trt_tui.core.measure.results import Accuracy, Caveat
-from trt_tui.core.measure.simulation_limits import find_failure_reason
+from trt_tui.core.measure.simulation_limits import find_simulation_failure_reason
 from trt_tui.core.measure.user_metric import SCRAMBLED, SHUFFLED
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.errors import InputError
@@ -335,7 +335,7 @@ class Target:
         """Returns the bounded value of an accuracy as a text, with its output if there are several."""
         value = self.measured_value(accuracy)
         if accuracy.nonfinite_count:
-            return "no outputs, as its run fails" if find_failure_reason(
+            return "no outputs, as its run fails" if find_simulation_failure_reason(
                 accuracy) else f"{accuracy.nonfinite_count} NaN or Inf"
         if value is None:
             return f"no {self.kind if self.part_name is None else self._find_worst_part_target(accuracy).column_title}"

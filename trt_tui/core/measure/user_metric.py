@@ -205,8 +205,7 @@ class MetricScorer:
                 yield {}
 
     def score_meaningless_outputs(self, feed_indices: Sequence[int]) -> dict[str, dict[str, float]]:
-        """Returns the metric that meaningless outputs reach: reference outputs of other samples, or reference values in
-        any order.
+        """Returns the metric of meaningless outputs: the reference outputs of other samples, and shuffled values.
 
         The keys are `SHUFFLED` and `SCRAMBLED`.
 

@@ -402,7 +402,7 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
     if not layers or parts is None:
         return ()
     base = config.without_moves(RoundingMove, [layer.group.name for layer in layers])
-    waves = _split_into_waves(layers)
+    waves = _split_into_independent_waves(layers)
     steps = StepProgress(progress, len(waves) * (len(parts[0]) + len(parts[1])) + len(layers)
                       + (len(methods) + 2) * len(parts[1]))
     moves: dict[str, dict[str, RoundingMove]] = {method: {} for method in methods}
@@ -444,7 +444,7 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
 
 def count_simulated_configs(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> int:
     """Returns the maximum number of configs that `measure_roundings` simulates: one for each wave and each method."""
-    waves = _split_into_waves(list_rounded_layers(network, config, groups))
+    waves = _split_into_independent_waves(list_rounded_layers(network, config, groups))
     return len(waves) + len(METHODS) if waves else 0
 
 
@@ -510,7 +510,7 @@ def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Itera
     return layers
 
 
-def _split_into_waves(layers: Sequence[RoundedLayer]) -> list[list[RoundedLayer]]:
+def _split_into_independent_waves(layers: Sequence[RoundedLayer]) -> list[list[RoundedLayer]]:
     waves: list[list[RoundedLayer]] = []
     bounds = [len(layers) * number // MAX_WAVES for number in range(MAX_WAVES + 1)]
     for start, stop in pairwise(bounds):

@@ -538,7 +538,7 @@ class PrecisionConfig(DefaultPrecisions):
         return {group.name: self.precision_of(group) for group in network.groups}
 
     @cached_property
-    def groups_kept_by_rule(self) -> frozenset[str]:
+    def groups_fixed_by_rule(self) -> frozenset[str]:
         """The names of the fusion groups whose precision a keep rule fixes."""
         return frozenset(subject for (_, subject), move in self.moves.items() if move.keeps_precision)
 
@@ -550,7 +550,7 @@ class PrecisionConfig(DefaultPrecisions):
         """
         changeable = [
             group for group in groups
-            if precision in group.allowed_precisions and group.name not in self.groups_kept_by_rule
+            if precision in group.allowed_precisions and group.name not in self.groups_fixed_by_rule
         ]
         new_moves = {
             group.name: PrecisionMove(precision, reason)
@@ -570,7 +570,7 @@ class PrecisionConfig(DefaultPrecisions):
         """
         groups = [
             group for group in groups
-            if len(group.allowed_precisions) > 1 and group.name not in self.groups_kept_by_rule
+            if len(group.allowed_precisions) > 1 and group.name not in self.groups_fixed_by_rule
         ]
         if groups and all(self.precision_of(group) is Precision.FP32 for group in groups):
             return self.without_group_precision(groups)

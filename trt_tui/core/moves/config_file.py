@@ -83,7 +83,7 @@ _MAX_NAMED = 5
 
 
 @dataclass(frozen=True)
-class FileMove:
+class MoveEntry:
     """One move read from a file, with the names of its layers or tensors.
 
     Attributes:
@@ -103,7 +103,7 @@ FileEntry = tuple[str, Any, Mapping[str, Any]]
 1): keys and values."""
 
 
-def decode_file_move(file_name: str, location: str, entry: Any, implied_entries: Mapping[str, Any]) -> FileMove:
+def decode_file_move(file_name: str, location: str, entry: Any, implied_entries: Mapping[str, Any]) -> MoveEntry:
     """Decodes the parts of a `FileEntry` into a move and its names.
 
     Raises:
@@ -119,7 +119,7 @@ def decode_file_move(file_name: str, location: str, entry: Any, implied_entries:
     key = move.subject_kind.names_key
     names = convert_file_value(record.get(key), list[str], file_name, f"{location}.{key}")
     fields = {field.name for field in dataclasses.fields(type(move))} | {"kind", key}
-    return FileMove(location, move, tuple(names), tuple(entry for entry in record if entry not in fields))
+    return MoveEntry(location, move, tuple(names), tuple(entry for entry in record if entry not in fields))
 
 
 class FileMoveApplier:
@@ -134,7 +134,7 @@ class FileMoveApplier:
         warnings: The ignored entries and other cautions, one sentence each.
     """
 
-    def __init__(self, file_name: str, network: NetworkOutline, moves: Sequence[FileMove]) -> None:
+    def __init__(self, file_name: str, network: NetworkOutline, moves: Sequence[MoveEntry]) -> None:
         self.file = file_name
         self.network = network
         self.moves = list(moves)
@@ -194,10 +194,10 @@ class FileMoveApplier:
             if precision_move is not None and precision_move.precision is not keep_move.precision:
                 raise InputError(f"{self.file}: {subject} has two precisions", f"it is kept in {keep_move.label} by "
                                  f"{keep_move.origin_text}, and set to {precision_move.label}", "Take one of them out.")
-        return config.without_moves(PrecisionMove, config.groups_kept_by_rule)
+        return config.without_moves(PrecisionMove, config.groups_fixed_by_rule)
 
     def _choose_moves_by_subject(self, move_class: type[Move],
-                                 named_moves: Sequence[FileMove]) -> dict[str, tuple[str, Move]]:
+                                 named_moves: Sequence[MoveEntry]) -> dict[str, tuple[str, Move]]:
         """Returns the move on each group or tensor, with the name that the file uses for the group or tensor."""
         subject_kind = move_class.subject_kind
         moves_by_subject: dict[str, tuple[str, Move]] = {}
@@ -509,7 +509,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
 
     if file.model.weights_of and _has_only_quantized_weights(network) and _is_made_for_other_weights(
             file.model.sha256, compute_network_sha256):
-        _check_weights(path.name, file.model, network, config, force, move_applier)
+        _check_missing_weights(path.name, file.model, network, config, force, move_applier)
     is_stale = bool(ranges or any(move.has_measured_values for move in config.moves.values())
                     or config.range_moves) and (has_other_structure or _is_made_for_other_weights(
                         file.model.sha256, compute_network_sha256))
@@ -607,8 +607,8 @@ def _has_only_quantized_weights(network: NetworkOutline) -> bool:
     return source_model is not None and not network.weights_source_name
 
 
-def _check_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig, force: bool,
-                   move_applier: FileMoveApplier) -> None:
+def _check_missing_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig,
+                           force: bool, move_applier: FileMoveApplier) -> None:
     """Checks that no layer of a config needs FP32 weights that are missing, although the config was made with them.
 
     If ``force`` is True, missing weights cause a warning.
@@ -639,7 +639,7 @@ def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMo
         named_move for named_move in move_applier.moves if named_move.move.effect_key != Precision.FILE.value
     ]
     move_applier.moves += [
-        FileMove(f"model.in_file[{name!r}]", PrecisionMove(Precision(name), "file"), tuple(layers), ())
+        MoveEntry(f"model.in_file[{name!r}]", PrecisionMove(Precision(name), "file"), tuple(layers), ())
         for name, layers in model.in_file.items()
         if name in precisions
     ]

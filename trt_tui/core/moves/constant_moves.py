@@ -359,7 +359,9 @@ DEFAULT_STRENGTH = 0.5
 
 @dataclass(frozen=True)
 class SmoothQuantMove(ChannelScalingMove):
-    """The SmoothQuant factors of channels, and the ranges of the divided tensors; the subject produces the channels.
+    """The SmoothQuant factors of channels, and the ranges of the divided tensors.
+
+    The subject of the move is the group that produces the channels.
 
     The source is Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
     Models" (ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division

@@ -198,7 +198,7 @@ def _split_rule_precision(rule: str) -> tuple[str, Precision]:
 
 
 def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts: Iterable[str]) -> PrecisionConfig:
-    """Returns a config in which the fusion groups of keep rules are kept in FP32, or in the precision behind ``=``.
+    """Returns a config in which keep rules fix groups in FP32, or in the precision after ``=``, as in ``norm=fp16``.
 
     A text may contain several rules, separated by commas. Groups that cannot run in the precision are left unchanged.
     In the other groups, a precision from another origin, such as a search, is removed. A lower precision that the user
@@ -244,7 +244,7 @@ def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> 
             continue
         changeable = [
             group for group in map(network.get_group, names)
-            if len(group.allowed_precisions) > 1 and group.name not in config.groups_kept_by_rule and (
+            if len(group.allowed_precisions) > 1 and group.name not in config.groups_fixed_by_rule and (
                 group.name not in config.precision_moves or config.precision_moves[group.name].reason != "user")
         ]
         config = config.without_group_precision(changeable).with_moves(

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph, reads_only_shape
 from trt_tui.core.network.layers import Layer, LayerKind
-from trt_tui.core.network.reshape_blocks import MAX_NUMBERS, has_equal_sizes, match_all_blocks, reshape_numbers
+from trt_tui.core.network.reshape_blocks import MAX_NUMBERS, has_equal_sizes, match_all_blocks, reshape_channels
 from trt_tui.core.network.traced_sizes import SizeReader
 from trt_tui.core.network.zero_cost_support import ClippedTensor
 
@@ -415,7 +415,7 @@ class ChannelTracer(SizeReader):
             if not has_equal_sizes(before[slice(*old)], after[slice(*new)]):
                 numbers = self._unite_along_axes(numbers, range(*old), (
                     f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"))
-        return reshape_numbers(numbers, before, after, blocks)
+        return reshape_channels(numbers, before, after, blocks)
 
     def _trace_expand(self, layer: Layer, numbers: np.ndarray, node: ir.Node) -> _Result:
         self._refine_shape(layer, self.read_sizes(layer.inputs[1]))

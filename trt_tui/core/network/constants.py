@@ -144,7 +144,7 @@ class ConstantValues:
 
     @cached_property
     def masked_tensors(self) -> frozenset[str]:
-        """The tensors into which a mask constant is added, selected or scaled, up to the next Softmax."""
+        """The tensors that a mask constant changes by Add, Where or Mul, up to the next Softmax."""
         graph = self._graph
         tensors: set[str] = set()
         for layer in graph.layers:

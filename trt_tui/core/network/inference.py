@@ -122,7 +122,7 @@ def _count_propagated_elements(graph: onnx.GraphProto) -> float:
     for node in graph.node:
         length = 1.0
         if node.op_type == "Range":
-            length = _range_length(node, stored_tensors)
+            length = _range_operator_length(node, stored_tensors)
             max_length = max(max_length, length)
         elif node.op_type == "Concat" and any(item.name == "axis" and item.i == 0 for item in node.attribute):
             length = min(sum(lengths.get(name, 1.0) for name in node.input), 2.0 * _MAX_FOLLOWED_ELEMENTS)
@@ -134,7 +134,7 @@ def _count_propagated_elements(graph: onnx.GraphProto) -> float:
     return max_length
 
 
-def _range_length(node: onnx.NodeProto, stored_tensors: Mapping[str, onnx.TensorProto]) -> float:
+def _range_operator_length(node: onnx.NodeProto, stored_tensors: Mapping[str, onnx.TensorProto]) -> float:
     """Returns the number of elements of a Range with stored limits; 1 if a limit is computed."""
     limits = [onnx.numpy_helper.to_array(stored_tensors[name]) for name in node.input if name in stored_tensors]
     if len(limits) < 3 or any(limit_array.size != 1 for limit_array in limits):

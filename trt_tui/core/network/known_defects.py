@@ -274,7 +274,7 @@ _FP16, _FP16_OR_BF16 = (Precision.FP16,), (Precision.FP16, Precision.BF16)
 
 
 def _seen(first: str, last: str = "", **limits: str) -> AffectedReleases:
-    """Returns the releases of TensorRT from one in which a defect was observed to another."""
+    """Returns the releases of TensorRT from the first to the last one in which a defect was observed."""
     return AffectedReleases(observed=(first, last or first), **limits)
 
 
@@ -414,7 +414,7 @@ def _layer_site(key: str, groups: Sequence[FusionGroup], name: str) -> DefectSit
 
 def match_known_defects(network: NetworkOutline, target: BuildTarget,
                         precision_of: PrecisionLookup | None = None) -> list[DefectMatch]:
-    """Returns the known defects that a network has in a config and may have in a target release, certain ones first.
+    """Returns the known defects that a network has in a config and may have in a target release, confirmed ones first.
 
     Places with the same defect are one match. A place has a defect if all its groups have a precision of the defect.
     Rows with a condition are left out if the release is unknown, or if their source does not name it.

@@ -87,7 +87,7 @@ def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, 
 
 
 class _ConstantMatcher:
-    """The float constants of the reference, among which the original of a constant is found by its values.
+    """The float constants of the reference. The constant with equal values is the original of a constant.
 
     Attributes:
         values: The values of all constants of the reference.

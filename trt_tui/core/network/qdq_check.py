@@ -155,7 +155,7 @@ class QuantizedFile:
     def is_quantized_product(self, layer: Layer) -> bool:
         return all(self.operand_type(layer, index) for index in (0, 1))
 
-    def is_read_quantized(self, tensor: str) -> bool:
+    def has_quantized_reader(self, tensor: str) -> bool:
         """Returns True if a reader of a tensor quantizes it."""
         readers = (self.graph.by_name[name] for name in self.graph.readers.get(tensor, ()))
         return any(name == tensor and self.find_pair(layer, index) is not None
@@ -268,7 +268,7 @@ def _find_float_skips(file: QuantizedFile) -> Findings:
             continue
         add = file.graph.by_name[skip.layer]
         if (not file.operand_type(add, skip.index) and file.find_pair(add, 1 - skip.index) is None
-                and file.is_read_quantized(group.final_tensor)):
+                and file.has_quantized_reader(group.final_tensor)):
             yield QdqFinding("float-skip", add.name, group.name,
                              f"{file.tensor_name(skip.tensor)} is float; {product.name} and the reader of the sum are "
                              "INT8",

@@ -14,7 +14,7 @@ Block = tuple[tuple[int, int], tuple[int, int]]
 """A range of axes before a Reshape, and the range of axes with the same elements behind it."""
 
 
-def reshape_numbers(numbers: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]) -> np.ndarray | str:
+def reshape_channels(numbers: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]) -> np.ndarray | str:
     """Returns the numbers of a reshaped tensor, or the reason why there are too many.
 
     Blocks whose numbers differ have known sizes.

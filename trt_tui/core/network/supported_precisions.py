@@ -145,7 +145,7 @@ def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, ty
     if layer.op_type in SCATTER_OPERATORS and graph.node(layer.name).attributes.get_string("reduction",
                                                                                            "none") != "none":
         return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
-    of_result = _find_inputs_of_result_type(layer.op_type, opset, type_name)
+    of_result = _find_inputs_typed_like_result(layer.op_type, opset, type_name)
     if of_result is None:
         return f"ONNX has no {precision.label} {layer.op_type}"
     if not any(of_result[min(i, len(of_result) - 1)] and graph.is_float(name) for i, name in enumerate(layer.inputs)):
@@ -154,7 +154,7 @@ def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, ty
 
 
 @functools.cache
-def _find_inputs_of_result_type(operator: str, opset: int, type_name: str) -> tuple[bool, ...] | None:
+def _find_inputs_typed_like_result(operator: str, opset: int, type_name: str) -> tuple[bool, ...] | None:
     """Returns True or False for each input of an operator: True if the input has the type of the result.
 
     Returns None if the result cannot have the type ``type_name``.

@@ -261,13 +261,13 @@ class SearchSpace:
                              + (", or start without --tf32." if self.start_config.tf32 else "."))
         names = tuple(
             group.name for group in self.network.groups if self.higher_precision in group.allowed_precisions
-            and group.name not in self.start_config.groups_kept_by_rule | self.fixed_groups
+            and group.name not in self.start_config.groups_fixed_by_rule | self.fixed_groups
             and group.precision_rank(self.start_config.precision_of(group)) < precision_rank(self.higher_precision))
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher_precision.label}",
                 "it has no float layer" if not self.network.groups else "no layer runs in a lower precision"
-                + (" except those kept by rule" if self.start_config.groups_kept_by_rule | self.fixed_groups else ""),
+                + (" except those kept by rule" if self.start_config.groups_fixed_by_rule | self.fixed_groups else ""),
                 "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
 
@@ -283,8 +283,10 @@ class SearchSpace:
 
     @cached_property
     def groups_raised_at_start(self) -> frozenset[str]:
-        """The fusion groups whose precision in the start config is higher than their default, without those whose
-        unused Q/DQ were taken out."""
+        """The fusion groups whose precision in the start config is higher than their default.
+
+        A group that runs in a float type because its unused Q/DQ were removed is not among them.
+        """
         return frozenset(self.start_config.find_raised_groups(self.network)) - self.unquantized_groups
 
     def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
@@ -348,8 +350,7 @@ def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precis
 
 def reduce_remaining_groups(network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
                             ) -> tuple[PrecisionConfig, tuple[str, ...]]:
-    """Returns the start config of a search that reduces further groups of a config, and the groups that it leaves
-    unchanged.
+    """Returns the start config of a search from above, and the groups that the search leaves unchanged.
 
     Groups below ``higher_precision`` keep their precision. Every other group that no keep rule fixes is reduced to the
     lowest precision in use. INT8 is used if the config has no quantized type.
@@ -673,15 +674,15 @@ class Search:
         self._step_name = "budget"
         if not self.meets_tolerance(self.best_evaluation):
             yield from _raise_groups_one_by_one(self, frozenset(), math.inf)
-        yield from self._revert_one_by_one()
+        yield from self._revert_changes_one_by_one()
         self.outcome = SearchOutcome.MET if self.meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
     def _run_qdq_steps(self, best: Evaluation, set_name: str) -> Trials[None]:
         yield from self.evaluate(best.raised_groups, step_name=QDQ_STEP, range_moves=best.range_moves,
                                  precisions=best.precisions, zero_cost_sets=(*best.zero_cost_sets, set_name))
-        yield from self._revert_one_by_one()
+        yield from self._revert_changes_one_by_one()
 
-    def _revert_one_by_one(self) -> Trials[None]:
+    def _revert_changes_one_by_one(self) -> Trials[None]:
         """Tries the best config without each of its raised groups, until none of them can be left out.
 
         The best config need not be the result of the method: it is the best of all evaluations. The value without

@@ -53,7 +53,7 @@ def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | 
     """
     refusal_counts: Counter[str] = Counter()
     for group in groups:
-        if group.name in old_config.groups_kept_by_rule:
+        if group.name in old_config.groups_fixed_by_rule:
             refusal_counts["fixed by rule"] += 1
         elif precision is not None and precision not in group.allowed_precisions:
             refusal_counts[group.refusal_reasons.get(precision, "not possible")] += 1
@@ -76,7 +76,7 @@ class PrecisionController(Presenter):
     def refuse_precision(self) -> str:
         """Returns the reason why the precision of the selected row cannot change; "" if it can change."""
         config, groups = self.session.config, self.list_chosen_groups()
-        if any(group.name not in config.groups_kept_by_rule for group in groups):
+        if any(group.name not in config.groups_fixed_by_rule for group in groups):
             return ""
         move = config.get_moves(KeepMove)[groups[0].name]
         return f"{move.row_note}: {shown_key('rules')} changes the rules"
@@ -160,7 +160,7 @@ class PrecisionController(Presenter):
         """Asks for a precision for all rows that match the filter, and applies it as one config change."""
         session = self.session
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
-        free_groups = [group for group in groups if group.name not in session.config.groups_kept_by_rule]
+        free_groups = [group for group in groups if group.name not in session.config.groups_fixed_by_rule]
         kept_reason = "" if free_groups else f"all are fixed by rule: {shown_key('rules')} changes the rules"
         items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason),
                  *self._list_precision_items(free_groups, len(groups))]
@@ -209,7 +209,7 @@ class PrecisionController(Presenter):
             if config != session.config:
                 session.set_config(config, [
                     group for group in outline.groups
-                    if group.name in config.groups_kept_by_rule.symmetric_difference(session.config.groups_kept_by_rule)
+                    if group.name in config.groups_fixed_by_rule ^ session.config.groups_fixed_by_rule
                 ])
                 self.handle_config_change()
                 self.show_message(keep_rules_text(config) or "no rule keeps a layer", "")

@@ -24,7 +24,7 @@ from trt_tui.tui.state.config_list import change_text
 from trt_tui.tui.state.summary import outcome_reason_lines
 
 
-def target_error_text(session: Session, text: str) -> str:
+def wrong_target_text(session: Session, text: str) -> str:
     """Returns the error in a typed target; "" if the target is valid."""
     try:
         session.read_targets(text)
@@ -109,7 +109,7 @@ class ConfigController(Presenter):
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
         note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
-        self.open_dialog(Prompt("Target", text, note, lambda text: target_error_text(session, text)), set_typed_target)
+        self.open_dialog(Prompt("Target", text, note, lambda text: wrong_target_text(session, text)), set_typed_target)
 
 
 class ExportController(Presenter):

@@ -10,11 +10,11 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
 from trt_tui.session.search_report import search_text
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text
-from trt_tui.tui.controllers.configs import target_error_text
+from trt_tui.tui.controllers.configs import wrong_target_text
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import Need, shown_key
 from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage
-from trt_tui.tui.screens.forms import SearchDialog, find_export_dialog_of_job
+from trt_tui.tui.screens.forms import ConfigSearchDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
@@ -202,8 +202,8 @@ class SearchController(Presenter):
                 session.set_target(tolerance)
             self._start_search(request)
 
-        self.open_dialog(SearchDialog(session, config_status.config_name(session),
-                                      lambda text: target_error_text(session, text),
+        self.open_dialog(ConfigSearchDialog(session, config_status.config_name(session),
+                                      lambda text: wrong_target_text(session, text),
                                       config_status.current_config_meets_target(session)), start_chosen_search)
 
     def _start_search(self, request: rq.FindMixedPrecisionConfig) -> None:

@@ -217,7 +217,7 @@ STRATEGY_TEXTS = {
 }
 """A short description of each method in `trt_tui.core.search.SEARCH_METHODS`."""
 
-class SearchDialog(FieldsDialog):
+class ConfigSearchDialog(FieldsDialog):
     """A dialog in which the user sets up a search. Its result is a tolerance and the search request.
 
     Args:

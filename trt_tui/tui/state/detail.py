@@ -84,7 +84,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     lines: list[str] = []
     if group.name == row_values.divergence_group and (divergence := session.find_engine_divergence(
             row_values.run)) is not None:
-        lines.append(f"{divergence.divergence_description}{_barrier_text(session, row_values.config, group)}")
+        lines.append(f"{divergence.divergence_description}{_fusion_barrier_text(session, row_values.config, group)}")
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     accumulated = errors.accumulated if errors is not None else None
     if accumulated is not None and accumulated.nonfinite_count:
@@ -124,7 +124,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     return lines
 
 
-def _barrier_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
+def _fusion_barrier_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     """Returns the advice to set a fusion barrier behind a group; "" if it has one or cannot have one."""
     if (session.outline is None or group.final_tensor in config.get_moves(BarrierMove)
             or BarrierMove().refusal_reason(session.outline, group.final_tensor)):
@@ -661,7 +661,7 @@ def _list_charts(session: Session, row_values: RowValues, visible_row: VisibleRo
             group_channel_range_lines(session, group, width), share_by_depth_lines(row_values, [group.name], width)]
 
 
-def _list_group_shares(row_values: RowValues) -> list[float]:
+def _list_group_error_shares(row_values: RowValues) -> list[float]:
     """Returns the error share of each fusion group in network order, or an empty list if no share is positive.
 
     Unknown and negative shares count as 0.
@@ -677,7 +677,7 @@ def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], widt
 
     The list is empty if no shares are known.
     """
-    shares, room = _list_group_shares(row_values), width - len(_DEPTH_TITLE) - 1
+    shares, room = _list_group_error_shares(row_values), width - len(_DEPTH_TITLE) - 1
     if not shares or room < 10:
         return []
     cell_count = min(room, len(shares))

@@ -281,7 +281,7 @@ class LayerList:
             share = shares.get(row.group.name)
             item = FilterItem(row.group,
                               self.tree_model.search_text(row), share.fraction if share is not None else None,
-                              config.precision_of(row.group), row.group.name in config.groups_kept_by_rule)
+                              config.precision_of(row.group), row.group.name in config.groups_fixed_by_rule)
             if row_filter.matches_all_terms(item):
                 self.matches.add(row.group.name)
 

@@ -212,7 +212,9 @@ class TreeModel:
 
     def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
                        matching_groups: set[str] | None = None, is_additive: bool = True) -> list[VisibleRow]:
-        """Returns the lines of the tree view. Siblings are sorted by weight, or in network order without weights.
+        """Returns the lines of the tree view. Siblings are sorted by ``weights``, their values in a column.
+
+        Without ``weights`` they have the order of the network.
 
         Args:
             matching_groups: The groups to list, with their scopes; None for all rows.
@@ -551,7 +553,7 @@ class RowValues:
         if self.run != "config" or self.measure is not ColourMeasure.SHARE or self.requested_precision(
                 group) is not Precision.FP32:
             return ""
-        return ("fixed" if group.name in self.config.groups_kept_by_rule else
+        return ("fixed" if group.name in self.config.groups_fixed_by_rule else
                 "raised" if group.name in self.config.precision_moves else "")
 
     def requested_precision(self, group: FusionGroup) -> Precision:

@@ -95,7 +95,7 @@ class ConfigList(ValueList[PrecisionConfig]):
             self.on_blur()
 
     def on_blur(self) -> None:
-        """Returns the cursor to the current config."""
+        """Moves the cursor back to the current config."""
         if self.first_value in self.values:
             self.highlighted = self.values.index(self.first_value)
             self.scroll_to_highlight()  # the list may have changed its size

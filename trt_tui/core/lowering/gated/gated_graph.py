@@ -414,12 +414,15 @@ class GatedGraph:
         return array
 
     def _has_boundary_type(self, qdq_site: QdqSite) -> bool:
-        """Returns False for an input that stays in FP32, such as the scale of a BatchNormalization."""
+        """Returns True if an input has the float type at the boundary of its layer.
+
+        The scale of a BatchNormalization does not: it stays in FP32.
+        """
         ports = rulebook.find_same_type_ports(self.network.node(qdq_site.layer), self.network.opset)[0]
         return qdq_site.index >= len(ports) or ports[qdq_site.index]
 
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
-        """Returns the weight of the file if it differs from that of the FP32 network; None if it does not."""
+        """Returns the weight that the file stores if the FP32 network has another one; None if both are equal."""
         source_model = self.network.source_model
         return source_model.constant_value(self.network.get_layer(qdq_site.layer),
                                            qdq_site.index) if source_model is not None else None

@@ -355,8 +355,8 @@ class _DataFlowBody(PrecisionBody):
             factors[key] = self.emitter.add_input(f"splitter/{len(factors)}", ir.DataType.FLOAT)
         return self.rounding.round_fp16_sum(value, factors[key], self.nodes)
 
-    def select_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
-        """Implements `PrecisionBody.select_results`; a gate selects the operator of a normalisation or its layers."""
+    def list_unrounded_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
+        """Implements the method of the base class. A gate selects the operator of a normalisation, or its layers."""
         norm = self.inputs.find_normalisation_operator(self.group.name)
         if norm is None or layer.name != norm.layers[-1]:
             return node.outputs

@@ -207,7 +207,7 @@ class PrecisionBody(GroupBody):
     def add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int) -> ir.Value:
         """Returns a sum of products with a bias; FP16 accumulation adds the bias after the rounding of the sum."""
 
-    def select_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
+    def list_unrounded_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
         """Returns the results of a layer before they are rounded."""
         return node.outputs
 
@@ -230,7 +230,7 @@ class PrecisionBody(GroupBody):
             return
         rounding_count = max([fp16_accumulation.count_accumulator_roundings(self.network, layer),
                               *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])
-        outputs = self.select_results(layer, node)
+        outputs = self.list_unrounded_results(layer, node)
         if (port := fp16_accumulation.find_bias_input_index(self.network, layer)) is not None:
             outputs, rounding_count = [self.add_bias_after_rounding(layer, node, port, rounding_count)], 1
             self.branch_tensors[layer.outputs[0]] = outputs[0]
