@@ -10,14 +10,12 @@ import numpy as np
 
 from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
 from trt_tui.core.network.channel_roots import ChannelRoots
-from trt_tui.core.network.channel_scaling import encode_runs
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.fusion.attention import SCORES_ROLE
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.operators import RANGE_PRESERVING_COPIES
 from trt_tui.core.network.zero_cost_support import (
     AttentionScale,
-    ChannelRun,
     ScaledConstant,
     ScaledOperand,
     ScaledTensor,
@@ -191,15 +189,13 @@ class _ScaleFinder:
             if selects(numbers).any():
                 return ScaledOperand(refusal_reason=f"a Clip limits {clip.tensor}")
 
-        def encode(numbers: np.ndarray) -> tuple[tuple[int, ...], tuple[ChannelRun, ...]]:
-            selected = selects(numbers)
-            if selected.all():
-                selected = np.ones((1,) * numbers.ndim, bool)
-            return selected.shape, encode_runs(-selected.astype(np.int64))
+        def number_factor(numbers: np.ndarray) -> np.ndarray:
+            selected = -selects(numbers).astype(np.int32)
+            return selected if not selected.all() else np.full((1,) * numbers.ndim, -1, np.int32)
 
         producers = tuple(
-            ScaledConstant(layer.inputs[port], *encode(numbers), (layer.name, port))
+            ScaledConstant(layer.inputs[port], number_factor(numbers), (layer.name, port))
             for layer, port, numbers in tracer.producers if selects(numbers).any())
-        tensors = tuple(ScaledTensor(name, *encode(numbers)) for name, numbers in tracer.numbers.items()
+        tensors = tuple(ScaledTensor(name, number_factor(numbers)) for name, numbers in tracer.numbers.items()
                         if selects(numbers).any())
         return ScaledOperand(producers, tensors)

@@ -15,7 +15,6 @@ from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
 from trt_tui.core.network.channel_roots import ChannelRoots, label_components
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
-    ChannelRun,
     ChannelScaling,
     ClippedTensor,
     ScaledConstant,
@@ -121,37 +120,20 @@ class _ScalingDraft:
         every = np.concatenate([np.abs(roots).ravel() for *_, roots in self.producers])
         unique, first_indices = np.unique(every, return_index=True)
         ordered = [int(root) for root in unique[np.argsort(first_indices)] if root != UNSCALED]
-        numbering = np.zeros(max(ordered) + 1, np.int64)
+        numbering = np.zeros(max(ordered) + 1, np.int32)
         numbering[ordered] = np.arange(1, len(ordered) + 1)
 
-        def encode(roots: np.ndarray, sign: int = 1) -> tuple[ChannelRun, ...]:
-            return encode_runs(sign * np.sign(roots) * numbering[np.abs(roots)])
+        def number_factors(roots: np.ndarray) -> np.ndarray:
+            return np.sign(roots).astype(np.int32) * numbering[np.abs(roots)]
 
-        producers = tuple(
-            ScaledConstant(layer.inputs[index], roots.shape, encode(roots), (layer.name, index))
-            for layer, index, roots in self.producers)
-        readers = tuple(
-            ScaledConstant(layer.inputs[index], roots.shape, encode(roots, -1), (layer.name, index), activation)
-            for layer, index, activation, roots in self.readers)
+        producers = tuple(ScaledConstant(layer.inputs[index], number_factors(roots), (layer.name, index))
+                          for layer, index, roots in self.producers)
+        readers = tuple(ScaledConstant(layer.inputs[index], -number_factors(roots), (layer.name, index), activation)
+                        for layer, index, activation, roots in self.readers)
         scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
-            ScaledTensor(tensor, roots.shape, encode(roots)) for tensor, roots in self.tensors), tuple(self.clips))
+            ScaledTensor(tensor, number_factors(roots)) for tensor, roots in self.tensors), tuple(self.clips))
         if self.clips:
             clip = self.clips[0]
             return replace(scaling, refusal_reason=(
                 f"a Clip limits {clip.tensor} to {clip.low:g} and {clip.high:g}, which would have to scale with it"))
         return scaling
-
-
-def encode_runs(numbers: np.ndarray) -> tuple[ChannelRun, ...]:
-    """Returns numbers above, below or equal to 0 as runs; 1 is the first factor."""
-    flat = numbers.ravel()
-    starts = np.flatnonzero(np.concatenate(([True], flat[1:] != flat[:-1])))
-    values, repeats = flat[starts], np.diff(np.append(starts, flat.size))
-    step = np.diff(values)
-    continues = (repeats[1:] == repeats[:-1]) & (values[1:] != UNSCALED) & (values[:-1] != UNSCALED) & (
-        step == np.sign(values[:-1])) if values.size > 1 else np.zeros(0, bool)
-    run_starts = np.flatnonzero(np.concatenate(([True], ~continues)))
-    counts = np.diff(np.append(run_starts, values.size))
-    return tuple(
-        ChannelRun(max(abs(int(values[start])) - 1, 0), int(count), int(repeats[start]), int(np.sign(values[start])))
-        for start, count in zip(run_starts, counts, strict=True))

@@ -69,37 +69,24 @@ class CorrectableBias:
     refusal_reason: str = ""
 
 
-@dataclass(frozen=True)
-class ChannelRun:
-    """Consecutive channels of a tensor that take consecutive factors.
-
-    Attributes:
-        first: The number of the first factor.
-        count: Number of factors.
-        repeat: Number of consecutive channels that share each factor.
-        exponent: 1 if the channels are divided by the factors, -1 if they are multiplied, 0 if they stay unchanged.
-    """
-
-    first: int
-    count: int
-    repeat: int = 1
-    exponent: int = 1
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScaledTensor:
     """A tensor whose channels are divided by the factors of a `ChannelScaling`.
 
     Attributes:
         tensor: The name.
-        shape: The shape of the divisors, which broadcasts to the shape of the tensor. A size above 1 marks an axis
-            along which the divisors differ.
-        runs: The factor of each divisor, in the order of the flattened shape.
+        numbers: The factor of each divisor, int32 in a shape that broadcasts to the tensor: ``n`` if the values are
+            divided by factor ``n``, counted from 1, ``-n`` if they are multiplied by it, and 0 if they stay unchanged. A
+            size above 1 marks an axis along which the divisors differ.
     """
 
     tensor: str
-    shape: tuple[int, ...]
-    runs: tuple[ChannelRun, ...]
+    numbers: np.ndarray
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the divisors."""
+        return self.numbers.shape
 
     @property
     def axis(self) -> int | None:
@@ -114,7 +101,7 @@ class ScaledTensor:
             factors: Positive numbers, float32 ``(channels,)``.
         """
         for exponent, operation in ((1, np.divide), (-1, np.multiply)):
-            if any(run.exponent == exponent for run in self.runs):
+            if (np.sign(self.numbers) == exponent).any():
                 array = operation(array, self._expand_factors(factors, exponent))
         return array
 
@@ -125,9 +112,9 @@ class ScaledTensor:
 
     def _expand_factors(self, factors: np.ndarray, exponent: int) -> np.ndarray:
         """Returns the factors of the channels with an exponent, float32 of `shape`; 1 for the other channels."""
-        parts = [np.repeat(factors[run.first:run.first + run.count] if run.exponent == exponent else
-                           np.ones(run.count, np.float32), run.repeat) for run in self.runs]
-        return np.concatenate(parts).astype(np.float32).reshape(self.shape)
+        expanded: np.ndarray = np.where(np.sign(self.numbers) == exponent, factors[np.abs(self.numbers) - 1],
+                                        np.float32(1))
+        return expanded
 
     def reduce_magnitudes(self, array: np.ndarray) -> np.ndarray:
         """Returns the largest magnitude of the values with each divisor, of `shape`; 0 if there are no values."""
@@ -143,19 +130,12 @@ class ScaledTensor:
             channels: Number of factors.
             exponent: The exponent of the channels that count.
         """
-        largest = magnitudes.ravel()
-        maxima, start = np.zeros(channels, np.float32), 0
-        for run in self.runs:
-            stop = start + run.count * run.repeat
-            if run.exponent == exponent:
-                maxima_of_run = largest[start:stop].reshape(run.count, run.repeat).max(axis=1, initial=0.0)
-                part = maxima[run.first:run.first + run.count]
-                np.maximum(part, maxima_of_run, out=part)
-            start = stop
+        maxima, is_counted = np.zeros(channels, np.float32), np.sign(self.numbers) == exponent
+        np.maximum.at(maxima, np.abs(self.numbers[is_counted]) - 1, magnitudes[is_counted])
         return maxima
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class ScaledConstant(ScaledTensor):
     """A constant whose channels are divided (a producer) or multiplied (a reader) by the factors.
 
@@ -325,7 +305,7 @@ class ZeroCostSupport:
         tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
-            tensors += [ScaledTensor(name, (), ()) for scaling in scale.scalings for name in scaling.tensors]
+            tensors += [ScaledTensor(name, np.zeros((), np.int32)) for scaling in scale.scalings for name in scaling.tensors]
         for tensor in tensors:
             shapes[tensor.tensor] = np.broadcast_shapes(shapes.get(tensor.tensor, ()), tensor.shape)
         return shapes
