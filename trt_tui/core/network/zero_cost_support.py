@@ -76,8 +76,8 @@ class ScaledTensor:
     Attributes:
         tensor: The name.
         numbers: The factor of each divisor, int32 in a shape that broadcasts to the tensor: ``n`` if the values are
-            divided by factor ``n``, counted from 1, ``-n`` if they are multiplied by it, and 0 if they stay unchanged. A
-            size above 1 marks an axis along which the divisors differ.
+            divided by factor ``n``, counted from 1, ``-n`` if they are multiplied by it, and 0 if they stay unchanged.
+            A size above 1 marks an axis along which the divisors differ.
     """
 
     tensor: str
@@ -305,7 +305,8 @@ class ZeroCostSupport:
         tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
-            tensors += [ScaledTensor(name, np.zeros((), np.int32)) for scaling in scale.scalings for name in scaling.tensors]
+            tensors += [ScaledTensor(name, np.zeros((), np.int32)) for scaling in scale.scalings
+                        for name in scaling.tensors]
         for tensor in tensors:
             shapes[tensor.tensor] = np.broadcast_shapes(shapes.get(tensor.tensor, ()), tensor.shape)
         return shapes

@@ -396,8 +396,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Implements `ErrorSumsEmitter._emit_error_sums_row` with sums in float32 if these are finite.
 
-        If squares of large numbers (masks) exceed float32, these sums are computed in float64. If the difference is not
-        finite either, all sums are computed in float64, and NaN and Inf are counted.
+        If squares exceed float32, as those of masks do, or a value is not finite, all sums are computed in float64, and
+        NaN and Inf are counted.
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._get_reference_sums(tensor)
@@ -415,17 +415,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         finite = self._emit_comparison(probe, _MAX_FLOAT32, "finite", nodes)
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
-        wide: Nodes = []
-        none = self._get_column_of_zeros()
-        wide_columns = {name: self._cast_to_float64(value, wide) for name, value in {
-            **columns, "ref2": reference, "test2": flat, "nan": none, "inf": none}.items()}
-        wide_columns |= {name: self._emit_reduction("ReduceSumSquare", wide_columns[name], wide)
-                         for name in ("ref2", "test2")}
-        wide_row = emitter.add_operator(wide, "Concat", self._order_columns(wide_columns), "row", axis=0)
-        slow: Nodes = []
-        agrees = self._emit_comparison(columns["diff2"], _MAX_FLOAT32, "agrees", slow)
-        slow_row = self._emit_choice(agrees, (wide_row, wide), self._emit_float64_row(flat, reference), slow)
-        return self._emit_choice(finite, (row, fast), (slow_row, slow), nodes)
+        return self._emit_choice(finite, (row, fast), self._emit_float64_row(flat, reference), nodes)
 
     def _emit_float64_row(self, test_value: ir.Value, reference_value: ir.Value) -> tuple[ir.Value, Nodes]:
         """Returns a row in float64 with its nodes; NaN and Inf that only the test has are counted and left out of the
