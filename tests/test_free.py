@@ -36,7 +36,6 @@ from trt_tui.core.moves.constant_moves import (
 from trt_tui.core.moves.zero_cost_checks import (
     bias_correction_refusal_reason,
     rewrite_refusal_reason,
-    smoothquant_refusal_reason,
 )
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import config_results_record
@@ -347,7 +346,7 @@ def test_a_file_is_refused_where_a_move_does_not_apply(target, move, why, opened
     (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({target: move})))
     with refused(cause=why):
         read_config(tmp_path / "precision.json", network)
-    assert smoothquant_refusal_reason(network, network.get_group("/in/MatMul"))
+    assert scaling_refusal_reason(network, "/in/MatMul")
 
 
 @pytest.mark.rtx

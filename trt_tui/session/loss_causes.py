@@ -15,7 +15,7 @@ from trt_tui.core.measure.causes import (
 )
 from trt_tui.core.measure.results import Cause
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.zero_cost_checks import smoothquant_refusal_reason
+from trt_tui.core.moves.constant_moves import scaling_refusal_reason
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
@@ -53,7 +53,7 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
 def _can_smooth(outline: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> bool:
     """Returns True if SmoothQuant can scale channels at a group that are not scaled yet."""
     subject = outline.zero_cost_support.find_scaling_subject(group.name, group.layers)
-    return (subject is not None and not smoothquant_refusal_reason(outline, group)
+    return (subject is not None and not scaling_refusal_reason(outline, subject)
             and not config.has_scaled_channels(subject))
 
 

@@ -65,7 +65,6 @@ from trt_tui.core.moves.zero_cost_checks import (
     replace_file_precision,
     rewrite_refusal_reason,
     rounding_refusal_reason,
-    smoothquant_refusal_reason,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqSite
 from trt_tui.core.network.network import Network
@@ -856,47 +855,84 @@ SEARCH_REASON = "search:"
 """The prefix of the origin of moves that a search makes."""
 
 
-def find_scaled_parts(network: NetworkOutline, scaling: ChannelScaling) -> tuple[Sequence[str], Sequence[str]]:
-    """Returns the tensors and the groups whose values change if channels are scaled."""
-    layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
-    groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
-    return [tensor.tensor for tensor in scaling.tensors], list(groups)
+class ChannelScalingKind(ZeroCostKind):
+    """Scaled channels between the layers that write them and the quantized layers that read them.
 
+    Attributes:
+        reader_precisions: The precisions of readers that the change helps.
+        no_channels_text: The reason against a group without channels that could be scaled.
+    """
 
-def missing_reader_reason(network: NetworkOutline, scaling: ChannelScaling, config: PrecisionConfig,
-                          quantized_types: Collection[Precision]) -> str:
-    """Returns the reason why scaled channels help no layer; "" if a layer of some quantized types reads them."""
-    readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
-    ready = replace_file_precision(config, readers)
-    return "" if any(ready.precision_of(reader) in quantized_types for reader in readers) else (
-        f"no layer in {', '.join(precision.label for precision in quantized_types)} reads its channels")
+    reader_precisions: ClassVar[Collection[Precision]]
+    no_channels_text: ClassVar[str]
 
-
-class SmoothQuantKind(ZeroCostKind):
-    """Scaled channels between their producers and the INT8 layers that multiply them."""
-
-    title = "SmoothQuant"
-    move_class: ClassVar[type[Move] | None] = SmoothQuantMove
+    @abstractmethod
+    def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        """Returns the reason why the channels that a group writes cannot be scaled; "" if they can."""
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         subject = self.find_subject(network, group)
-        if (reason := smoothquant_refusal_reason(network, group)) or subject is None:
+        return self.no_channels_text if subject is None else self._subject_refusal_reason(network, subject, config)
+
+    def _subject_refusal_reason(self, network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
+        if reason := self.channel_refusal_reason(network, subject):
             return reason
-        return missing_reader_reason(network, network.zero_cost_support.channel_scalings[subject], config,
-                                        (Precision.INT8,))
+        readers = [group for layer in network.zero_cost_support.channel_scalings[subject].reading_layers
+                   if (group := network.find_group(layer)) is not None]
+        ready = replace_file_precision(config, readers)
+        return "" if any(ready.precision_of(reader) in self.reader_precisions for reader in readers) else (
+            f"no layer in {', '.join(precision.label for precision in self.reader_precisions)} reads its channels")
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        return find_scaled_parts(network, network.zero_cost_support.channel_scalings[subject])
+        scaling = network.zero_cost_support.channel_scalings[subject]
+        layers = (*(producer.port[0] for producer in scaling.producers), *scaling.reading_layers)
+        groups = dict.fromkeys(group.name for layer in layers if (group := network.find_group(layer)) is not None)
+        return [tensor.tensor for tensor in scaling.tensors], list(groups)
+
+    def find_changed_groups(self, network: NetworkOutline, subjects: Iterable[str]) -> list[FusionGroup]:
+        return [network.get_group(name) for subject in subjects
+                for name in self.find_changed_parts(network, subject)[1]]
+
+    def find_open_subjects(self, context: ProposalContext, subjects: Iterable[str | None]) -> list[str]:
+        """Returns the subjects whose channels quantized layers read and that have no factors yet, each once."""
+        open_subjects = []
+        for subject in dict.fromkeys(filter(None, subjects)):
+            if not self.channel_refusal_reason(context.network, subject):
+                groups = self.find_changed_groups(context.network, [subject])
+                changed, _ = context.prepare_config(groups)
+                stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
+                if not (stays_in_file or changed.has_scaled_channels(subject)
+                        or self._subject_refusal_reason(context.network, subject, changed)):
+                    open_subjects.append(subject)
+        return open_subjects
+
+
+class SmoothQuantKind(ChannelScalingKind):
+    """Scaled channels between their producers and the INT8 layers that multiply them."""
+
+    title = "SmoothQuant"
+    move_class: ClassVar[type[Move] | None] = SmoothQuantMove
+    reader_precisions = (Precision.INT8,)
+    no_channels_text = "its input does not come from layers alone whose channels can be divided"
+
+    def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        return scaling_refusal_reason(network, subject)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         """Yields the channels behind normalisations, and then those between other layers, for each strength.
 
+        A search gets the channels behind normalisations only. The ranges of scaled channels are fixed, and other ranges
+        often gain more between the layers of a CNN.
+
         Implements `ZeroCostKind.make_proposals`.
         """
-        network, subjects = context.network, self._find_smoothable_subjects(context)
+        network, all_norms = context.network, context.network.zero_cost_support.norms
+        subjects = self.find_open_subjects(context, (
+            subject for group in context.groups if (subject := self.find_subject(network, group)) in all_norms
+            or not context.reason.startswith(SEARCH_REASON)))
         if not subjects:
             return
         extrema = context.get_measured_values("largest values of channels", (), subjects)
@@ -904,84 +940,39 @@ class SmoothQuantKind(ZeroCostKind):
             network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
             extrema=extrema, progress=context.make_progress("largest values of channels"),
             executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
-        norms = [name for name in subjects if name in network.zero_cost_support.norms]
+        norms = [name for name in subjects if name in all_norms]
         for names, place in ((norms, ""), ([name for name in subjects if name not in norms],
                                            " between weights" if norms else "")):
-            changed, suffix = context.prepare_config(
-                network.get_group(name) for subject in names for name in self.find_changed_parts(network, subject)[1])
+            changed, suffix = context.prepare_config(self.find_changed_groups(network, names))
             for strength, moves in moves_by_strength.items() if names else ():
                 yield ConfigProposal(
                     f"{self.title} {strength:g}{place}{suffix}",
                     context.add_moves(changed, {name: moves[name] for name in names}),
                     f"SmoothQ α {strength:g}", self.title + place)
 
-    def _find_smoothable_subjects(self, context: ProposalContext) -> list[str]:
-        """Returns the groups with channels that INT8 layers among or behind some groups multiply, and that have no
-        SmoothQuant factors yet.
 
-        A search gets the channels behind normalisations only. The ranges of scaled channels are fixed, and other ranges
-        often gain more between the layers of a CNN.
-        """
-        network = context.network
-        is_search = context.reason.startswith(SEARCH_REASON)
-        smoothable = []
-        for name in dict.fromkeys(self.find_subject(network, group) for group in context.groups):
-            if (name is None or scaling_refusal_reason(network, name) or context.config.has_scaled_channels(name)
-                    or is_search and name not in network.zero_cost_support.norms):
-                continue
-            scaling = network.zero_cost_support.channel_scalings[name]
-            readers = [group for layer in scaling.reading_layers if (group := network.find_group(layer)) is not None]
-            ready, _ = context.prepare_config(readers)
-            if any(ready.precision_of(reader) is Precision.INT8 for reader in readers):
-                smoothable.append(name)
-        return smoothable
+class EqualizationKind(ChannelScalingKind):
+    """Scaled channels between the layers that write them and the quantized layers that read them.
 
-
-class EqualizationKind(ZeroCostKind):
-    """Scaled channels between the layers that write them and the quantized layers that read them."""
+    It is offered for the channels that a single group reads, and in a search for all.
+    """
 
     title = "equalization"
     move_class: ClassVar[type[Move] | None] = EqualizationMove
+    reader_precisions = tuple(QUANTIZED_TYPES)
+    no_channels_text = "it neither writes nor reads channels of two layers with weights"
 
-    def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-        subject = self.find_subject(network, group)
-        if subject is None:
-            return "it neither writes nor reads channels of two layers with weights"
-        return equalization_refusal_reason(network, subject) or missing_reader_reason(
-            network, network.zero_cost_support.channel_scalings[subject], config, tuple(QUANTIZED_TYPES))
-
-    def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
-
-    def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
-        return find_scaled_parts(network, network.zero_cost_support.channel_scalings[subject])
+    def channel_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
+        return equalization_refusal_reason(network, subject)
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
-        network, subjects = context.network, self._find_open_subjects(context)
-        changed, suffix = context.prepare_config(
-            network.get_group(name) for subject in subjects for name in self.find_changed_parts(network, subject)[1])
+        network = context.network
+        subjects = self.find_open_subjects(context, (name for group in context.groups for name in (
+            self.find_subject(network, group), group.name if len(context.groups) > 1 else None)))
+        changed, suffix = context.prepare_config(self.find_changed_groups(network, subjects))
         moves = find_best_moves(context, changed, subjects) if subjects else {}
         if moves:
             yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(changed, moves), self.title)
-
-    def _find_open_subjects(self, context: ProposalContext) -> list[str]:
-        """Returns the groups whose channels quantized layers read and that have no factors yet: those of the channels
-        that a single group reads, or all in a search."""
-        network = context.network
-        subjects = dict.fromkeys(name for group in context.groups for name in (
-            self.find_subject(network, group), group.name if len(context.groups) > 1 else None) if name is not None)
-        open_subjects = []
-        for subject in subjects:
-            if equalization_refusal_reason(network, subject):
-                continue
-            groups = [network.get_group(name) for name in self.find_changed_parts(network, subject)[1]]
-            changed, _ = context.prepare_config(groups)
-            stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
-            if not (stays_in_file or changed.has_scaled_channels(subject)
-                    or missing_reader_reason(network, network.zero_cost_support.channel_scalings[subject], changed,
-                                                tuple(QUANTIZED_TYPES))):
-                open_subjects.append(subject)
-        return open_subjects
 
 
 class GroupMoveKind(ZeroCostKind):

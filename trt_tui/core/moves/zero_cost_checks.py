@@ -10,7 +10,6 @@ from trt_tui.core.moves.constant_moves import (
     ROUNDED_OPERATORS,
     ROUNDED_PRECISIONS,
     find_rounded_site,
-    scaling_refusal_reason,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
@@ -20,17 +19,6 @@ def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
     """Returns the reason why a fusion group cannot be replaced by a normalisation operator; "" if it can."""
     norm = network.zero_cost_support.norms.get(group.name)
     return "no decomposed LayerNorm or RMSNorm" if norm is None else norm.no_rewrite_reason
-
-
-def smoothquant_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
-    """Returns the reason why SmoothQuant cannot scale the channels at a fusion group; "" if it can.
-
-    The group may produce the channels or read them.
-    """
-    subject = network.zero_cost_support.find_scaling_subject(group.name, group.layers)
-    if subject is None:
-        return "its input does not come from layers alone whose channels can be divided"
-    return scaling_refusal_reason(network, subject)
 
 
 def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:

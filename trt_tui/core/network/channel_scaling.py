@@ -124,7 +124,7 @@ class _ScalingDraft:
         numbering[ordered] = np.arange(1, len(ordered) + 1)
 
         def number_factors(roots: np.ndarray) -> np.ndarray:
-            return np.sign(roots).astype(np.int32) * numbering[np.abs(roots)]
+            return np.asarray(np.sign(roots) * numbering[np.abs(roots)], np.int32)
 
         producers = tuple(ScaledConstant(layer.inputs[index], number_factors(roots), (layer.name, index))
                           for layer, index, roots in self.producers)
