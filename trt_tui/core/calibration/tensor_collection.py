@@ -118,15 +118,14 @@ class NetworkProbe:
 
     def add_reductions(self, value: ir.Value, *operators: str) -> list[str]:
         """Adds reductions of a value to a single number, and returns the names of these outputs."""
-        return [self._add_scalar_output(self.append_operator(operator, value, keepdims=0)) for operator in operators]
+        results = [self.append_operator(operator, value, keepdims=0) for operator in operators]
+        for result in results:
+            result.shape = ir.Shape([])
+        return list(map(self.add_output, results))
 
-    def add_tensor_size(self, value: ir.Value) -> str:
-        """Adds the number of elements of a value, and returns the name of this output."""
-        return self._add_scalar_output(self.append_operator("Size", value, dtype=ir.DataType.INT64))
-
-    def _add_scalar_output(self, value: ir.Value) -> str:
-        value.shape = ir.Shape([])
-        return self.add_output(value)
+    def add_shape(self, tensor_name: str) -> str:
+        """Adds the shape of a float tensor, and returns the name of this output."""
+        return self.add_output(self.append_operator("Shape", self.get_fp32_value(tensor_name), dtype=ir.DataType.INT64))
 
 
 def read_amax(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
@@ -444,7 +443,7 @@ def collect_tensors(
     """
     if not collectors:
         return
-    chunks = list(_split_tensors_into_chunks(_measure_tensor_bytes(model, collectors, samples, backend)))
+    chunks = list(_split_tensors_into_chunks(measure_tensor_shapes(model, collectors, samples, backend)))
     feed_count, count = len(samples), min(MAX_SLICES, len(samples))
     bounds = [feed_count * number // count for number in range(count + 1)]
     slices = [FeedSlice(chunk, start, stop) for chunk in range(len(chunks))
@@ -492,20 +491,21 @@ def run_items_in_order(executor: Executor[CalibrationContext], task: Task[Calibr
                 progress(done_runs, total_runs)
 
 
-def _measure_tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samples,
-                          backend: Backend) -> dict[str, int]:
-    """Measures the size of each tensor in bytes, as FP32 in the first feed."""
+def measure_tensor_shapes(model: ir.Model, tensors: Iterable[str], samples: Samples, backend: Backend,
+                          feed_index: int = 0) -> dict[str, tuple[int, ...]]:
+    """Measures the shapes of float tensors in a feed."""
     probe = NetworkProbe(model)
-    outputs = {tensor: probe.add_tensor_size(probe.get_fp32_value(tensor)) for tensor in tensors}
+    outputs = {tensor: probe.add_shape(tensor) for tensor in tensors}
     with probe.load_statistics_runner(backend, samples) as runner:
-        sizes = runner.run(samples.read_feed(0))
-    return {tensor: 4 * int(sizes[output]) for tensor, output in outputs.items()}
+        shapes = runner.run(samples.read_feed(feed_index))
+    return {tensor: tuple(map(int, shapes[output])) for tensor, output in outputs.items()}
 
 
-def _split_tensors_into_chunks(bytes_by_tensor: Mapping[str, int]) -> Iterator[list[str]]:
+def _split_tensors_into_chunks(shapes: Mapping[str, Sequence[int]]) -> Iterator[list[str]]:
     chunk: list[str] = []
     total = 0
-    for tensor, size in bytes_by_tensor.items():
+    for tensor, shape in shapes.items():
+        size = 4 * math.prod(shape)
         if chunk and total + size > MEMORY_LIMIT_BYTES:
             yield chunk
             chunk, total = [], 0

@@ -385,7 +385,7 @@ def join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
 _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "ReduceMax": lambda arrays: np.asarray(np.max(arrays, axis=0)),
     "ReduceMin": lambda arrays: np.asarray(np.min(arrays, axis=0)), "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
-    "Size": _join_by_sum, "Shape": join_shapes
+    "Shape": join_shapes
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""
 

@@ -327,12 +327,12 @@ def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples
         over = probe.append_operator("ThresholdedRelu", probe.append_operator("Abs", value),
                                      alpha=amax * CLIPPING_FACTOR)
         outputs[tensor] = (*probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
-                           probe.add_tensor_size(value))
+                           probe.add_shape(tensor))
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
     with probe.load_statistics_runner(backend, samples) as runner:
         for feed in samples.iterate_feeds():
             scalars = runner.run(feed)
-            for tensor, (over_name, size_name) in outputs.items():
+            for tensor, (over_name, shape_name) in outputs.items():
                 counts[tensor] += float(scalars[over_name])
-                sizes[tensor] += int(scalars[size_name])
+                sizes[tensor] += int(np.prod(scalars[shape_name]))
             yield {tensor: counts[tensor] / max(1, sizes[tensor]) for tensor in ranges}

@@ -24,7 +24,7 @@ from itertools import accumulate, takewhile
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import NetworkProbe
+from trt_tui.core.calibration.tensor_collection import measure_tensor_shapes
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.error_metrics import flatten_each_sample
 from trt_tui.core.network.constants import stored_tensor
@@ -812,7 +812,8 @@ def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_na
     ranks: dict[str, int] = {}
     for index in sorted({0, len(samples) - 1}):
         sizes = samples.pad_rows(read_mask(mask_name, samples, index), index).shape
-        for tensor, shape in _measure_tensor_shapes(network, backend, samples, index, tensors).items():
+        for tensor, shape in measure_tensor_shapes(
+                network.model, dict.fromkeys(tensors), samples, backend, index).items():
             fits = len(sizes) in (1, 2) and shape[:1] == sizes[:1]
             matching_axes = {axis for axis, size in enumerate(shape) if axis and size == sizes[-1]} if fits else set()
             matching_axes = {0} if fits and len(sizes) == 1 else matching_axes
@@ -820,16 +821,3 @@ def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_na
             ranks[tensor] = len(shape)
     return {tensor: tuple(axis == 0 or axis in matching_axes for axis in range(ranks[tensor]))
             for tensor, matching_axes in possible.items() if len(matching_axes) == 1}
-
-
-def _measure_tensor_shapes(network: Network, backend: Backend, samples: Samples, feed_index: int, tensors: Sequence[str]
-                           ) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of float tensors in a feed."""
-    probe = NetworkProbe(network.model)
-    outputs = {
-        tensor: probe.add_output(probe.append_operator("Shape", probe.get_fp32_value(tensor), dtype=ir.DataType.INT64))
-        for tensor in dict.fromkeys(tensors)
-    }
-    with probe.load_statistics_runner(backend, samples) as runner:
-        shapes = runner.run(samples.read_feed(feed_index))
-    return {tensor: tuple(map(int, shapes[name])) for tensor, name in outputs.items()}
