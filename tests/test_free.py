@@ -55,8 +55,12 @@ def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), ga
     two = b.weight(f"{scope}.two", np.array(2, np.float32))
     squared = add("Pow", [x, two], "square") if square == "Pow" else add("Mul", [x, x], "square")
     variance = add("ReduceMean", [squared], "variance", axes=list(axes))
-    root = add("Sqrt", [add("Add", [variance, b.weight(f"{scope}.eps", np.array(epsilon, np.float32))], "eps")], "root")
-    if division == "Div":
+    shifted = add("Add", [variance, b.weight(f"{scope}.eps", np.array(epsilon, np.float32))], "eps")
+    if division == "0.5 ** variance":
+        root = add("Pow", [b.weight(f"{scope}.half", np.array(0.5, np.float32)), shifted], "root")
+    else:
+        root = add("Sqrt", [shifted], "root")
+    if division != "Reciprocal":
         x = add("Div", [x, root], "divided")
     else:
         x = add("Mul", [x, add("Reciprocal", [root], "reciprocal")], "divided")
@@ -126,6 +130,10 @@ def test_normalisations_are_found_in_each_spelling(form, operator, refused, open
         found.no_rewrite_reason)
     assert found.epsilon == pytest.approx(1e-5 if form.get("operator") else 1e-6)
     assert (rewrite_refusal_reason(network, network.get_group(name)) == "") is (not refused)
+
+
+def test_a_division_by_an_exponential_is_no_normalisation(opened):
+    assert not opened(transformer(division="0.5 ** variance")).zero_cost_support.norms
 
 
 @pytest.mark.parametrize(("form", "why"), [

@@ -89,57 +89,53 @@ class _DecomposedNormalisationMatcher:
         self.graph = graph
         self.layers: list[Layer] = []
 
-    def match_normalisation(self, first_layer: Layer) -> Normalisation | None:
-        """Returns the decomposed normalisation that begins with ``first_layer``; None if there is none."""
-        self.layers = []
-        if first_layer.kind is not LayerKind.COMPUTE or first_layer.op_type not in ("ReduceMean", "Pow", "Mul"):
+    def match_normalisation(self, division: Layer) -> Normalisation | None:
+        """Returns the decomposed normalisation that divides by the root in a layer; None if there is none."""
+        if division.kind is not LayerKind.COMPUTE or division.op_type not in ("Div", "Mul"):
             return None
-        source = first_layer.inputs[0]
-        centred_tensor = source
-        mean_axes: tuple[int, ...] | None = None
-        operator = "RMSNormalization"
-        square_layer: Layer | None = first_layer
-        if first_layer.op_type == "ReduceMean":
-            operator, mean_axes = "LayerNormalization", self._find_mean_axes(first_layer)
-            subtraction = self._find_sole_reader(first_layer.outputs[0], "Sub")
-            if mean_axes is None or subtraction is None or subtraction.inputs != (source, first_layer.outputs[0]):
-                return None
-            centred_tensor = subtraction.outputs[0]
-            self.layers += [first_layer, subtraction]
-            users = self._list_readers(centred_tensor)
-            square_layer = next((user for user in users if self._is_square(user, centred_tensor)), None)
-        if square_layer is None or not self._is_square(square_layer, centred_tensor):
-            return None
-        mean_layer = self._find_sole_reader(square_layer.outputs[0], "ReduceMean")
-        axes = self._find_mean_axes(mean_layer) if mean_layer is not None else None
-        if mean_layer is None or axes is None or mean_axes not in (None, axes):
-            return None
-        add_layer = self._find_sole_reader(mean_layer.outputs[0], "Add")
-        epsilon = self._find_scalar_operand(add_layer, mean_layer.outputs[0])
-        if add_layer is None or epsilon is None:
-            return None
-        self.layers += [square_layer, mean_layer, add_layer]
-        division = self._match_division_by_root(add_layer.outputs[0], centred_tensor)
-        if division is None:
-            return None
-        return self._build_normalisation(operator, source, centred_tensor, axes, epsilon, division)
+        operands = [division.inputs, division.inputs[::-1]] if division.op_type == "Mul" else [division.inputs]
+        found = (self._match_operands(division, operator, *pair)
+                 for operator in ("LayerNormalization", "RMSNormalization") for pair in operands)
+        return next(filter(None, found), None)
 
-    def _build_normalisation(self, operator: str, source: str, centred_tensor: str, axes: tuple[int, ...],
-                             epsilon: float, division: Layer) -> Normalisation | None:
+    def _match_operands(self, division: Layer, operator: str, centred_tensor: str,
+                        divisor: str) -> Normalisation | None:
+        self.layers = [division]
+        variance_tensor = self._find_sum_below_root(divisor, is_inverted=division.op_type == "Mul")
+        add_layer = self._add_producer(variance_tensor, "Add")
+        mean_layer = next(filter(None, (self._add_producer(name, "ReduceMean") for name in add_layer.inputs)), None
+                          ) if add_layer is not None else None
+        square_layer = self._add_producer(mean_layer.inputs[0], "Pow", "Mul") if mean_layer is not None else None
+        if add_layer is None or mean_layer is None or square_layer is None or not self._is_square(square_layer,
+                                                                                                   centred_tensor):
+            return None
+        axes, epsilon = self._find_mean_axes(mean_layer), next((number for name in add_layer.inputs if (
+            number := _read_scalar_constant(self.graph, name)) is not None), None)
+        if axes is None or epsilon is None:
+            return None
+        source = centred_tensor
+        if operator == "LayerNormalization":
+            subtraction = self._add_producer(centred_tensor, "Sub")
+            first_layer = self._add_producer(subtraction.inputs[1], "ReduceMean") if subtraction is not None else None
+            if subtraction is None or first_layer is None or self._find_mean_axes(first_layer) != axes or (
+                    first_layer.inputs[0] != subtraction.inputs[0]):
+                return None
+            source = first_layer.inputs[0]
+        return self._build_normalisation(operator, source, axes, epsilon, division)
+
+    def _build_normalisation(self, operator: str, source: str, axes: tuple[int, ...], epsilon: float,
+                             division: Layer) -> Normalisation | None:
         """Returns the normalisation that ends in ``division``, or in the scale and bias behind the division."""
         last_layer, ports = division, []
         sizes = (self.graph.shape(source) or ())[min(axes):]
-        for operators in (("Mul",), ("Add",)) if operator == "LayerNormalization" else (("Mul",),):
-            next_layer = self._find_sole_reader(last_layer.outputs[0], *operators)
+        for affine_operator in ("Mul", "Add") if operator == "LayerNormalization" else ("Mul",):
+            next_layer = self._find_sole_reader(last_layer.outputs[0], affine_operator)
             index = self._find_affine_parameter_index(next_layer, sizes) if next_layer is not None else None
             if next_layer is None or index is None:
                 break
             ports.append((next_layer.name, index))
             last_layer = next_layer
             self.layers.append(next_layer)
-        if operator == "LayerNormalization" and centred_tensor != source and len(
-                self._list_readers(centred_tensor)) != 2:
-            return None
         if any(not self._is_read_only_inside_pattern(layer.outputs[0])
                for layer in self.layers
                if layer is not last_layer):
@@ -157,38 +153,34 @@ class _DecomposedNormalisationMatcher:
             source, last_layer.outputs[0], min(axes), epsilon, scale, bias, _read_channel_count(self.graph,
                                                                                                 source), refusal_reason)
 
-    def _match_division_by_root(self, variance_tensor: str, centred_tensor: str) -> Layer | None:
-        """Returns the layer that divides by the root of the variance; None if there is none."""
-        root_layer = self._find_sole_reader(variance_tensor, "Sqrt", "Pow")
-        if root_layer is None or root_layer.op_type == "Pow" and self._find_scalar_operand(
-                root_layer, variance_tensor) not in (0.5, -0.5):
-            return None
-        self.layers.append(root_layer)
-        is_inverted = root_layer.op_type == "Pow" and self._find_scalar_operand(root_layer, variance_tensor) == -0.5
-        divisor = root_layer.outputs[0]
-        reciprocal = None if is_inverted else self._find_sole_reader(divisor, "Reciprocal", "Div")
-        if reciprocal is not None and (reciprocal.op_type == "Reciprocal" or reciprocal.inputs[1] == divisor
-                                       and _read_scalar_constant(self.graph, reciprocal.inputs[0]) == 1.0):
-            self.layers.append(reciprocal)
-            divisor, is_inverted = reciprocal.outputs[0], True
-        division = self._find_sole_reader(divisor, "Mul" if is_inverted else "Div")
-        if division is None or centred_tensor not in division.inputs or not is_inverted and division.inputs[
-                0] != centred_tensor:
-            return None
-        self.layers.append(division)
-        return division
+    def _find_sum_below_root(self, divisor: str, is_inverted: bool) -> str:
+        """Returns the tensor whose root, or with ``is_inverted`` whose reciprocal root, is a divisor; "" for none."""
+        root_layer = self._add_producer(divisor, "Sqrt", "Pow", "Reciprocal", "Div")
+        if is_inverted and root_layer is not None and (
+                root_layer.op_type == "Reciprocal" or root_layer.op_type == "Div" and _read_scalar_constant(
+                    self.graph, root_layer.inputs[0]) == 1.0):
+            root_layer, is_inverted = self._add_producer(root_layer.inputs[-1], "Sqrt", "Pow"), False
+        if root_layer is None or root_layer.op_type not in ("Sqrt", "Pow"):
+            return ""
+        exponent = 0.5 if root_layer.op_type == "Sqrt" else _read_scalar_constant(self.graph, root_layer.inputs[1])
+        return root_layer.inputs[0] if exponent == (-0.5 if is_inverted else 0.5) else ""
 
     # -- queries --
 
-    def _list_readers(self, tensor: str) -> list[Layer]:
-        return [self.graph.by_name[name] for name in self.graph.consumers.get(tensor, ())]
+    def _add_producer(self, tensor: str, *operators: str) -> Layer | None:
+        """Adds the layer that computes a tensor to the pattern; None if it has none of the operators."""
+        layer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
+        if layer is None or layer.op_type not in operators or layer.kind is not LayerKind.COMPUTE:
+            return None
+        self.layers.append(layer)
+        return layer
 
-    def _find_sole_reader(self, tensor: str, *operators: str) -> Layer | None:
-        """Returns the only reader of a tensor if it has one of the operators; None if not."""
-        users = self._list_readers(tensor)
+    def _find_sole_reader(self, tensor: str, operator: str) -> Layer | None:
+        """Returns the only reader of a tensor if it has an operator; None if not."""
+        users = [self.graph.by_name[name] for name in self.graph.consumers.get(tensor, ())]
         is_output = any(info.name == tensor for info in self.graph.outputs)
         user = users[0] if len(users) == 1 and not is_output else None
-        return user if user is not None and user.op_type in operators and user.kind is LayerKind.COMPUTE else None
+        return user if user is not None and user.op_type == operator and user.kind is LayerKind.COMPUTE else None
 
     def _is_read_only_inside_pattern(self, tensor: str) -> bool:
         layer_names = {layer.name for layer in self.layers}
@@ -213,11 +205,6 @@ class _DecomposedNormalisationMatcher:
         if not axes or not attributes.get_int("keepdims", 1) or not rank and any(axis >= 0 for axis in axes):
             return None
         return tuple(sorted(axis - rank if axis >= 0 else axis for axis in axes))
-
-    def _find_scalar_operand(self, layer: Layer | None, other_operand: str) -> float | None:
-        """Returns the scalar constant that a layer combines with a tensor; None if there is none."""
-        operands = [name for name in layer.inputs if name != other_operand] if layer is not None else []
-        return _read_scalar_constant(self.graph, operands[0]) if len(operands) == 1 else None
 
     def _find_affine_parameter_index(self, layer: Layer, normalised_sizes: Sequence[object]) -> int | None:
         """Returns the index of a layer's constant input with one value per normalised element; None if there is none.
