@@ -499,12 +499,12 @@ def _find_refusals(rule_name: str) -> Callable[[QuantizedFile], Findings]:
     """Returns a rule that finds the nodes which TensorRT refuses (`typed_refusals`), as far as they belong to it."""
 
     def find(file: QuantizedFile) -> Findings:
-        for refusal in file.source.node_refusals:
-            node = file.source.find_node(refusal.node_name)
+        for name in file.source.node_refusals:
+            node = file.source.find_node(name)
             if node is not None and (is_quantize(node) or is_dequantize(node)):
                 refusal_rule, detail = _describe_refused_node(node, file.source.get_qdq_step(node))
                 if refusal_rule == rule_name:
-                    yield QdqFinding(rule_name, refusal.node_name, "", detail)
+                    yield QdqFinding(rule_name, name, "", detail)
 
     return find
 

@@ -31,10 +31,7 @@ from trt_tui.core.network.qdq_steps import (
 )
 from trt_tui.core.network.structure_check import find_schema
 from trt_tui.core.network.typed_refusals import (
-    NodeRefusal,
     find_node_refusals,
-    float_type_refusal_reason,
-    qdq_refusal_reason,
 )
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
@@ -194,15 +191,14 @@ class SourceModel:
         has_low_types = False
         for name in group.layers:
             layer = layers[name]
-            if (node := self.find_node(name)) is not None and (reason := float_type_refusal_reason(node, self.types)):
-                refused_nodes[name] = reason
+            read_nodes = [name]
             for index, tensor in enumerate(layer.inputs):
                 if not tensor:
                     continue
                 conversion_steps = self.find_conversion_steps(layer, index)
                 dequantize_step = self.find_dequantize_step(tensor, through_copies=True)
                 steps = (*(conversion_steps or ()), *([dequantize_step] if dequantize_step is not None else ()))
-                refused_nodes |= {step.node_name: reason for step in steps if (reason := qdq_refusal_reason(step))}
+                read_nodes += [step.node_name for step in steps]
                 type_names = {
                     step.type_name
                     for step in steps
@@ -214,6 +210,7 @@ class SourceModel:
                     operand_types.append(type_names)
                 if index < 2 or layer.op_type not in PRODUCTS:  # a quantized bias is added in 32 bits
                     read_types |= type_names
+            refused_nodes |= {node: self.node_refusals[node] for node in read_nodes if node in self.node_refusals}
             has_low_types |= any(
                 self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE for tensor in layer.outputs if tensor)
         width_by_type = {type_name: width for width, type_name in enumerate(_TYPES_BY_WIDTH)}
@@ -263,8 +260,9 @@ class SourceModel:
                      and (scale := self.get_qdq_step(node).scale) is not None and np.isinf(scale).any())
 
     @cached_property
-    def node_refusals(self) -> tuple[NodeRefusal, ...]:
-        return find_node_refusals(self.model.graph, self.types)
+    def node_refusals(self) -> dict[str, str]:
+        """The reasons why TensorRT refuses nodes of the file, by the name of the node."""
+        return {node.name or "": reason for node, reason in find_node_refusals(self.model.graph, self.types).items()}
 
     def find_runtime_scale_nodes(self) -> list[ir.Node]:
         """Returns the nodes whose scales an execution computes in a way that is not simulated."""

@@ -13,7 +13,6 @@ are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer g
 """
 
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
@@ -52,14 +51,6 @@ _WORKAROUND_TEXTS = {ASYMMETRIC: "the export widens the range to its larger side
 """The rewrite by the typed export for users, by the reason for the refusal."""
 
 
-@dataclass(frozen=True)
-class NodeRefusal:
-    """A node that TensorRT refuses, with the reason; `refusal_workaround_text` describes its rewrite."""
-
-    node_name: str
-    reason: str
-
-
 def refusal_workaround_text(refusal_reason: str) -> str:
     return _WORKAROUND_TEXTS.get(refusal_reason, "the export has it in FP32")
 
@@ -95,16 +86,14 @@ def qdq_refusal_reason(step: QdqStep) -> str:
     return NARROW if step.quantized_dtype is ir.DataType.INT4 and not zero_point.shape else ""
 
 
-def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]) -> tuple[NodeRefusal, ...]:
-    """Returns all nodes that TensorRT refuses because of their quantized or float type, in order.
+def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]) -> dict[ir.Node, str]:
+    """Returns all nodes that TensorRT refuses because of their quantized or float type, in order, with the reasons.
 
     Args:
         dtype_by_tensor: The types of tensors, by name.
     """
-    return tuple(
-        NodeRefusal(node.name or "", reason)
-        for node in nodes
-        if (reason := _node_refusal_reason(node, dtype_by_tensor)))
+    reasons = ((node, _node_refusal_reason(node, dtype_by_tensor)) for node in nodes)
+    return {node: reason for node, reason in reasons if reason}
 
 
 def _node_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> str:
@@ -113,12 +102,15 @@ def _node_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataTyp
             node, dtype_by_tensor)
 
 
-def refusal_summary_lines(refusals: Iterable[NodeRefusal]) -> list[str]:
-    """Returns the notes for users on refused nodes: a sentence for each reason with its rewrite and its first nodes."""
+def refusal_summary_lines(node_refusals: Mapping[str, str]) -> list[str]:
+    """Returns the notes for users on refused nodes: a sentence for each reason with its rewrite and its first nodes.
+
+    Args:
+        node_refusals: The reasons by the name of the node.
+    """
     lines = []
-    refusals = tuple(refusals)
-    for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *(refusal.reason for refusal in refusals))):
-        nodes = [refusal.node_name for refusal in refusals if refusal.reason == reason]
+    for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *node_refusals.values())):
+        nodes = [name for name, node_reason in node_refusals.items() if node_reason == reason]
         if nodes:
             lines.append(
                 f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); it is simulated as stored, and "
@@ -134,11 +126,7 @@ def replace_refused_nodes(graph: ir.Graph, file_nodes: Collection[ir.Node],
         file_nodes: The nodes of the file; other nodes do not change.
         dtype_by_tensor: The types of the graph's tensors below FP32, by name.
     """
-    reason_by_node = {
-        node: reason
-        for node in graph
-        if node in file_nodes and (reason := _node_refusal_reason(node, dtype_by_tensor))
-    }
+    reason_by_node = find_node_refusals([node for node in graph if node in file_nodes], dtype_by_tensor)
     workarounds = _RefusedNodeRewriter(graph)
     steps = {node: read_qdq_step(node) for node in reason_by_node if is_quantize(node) or is_dequantize(node)}
     for node, reason in reason_by_node.items():

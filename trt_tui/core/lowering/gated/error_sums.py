@@ -99,7 +99,7 @@ class ErrorSumsEmitter(ABC):
                           extreme_tensors: Mapping[str, Sequence[str]] | None = None) -> list[ir.Value]:
         """Emits the error sums of all groups, one table ``(len(groups), len(ERROR_SUM_COLUMNS))`` for each kind.
 
-        With ``extreme_tensors`` a table ``(len(tensors), len(EXTREME_COLUMNS))`` of reference tensors follows.
+        A table of the extremes of reference tensors follows, with `EXTREME_COLUMNS` as the first columns.
 
         ONNX Runtime computes the inputs of an operator one after the other, beginning with the input whose node is last
         in the graph. Therefore the rows are emitted in reverse order, so that the tensors of a group are freed after
@@ -114,52 +114,34 @@ class ErrorSumsEmitter(ABC):
         """
         emitter, nodes = self._emitter, self._emitter.nodes
         rows: Nodes = []
+        row_numbers: dict[str, list[int]] = {**{f"sums/{kind}": [] for kind in error_kinds}, EXTREMES_OUTPUT: []}
+        padding = emitter.get_array_constant(np.zeros(len(ERROR_SUM_COLUMNS) - len(EXTREME_COLUMNS)), "none/extremes")
         for group in groups:
             counts = self._get_reference_sums(group.final_tensor).counts
             for kind in error_kinds:
                 row = self._emit_isolated_error_row(group) if kind == "isolated" else self._emit_error_sums_row(
                     group.final_tensor, test_tensors[group.final_tensor], nodes)
+                row_numbers[f"sums/{kind}"].append(len(rows))
                 emitter.add_operator(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
             for tensor in (extreme_tensors or {}).get(group.name, ()):
-                emitter.add_operator(rows, "Concat", [self._emit_extremes(tensor)], f"extremes/{tensor}", axis=0)
+                row_numbers[EXTREMES_OUTPUT].append(len(rows))
+                emitter.add_operator(rows, "Concat", [self._emit_extremes(tensor), padding], f"extremes/{tensor}",
+                                     axis=0)
         columns = [node.outputs[0] for node in rows]
         nodes.extend(reversed(rows))
         joined = emitter.add_operator(nodes, "Concat", columns, "rows", axis=0)
-        extremes = []
-        if extreme_tensors:
-            joined, table = self._separate_extremes(joined, groups, len(error_kinds), extreme_tensors)
-            extremes.append(table)
-        shape = emitter.get_array_constant(np.array([-1, len(error_kinds), len(ERROR_SUM_COLUMNS)], np.int64),
-                                           f"shape/{len(error_kinds)}")
+        shape = emitter.get_array_constant(np.array([-1, len(ERROR_SUM_COLUMNS)], np.int64), "shape")
         table = emitter.add_operator(nodes, "Reshape", [joined, shape], "table")
         results = []
-        for index, kind in enumerate(error_kinds):
-            which = emitter.get_array_constant(np.array(index, np.int64), f"index/{index}")
-            result = emitter.add_operator(nodes, "Gather", [table, which], f"sums/{kind}", axis=1)
-            result.name = f"sums/{kind}"
-            result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(ERROR_SUM_COLUMNS)])
+        for name, numbers in row_numbers.items():
+            if not numbers:
+                continue
+            which = emitter.get_array_constant(np.array(numbers, np.int64), f"numbers/{name}")
+            result = emitter.add_operator(nodes, "Gather", [table, which], name, axis=0)
+            result.name = name
+            result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(numbers), len(ERROR_SUM_COLUMNS)])
             results.append(result)
-        return results + extremes
-
-    def _separate_extremes(self, joined: ir.Value, groups: Sequence[FusionGroup], kind_count: int,
-                           extreme_tensors: Mapping[str, Sequence[str]]) -> tuple[ir.Value, ir.Value]:
-        """Returns the error sums and the table of extremes, which follow each other group by group in one vector."""
-        positions: tuple[list[int], list[int]] = [], []
-        for group in groups:
-            extreme_count = len(extreme_tensors.get(group.name, ())) * len(EXTREME_COLUMNS)
-            for part, count in zip(positions, (kind_count * len(ERROR_SUM_COLUMNS), extreme_count), strict=True):
-                start = len(positions[0]) + len(positions[1])
-                part.extend(range(start, start + count))
-        emitter = self._emitter
-        indices = [emitter.get_array_constant(np.array(part, np.int64), f"positions/{number}")
-                   for number, part in enumerate(positions)]
-        sums, extremes = (emitter.add_operator(emitter.nodes, "Gather", [joined, index], "part", axis=0)
-                          for index in indices)
-        shape = emitter.get_array_constant(np.array([-1, len(EXTREME_COLUMNS)], np.int64), "shape/extremes")
-        table = emitter.add_operator(emitter.nodes, "Reshape", [extremes, shape], "extremes")
-        table.name = EXTREMES_OUTPUT
-        table.dtype, table.shape = ir.DataType.DOUBLE, ir.Shape([None, len(EXTREME_COLUMNS)])
-        return sums, table
+        return results
 
     def _emit_extremes(self, tensor: str) -> ir.Value:
         """Emits the `EXTREME_COLUMNS` of a reference tensor, float64."""
