@@ -8,13 +8,13 @@ from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
+import onnx_ir as ir
 import pytest
 
 from tests.driven import run_to_end
 from tests.measuring import verdict
 from trt_tui.backends.tensorrt import make_debug_listener
 from trt_tui.core.engines.inspector import (
-    DequantizeScale,
     KernelOutput,
     KernelResult,
     decode_kernel_result,
@@ -40,6 +40,7 @@ from trt_tui.core.measure.results import (
     OutputErrors,
 )
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.qdq_steps import QdqStep
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError
@@ -74,9 +75,9 @@ def test_groups_are_judged_where_kernels_end(named_network, network_name, listed
             assert group not in found
             continue
         (written,) = found[group].possible_outputs
-        assert (found[group].tensor, written.scale is not None) == end
-        if written.scale is not None:
-            assert float(written.scale.values) == pytest.approx(ranges[end[0]] / 127, rel=2e-3)
+        assert (found[group].tensor, written.quantize_step is not None) == end
+        if written.quantize_step is not None:
+            assert float(written.quantize_step.scale) == pytest.approx(ranges[end[0]] / 127, rel=2e-3)
 
 
 def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
@@ -90,7 +91,7 @@ def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
     assert np.array_equal(plain, channels_last) and np.array_equal(strided, values)
     assert len(read(values, FP16, KernelOutput("n", None, (99, 1, 3)))) == 1
     assert read(values, FP16, KernelOutput("n"), shape=(2, 3, 5)) == read(values, FP16, KernelOutput("other")) == []
-    codes = KernelOutput("n", DequantizeScale(np.float32([1, 2, 3]), 1))
+    codes = KernelOutput("n", QdqStep("quantize", ir.DataType.INT8, np.float32([1, 2, 3])))
     assert read(values, INT8, codes, KernelOutput("other"))[0][1, 2, 3] == 3 * values[1, 2, 3]
     assert read(values, FP16, codes) == [], "a float where codes were expected"
 

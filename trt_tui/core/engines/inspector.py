@@ -39,10 +39,10 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
-from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.qdq_steps import QdqStep, broadcast_scale, read_qdq_step
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.runner import DebugTensor
@@ -567,30 +567,17 @@ def _invalid_profile_error(profile_path: Path, cause: str) -> InputError:
 
 
 @dataclass(frozen=True)
-class DequantizeScale:
-    """The scale that converts quantized values to floats: a single value, or one for each slice along ``axis``."""
-
-    values: np.ndarray
-    axis: int | None = None
-    precision: Precision = Precision.INT8
-
-    def is_equal(self, other: DequantizeScale) -> bool:
-        return (self.axis, self.precision) == (other.axis, other.precision) and np.array_equal(self.values,
-                                                                                                 other.values)
-
-
-@dataclass(frozen=True)
 class KernelOutput:
     """One output tensor of a kernel, with the information to read its values.
 
     Attributes:
         tensor: The name in the engine.
-        scale: The scale of quantized values; None for a float tensor.
+        quantize_step: The step that quantized the values; None for a float tensor.
         strides: Distances in memory, in elements. None if the inspector reports none or C order.
     """
 
     tensor: str
-    scale: DequantizeScale | None = None
+    quantize_step: QdqStep | None = None
     strides: tuple[int, ...] | None = None
 
 
@@ -624,7 +611,7 @@ def find_kernel_results(engine_report: EngineReport, network: Network, typed_mod
 
 class _KernelResultFinder:
     def __init__(self, engine_report: EngineReport, network: Network,
-                 quantized_tensors: Mapping[str, tuple[str, DequantizeScale]],
+                 quantized_tensors: Mapping[str, tuple[str, QdqStep]],
                  strides_by_output: Mapping[str, tuple[int, ...]]) -> None:
         self.network, self.quantized_tensors, self.strides_by_output = network, quantized_tensors, strides_by_output
         self.tensor_types: dict[str, Precision | None] = {}
@@ -649,9 +636,9 @@ class _KernelResultFinder:
         """Finds a result by name: an engine tensor with the name of the network's tensor or of its quantized values."""
         if self.tensor_types.get(tensor_name) in FLOAT_PRECISIONS:
             return KernelResult(tensor_name, (self._build_kernel_output(tensor_name),))
-        for name, (source, scale) in self.quantized_tensors.items():
+        for name, (source, step) in self.quantized_tensors.items():
             if source == tensor_name and self.tensor_types.get(name) in QUANTIZED_TYPES:
-                return KernelResult(tensor_name, (self._build_kernel_output(name, scale),))
+                return KernelResult(tensor_name, (self._build_kernel_output(name, step),))
         return None
 
     def _find_result_by_kernel(self, tensor_name: str, engine_layer: EngineLayer) -> KernelResult | None:
@@ -683,33 +670,33 @@ class _KernelResultFinder:
             for name in engine_layer.output_tensors
             if self.tensor_types[name] in FLOAT_PRECISIONS
         ]
-        scale = _find_dequantize_scale(tensor_name, engine_layer, self.network, self.quantized_tensors)
+        step = _find_quantize_step(tensor_name, engine_layer, self.network, self.quantized_tensors)
         quantized_outputs = [
-            self._build_kernel_output(name, scale)
+            self._build_kernel_output(name, step)
             for name in engine_layer.output_tensors
-            if self.tensor_types[name] in QUANTIZED_TYPES and scale is not None
+            if self.tensor_types[name] in QUANTIZED_TYPES and step is not None
         ]
         return (*float_outputs, *quantized_outputs)
 
-    def _build_kernel_output(self, output_name: str, scale: DequantizeScale | None = None) -> KernelOutput:
-        return KernelOutput(output_name, scale, self.strides_by_output.get(output_name))
+    def _build_kernel_output(self, output_name: str, step: QdqStep | None = None) -> KernelOutput:
+        return KernelOutput(output_name, step, self.strides_by_output.get(output_name))
 
 
-def _find_dequantize_scale(tensor_name: str, engine_layer: EngineLayer, network: Network,
-                           quantized_tensors: Mapping[str, tuple[str, DequantizeScale]]) -> DequantizeScale | None:
-    """Finds the scale of a result that a kernel writes as quantized values.
+def _find_quantize_step(tensor_name: str, engine_layer: EngineLayer, network: Network,
+                        quantized_tensors: Mapping[str, tuple[str, QdqStep]]) -> QdqStep | None:
+    """Finds the step that quantizes a result which a kernel writes as quantized values.
 
-    It is the scale of the Quantize after the result, or after operators that only copy the values. None if there is no
-    such Quantize, or if several have different scales.
+    It is the Quantize after the result, or after operators that only copy the values. None if there is none, or if
+    several have different scales.
     """
     reached = set(iterate_reachable([tensor_name], lambda tensor: [
         name for reader in map(network.get_layer, network.consumers.get(tensor, ())) for name in reader.outputs
         if reader.kind is LayerKind.COPY or reader.op_type in VALUE_PRESERVING]))
-    named_scales = {name: scale for name, (source, scale) in quantized_tensors.items() if source in reached}
-    own_scales = [scale for name, scale in named_scales.items() if name in engine_layer.added_nodes]
-    scales = own_scales or list(named_scales.values())
-    is_unique = bool(scales) and all(other_scale.is_equal(scales[0]) for other_scale in scales)
-    return scales[0] if is_unique else None
+    named_steps = {name: step for name, (source, step) in quantized_tensors.items() if source in reached}
+    steps = [step for name, step in named_steps.items() if name in engine_layer.added_nodes] or [*named_steps.values()]
+    is_unique = bool(steps) and all(step.dtype is steps[0].dtype and step.axis == steps[0].axis and np.array_equal(
+        np.asarray(step.scale), np.asarray(steps[0].scale)) for step in steps)
+    return steps[0] if is_unique else None
 
 
 def _is_read_outside_layers(tensor_name: str, network: Network, layer_names: set[str]) -> bool:
@@ -718,26 +705,20 @@ def _is_read_outside_layers(tensor_name: str, network: Network, layer_names: set
         reader not in layer_names for reader in network.consumers.get(tensor_name, ())))
 
 
-def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str, tuple[str, DequantizeScale]]:
-    """Finds the network's tensor that each Quantize reads, with the scale.
+def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str, tuple[str, QdqStep]]:
+    """Finds the network's tensor that each Quantize reads, with its step.
 
     The keys are the name of the Quantize node and the name of its output.
     """
-    quantized_tensors: dict[str, tuple[str, DequantizeScale]] = {}
+    quantized_tensors: dict[str, tuple[str, QdqStep]] = {}
     for node in typed_model.graph:
         value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
-        scale = stored_tensor(node.inputs[1]) if value is not None else None
-        if value is None or scale is None:
+        if value is None or not (step := read_qdq_step(node)).is_constant:
             continue
         while ((producer := value.producer()) is not None and producer.op_type == "Cast"
                and producer.inputs[0] is not None and not network.has_tensor(value.name or "")):
             value = producer.inputs[0]
-        values = scale.numpy().astype(np.float32)
-        axis = node.attributes.get_int("axis", 1) if values.ndim == 1 and values.size > 1 else None
-        precision = next((item for item, quantized_type in QUANTIZED_TYPES.items()
-                          if quantized_type.onnx_type == node.outputs[0].dtype), Precision.INT8)
-        quantized_tensors |= dict.fromkeys((node.name or "", node.outputs[0].name or ""),
-                                           (value.name or "", DequantizeScale(values, axis, precision)))
+        quantized_tensors |= dict.fromkeys((node.name or "", node.outputs[0].name or ""), (value.name or "", step))
     return quantized_tensors
 
 
@@ -776,8 +757,8 @@ def decode_kernel_result(debug_tensors: Mapping[str, DebugTensor], kernel_result
 def _read_debug_tensor(debug_tensor: DebugTensor, kernel_output: KernelOutput, shape: tuple[int,
                                                                                             ...]) -> list[np.ndarray]:
     values = debug_tensor.values
-    if values.size != int(np.prod(shape)) or (debug_tensor.precision in QUANTIZED_TYPES) is (kernel_output.scale
-                                                                                             is None):
+    if values.size != int(np.prod(shape)) or (debug_tensor.precision in QUANTIZED_TYPES) is (
+            kernel_output.quantize_step is None):
         return []
     arrays = [values]
     strides = kernel_output.strides
@@ -786,13 +767,7 @@ def _read_debug_tensor(debug_tensor: DebugTensor, kernel_output: KernelOutput, s
         flat = np.ascontiguousarray(values)
         arrays.append(np.lib.stride_tricks.as_strided(
             flat, values.shape, tuple(stride * flat.itemsize for stride in strides), writeable=False))
-    return [_dequantize(array.reshape(shape), kernel_output.scale) for array in arrays]
-
-
-def _dequantize(quantized_values: np.ndarray, scale: DequantizeScale | None) -> np.ndarray:
-    if scale is None:
-        return quantized_values
-    factors = scale.values if scale.axis is None else scale.values.reshape(
-        [-1 if axis == scale.axis else 1 for axis in range(quantized_values.ndim)])
-    result: np.ndarray = quantized_values * factors
-    return result
+    step, readings = kernel_output.quantize_step, [array.reshape(shape) for array in arrays]
+    if step is None or step.scale is None:
+        return readings
+    return [reading * broadcast_scale(step.scale, shape, step.axis, step.block_size) for reading in readings]
