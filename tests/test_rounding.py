@@ -46,7 +46,7 @@ from trt_tui.core.moves.constant_moves import (
 )
 from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import INT4, INT8, QUANTIZED_TYPES, broadcast_weight_scales
+from trt_tui.core.quantized_types import INT4, INT8, QUANTIZED_TYPES, broadcast_scales
 from trt_tui.errors import InputError
 
 FP32, FP16, BF16 = Precision.FP32, Precision.FP16, Precision.BF16
@@ -223,7 +223,7 @@ def integers_of_moves(network, config, unrounded):
         weight = folds.compute_constant((site.layer, site.index))
         quantized_type = QUANTIZED_TYPES[move.precision]
         axis, block = quantized_type.find_weight_scale_layout(weight.shape, site.axis)
-        steps = broadcast_weight_scales(decode_vector(move.scales), weight.shape, axis, block)
+        steps = broadcast_scales(decode_vector(move.scales), weight.shape, axis, block)
         differences = decode_integers(move.differences).reshape(weight.shape) if move.differences else None
         result[site.layer] = quantize_weight(weight, steps, quantized_type, differences).astype(np.int64)
     return result

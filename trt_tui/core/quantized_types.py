@@ -155,19 +155,23 @@ class QuantizedType:
         return values
 
 
-def broadcast_weight_scales(scales: np.ndarray, shape: Sequence[int], axis: int | None,
-                            block_size: int | None) -> np.ndarray:
-    """Returns the scales of a weight in a form that broadcasts to the shape of the weight.
+def broadcast_scales(scales: np.ndarray, shape: Sequence[int], axis: int | None,
+                     block_size: int | None = None) -> np.ndarray:
+    """Returns the scales or zero points of a tensor in a form that broadcasts to its shape.
 
     Args:
         scales: The scales in their layout, or flat.
-        axis: The axis along which the scales differ, and `block_size`: see `QuantizedType.find_weight_scale_layout`.
+        axis: The axis along which the scales differ; None for a single one.
+        block_size: The number of values along the axis that share a scale, of which the last may be fewer; 0 or None
+            for one scale per index.
     """
-    if axis is None:
+    if axis is None or scales.size == 1 and not block_size:
         return scales.reshape(())
-    if block_size is not None:
-        blocks = [size // block_size if index == axis else size for index, size in enumerate(shape)]
-        return np.repeat(scales.reshape(blocks), block_size, axis)
+    axis %= len(shape)
+    if block_size:
+        blocks = [-(-size // block_size) if index == axis else size for index, size in enumerate(shape)]
+        scales = scales if scales.ndim == len(shape) else scales.reshape(blocks)
+        return np.repeat(scales, block_size, axis)[tuple(map(slice, shape))]
     return scales.reshape([-1 if index == axis else 1 for index in range(len(shape))])
 
 

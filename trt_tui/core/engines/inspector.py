@@ -42,9 +42,9 @@ from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.qdq_steps import QdqStep, broadcast_scale, read_qdq_step
+from trt_tui.core.network.qdq_steps import QdqStep, read_qdq_step
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
-from trt_tui.core.quantized_types import QUANTIZED_TYPES
+from trt_tui.core.quantized_types import QUANTIZED_TYPES, broadcast_scales
 from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError
 from trt_tui.files.reading import limit_file_reading, limit_reading_resources, read_bytes, read_text
@@ -770,4 +770,4 @@ def _read_debug_tensor(debug_tensor: DebugTensor, kernel_output: KernelOutput, s
     step, readings = kernel_output.quantize_step, [array.reshape(shape) for array in arrays]
     if step is None or step.scale is None:
         return readings
-    return [reading * broadcast_scale(step.scale, shape, step.axis, step.block_size) for reading in readings]
+    return [reading * broadcast_scales(step.scale, shape, step.axis, step.block_size) for reading in readings]

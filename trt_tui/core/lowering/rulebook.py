@@ -37,7 +37,7 @@ from trt_tui.core.quantized_types import (
     QUANTIZED_TYPES,
     TYPES_WITH_RANGES,
     QuantizedType,
-    broadcast_weight_scales,
+    broadcast_scales,
 )
 
 ONNX_TYPES = {
@@ -225,7 +225,7 @@ class QdqScale:
 
     def broadcast_to_shape(self, shape: Sequence[int]) -> np.ndarray:
         """Returns the scale values in a form that broadcasts to the shape of the tensor."""
-        return broadcast_weight_scales(self.values, shape, self.axis, self.block_size)
+        return broadcast_scales(self.values, shape, self.axis, self.block_size)
 
 
 @dataclass(frozen=True, eq=False)

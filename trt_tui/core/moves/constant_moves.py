@@ -29,7 +29,7 @@ from trt_tui.core.network.zero_cost_support import (
     ScoreScaling,
 )
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES, QuantizedType, broadcast_weight_scales
+from trt_tui.core.quantized_types import MAX_AMAX, QUANTIZED_TYPES, QuantizedType, broadcast_scales
 from trt_tui.errors import InputError
 
 MAX_INTEGERS = 1 << 30
@@ -231,7 +231,7 @@ class RoundingMove(Move):
         quantized_type = QUANTIZED_TYPES[self.precision]
         layout = quantized_type.find_weight_scale_layout(weight.shape, site.axis)
         try:
-            steps = broadcast_weight_scales(decode_vector(self.scales), weight.shape, *layout)
+            steps = broadcast_scales(decode_vector(self.scales), weight.shape, *layout)
             differences = decode_integers(self.differences).reshape(weight.shape) if self.differences else None
             rounded: np.ndarray = quantize_weight(weight, steps, quantized_type, differences) * steps
         except ValueError:

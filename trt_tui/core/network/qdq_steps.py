@@ -18,7 +18,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.operators import FOREIGN_SCHEMAS, ORT_DOMAIN, TENSORRT_DOMAIN
 from trt_tui.core.precision import Precision
-from trt_tui.core.quantized_types import MXFP8, NVFP4, QuantizedType
+from trt_tui.core.quantized_types import MXFP8, NVFP4, QuantizedType, broadcast_scales
 from trt_tui.errors import InputError
 from trt_tui.formatting import name_list_text
 
@@ -342,17 +342,6 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
 # -- arithmetic -----------------------------------------------------------------------------------------------------
 
 
-def broadcast_scale(values: np.ndarray, shape: tuple[int, ...], axis: int, block_size: int) -> np.ndarray:
-    """Returns scales or zero points in a form that broadcasts to the shape of a tensor."""
-    if block_size:
-        return np.repeat(values, block_size, axis=axis)[tuple(slice(size) for size in shape)]
-    if values.size == 1:
-        return values.reshape(())
-    sizes = [1] * len(shape)
-    sizes[axis] = values.size
-    return values.reshape(sizes)
-
-
 def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
     """Returns the result of a conversion step on an array; float results are float32 with values of the step's type.
 
@@ -362,8 +351,8 @@ def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
     if step.operator == "cast":
         return round_to_type(array, step.dtype)
     assert step.scale is not None and step.zero_point is not None
-    scale = broadcast_scale(step.scale, array.shape, step.axis, step.block_size)
-    zero_point = broadcast_scale(step.zero_point.astype(np.float32), array.shape, step.axis, step.block_size)
+    scale = broadcast_scales(step.scale, array.shape, step.axis, step.block_size)
+    zero_point = broadcast_scales(step.zero_point.astype(np.float32), array.shape, step.axis, step.block_size)
     if step.operator == "dequantize":
         return round_to_type((array.astype(np.float32) - zero_point) * scale, step.dtype)
     quantized_dtype = step.zero_point.dtype

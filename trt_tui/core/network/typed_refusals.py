@@ -26,13 +26,13 @@ from trt_tui.core.network.qdq_steps import (
     PRECISION_BY_HALF_TYPE,
     QdqStep,
     apply_qdq_step,
-    broadcast_scale,
     is_dequantize,
     is_quantize,
     read_qdq_step,
     round_to_type,
     type_limits,
 )
+from trt_tui.core.quantized_types import broadcast_scales
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 _WIDE_TYPES = (ir.DataType.INT16, ir.DataType.UINT16)
@@ -231,7 +231,7 @@ class _RefusedNodeRewriter(GraphEditor):
         """Converts the DequantizeLinear of a weight to symmetric INT8 values of the same weight."""
         assert step.scale is not None and step.zero_point is not None
         shape, scale = tuple(weight.shape.numpy()), step.scale
-        values = weight.numpy().astype(np.int32) - broadcast_scale(step.zero_point.astype(np.int32), shape, step.axis,
+        values = weight.numpy().astype(np.int32) - broadcast_scales(step.zero_point.astype(np.int32), shape, step.axis,
                                                                    step.block_size)
         if reason != UNSIGNED:
             axis = None if scale.size == 1 and not step.block_size else step.axis % max(len(shape), 1)
@@ -239,7 +239,7 @@ class _RefusedNodeRewriter(GraphEditor):
             amax = np.maximum(largest_magnitude(values.astype(np.float32), axis, block_size), 1).reshape(scale.shape)
             factor = np.maximum(amax / np.float32(127), 1)  # values that fit into INT8 do not change
             scale = (scale * factor).astype(np.float32)
-            values = np.clip(np.rint(values / broadcast_scale(factor, shape, step.axis, step.block_size)), -128, 127)
+            values = np.clip(np.rint(values / broadcast_scales(factor, shape, step.axis, step.block_size)), -128, 127)
         self._replace_input(node, 0, np.ascontiguousarray(values.astype(np.int8)), f"{node.name}__codes")
         self._set_symmetric_scale(node, scale)
 
