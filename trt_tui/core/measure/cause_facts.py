@@ -12,6 +12,7 @@ from trt_tui.core.calibration.tensor_collection import CalibrationContext, Netwo
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
+from trt_tui.core.lowering.rulebook import round_to_precision
 from trt_tui.core.lowering.scales import scale_from_amax
 from trt_tui.core.measure.causes import (
     ConstantFacts,
@@ -27,7 +28,7 @@ from trt_tui.core.network.layers import FusionGroup, Layer, QdqSite
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
-from trt_tui.core.quantized_types import INT8
+from trt_tui.core.quantized_types import INT8, broadcast_scales
 from trt_tui.core.runner import Backend
 from trt_tui.errors import TrtTuiError
 
@@ -64,7 +65,7 @@ class ValueRangeCollector:
         self._amax = max(self._amax, float(nonzero.max(initial=0.0)))
         self._sums += (nonzero.size, np.count_nonzero(nonzero <= FP16_MIN / 2),
                        np.square(held, dtype=np.float64).sum(),
-                       np.square(held.astype(np.float64) - _round_to_fp16(held)).sum())
+                       np.square(held.astype(np.float64) - round_to_precision(held, Precision.FP16)).sum())
 
     def merge_values(self, later_collector: "ValueRangeCollector") -> None:
         """Implements `TensorCollector.merge_values`."""
@@ -149,7 +150,7 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
             yield ConstantFacts(
                 tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)),
                 float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
-                weight_sqnr_db(held, _round_to_fp16(held)) if held.size else math.inf, value.size,
+                weight_sqnr_db(held, round_to_precision(held, Precision.FP16)) if held.size else math.inf, value.size,
                 int(np.count_nonzero(over_fp16)), is_mask, is_epsilon, layer.op_type in _ADDING_OPERATORS)
 
 
@@ -210,9 +211,7 @@ def _read_scales_in_use(network: Network, layer: Layer, site: QdqSite,
 
 def _quantize_weight(weight: np.ndarray, axis: int | None) -> np.ndarray:
     """Returns a weight after INT8 quantization with one scale for each index of an axis, or with a single scale."""
-    step = scale_from_amax(largest_magnitude(weight, axis), INT8)
-    if axis is not None:
-        step = step.reshape([-1 if position == axis else 1 for position in range(weight.ndim)])
+    step = broadcast_scales(scale_from_amax(largest_magnitude(weight, axis), INT8), weight.shape, axis)
     quantized: np.ndarray = INT8.quantize(weight / step) * step
     return quantized
 
@@ -290,13 +289,13 @@ class _DifferenceOffsets:
         arrays = [array.astype(np.float64) for array in arrays]
         with np.errstate(invalid="ignore", over="ignore"):
             exact = self._subtract_offset(arrays)
-            coarse = self._subtract_offset([_round_to_fp16(array) for array in arrays])
+            coarse = self._subtract_offset([round_to_precision(array, Precision.FP16) for array in arrays])
         is_held = np.isfinite(exact) & np.isfinite(coarse)
         values, errors = exact[is_held], (coarse - exact)[is_held]
         for array, sums in zip(arrays, self._operand_sums, strict=True):
             held = array[np.abs(array) <= FP16_MAX]
             self._magnitude = max(self._magnitude, float(np.abs(held).max(initial=0.0)))
-            sums += (np.square(held).sum(), np.square(_round_to_fp16(held) - held).sum())
+            sums += (np.square(held).sum(), np.square(round_to_precision(held, Precision.FP16) - held).sum())
         self._sums += (np.square(values).sum(), np.square(errors).sum(), values.size, np.count_nonzero(values),
                        np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)))
 
@@ -373,8 +372,3 @@ def _read_feeds(network: Network, tensors: Sequence[str], samples: Samples, back
         for index in range(min(count, len(samples))):
             arrays = runner.run(samples.read_feed(index))
             yield {tensor: arrays[output] for tensor, output in outputs.items()}
-
-
-def _round_to_fp16(array: np.ndarray) -> np.ndarray:
-    with np.errstate(over="ignore"):
-        return array.astype(np.float16).astype(np.float32)

@@ -389,15 +389,15 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     is_fixed = np.zeros(scaling.channels, bool)
     for scaled in scaling.tensors:
         if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
-            shares = channel_maxima(scaled, amax / amax.max(), scaling.channels)
+            shares = scaled.channel_maxima(amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
     for clip in scaling.clips:
         for bound, side in ((clip.high, "high"), (-clip.low, "low")):
             if bound == 0 or not np.isfinite(bound):
                 continue
             for collected in clip_extrema:
-                values = channel_maxima(scaling.find_tensor(clip.tensor), getattr(collected[clip.tensor], side),
-                                         scaling.channels)
+                values = scaling.find_tensor(clip.tensor).channel_maxima(
+                    getattr(collected[clip.tensor], side), scaling.channels)
                 needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
                     scaling.channels, np.inf)
                 is_fixed |= needed > 1
@@ -417,28 +417,40 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
         formula: One of `EQUALIZATION_FORMULAS`.
         limits: By group, the result of `find_channel_limits`.
     """
-    weights = _WeightMagnitudes(network, scalings)
+    constants_by_port: dict[Port, list[tuple[str, ScaledConstant]]] = {}
+    for group, scaling in scalings.items():
+        for constant in (*scaling.producers, *scaling.readers):
+            constants_by_port.setdefault(constant.port, []).append((group, constant))
+
+    def find_weight_amax(group: str, constants: Sequence[ScaledConstant], exponent: int) -> np.ndarray:
+        """Returns the largest magnitude of the weights on one side of each channel, with the factors of other scalings.
+
+        Args:
+            exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
+        """
+        weights = [constant for constant in constants if constant.port[1] == 1
+                   and network.get_layer(constant.port[0]).op_type in PRODUCTS] or constants
+        result = np.zeros(scalings[group].channels, np.float32)
+        for constant in weights:
+            magnitudes = np.abs(network.constant_value(constant.tensor))
+            for other_group, other in constants_by_port[constant.port]:
+                if other_group != group:
+                    magnitudes = other.divide(magnitudes, factors[other_group])
+            np.maximum(result, constant.channel_maxima(magnitudes, len(result), exponent), out=result)
+        return result
+
     factors = {group: np.ones(scaling.channels, np.float32) for group, scaling in scalings.items()}
     for _ in range(MAX_ROUNDS):
         change = 0.0
         for group, scaling in scalings.items():
-            producer_amax, reader_amax = (
-                weights.find_channel_amax(constants, scaling.channels, group, factors, exponent)
-                for constants, exponent in ((scaling.producers, 1), (scaling.readers, -1)))
-            computed = limit_factors(
-                compute_equalization_factors(formula, _activation_amax(scaling, extrema), producer_amax, reader_amax),
-                *limits[group])
+            computed = limit_factors(compute_equalization_factors(
+                formula, _activation_amax(scaling, extrema), find_weight_amax(group, scaling.producers, 1),
+                find_weight_amax(group, scaling.readers, -1)), *limits[group])
             change = max(change, float(np.abs(np.log(computed / factors[group])).max(initial=0.0)))
             factors[group] = computed
         if change < CONVERGED_CHANGE:
             break
     return factors
-
-
-def channel_maxima(scaled_tensor: ScaledTensor, magnitudes: np.ndarray, channels: int, exponent: int = 1
-                    ) -> np.ndarray:
-    """Returns the largest of the magnitudes of a tensor that take each factor, float32 ``(channels,)``."""
-    return scaled_tensor.channel_maxima(scaled_tensor.reduce_magnitudes(magnitudes), channels, exponent)
 
 
 def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.ndarray:
@@ -447,37 +459,8 @@ def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.nda
     read_tensors = {reader.activation for reader in scaling.readers}
     for scaled in scaling.tensors:
         if scaled.tensor in read_tensors:
-            np.maximum(amax, channel_maxima(scaled, extrema[scaled.tensor].amax, scaling.channels), out=amax)
+            np.maximum(amax, scaled.channel_maxima(extrema[scaled.tensor].amax, scaling.channels), out=amax)
     return amax
-
-
-class _WeightMagnitudes:
-    """The magnitudes of the weights of some scalings, with the factors of the other scalings."""
-
-    def __init__(self, network: Network, scalings: Mapping[str, ChannelScaling]) -> None:
-        self._network = network
-        self._constants_by_port: dict[Port, list[tuple[str, ScaledConstant]]] = {}
-        for group, scaling in scalings.items():
-            for constant in (*scaling.producers, *scaling.readers):
-                self._constants_by_port.setdefault(constant.port, []).append((group, constant))
-
-    def find_channel_amax(self, constants: Sequence[ScaledConstant], channels: int, group: str,
-                          factors: Mapping[str, np.ndarray], exponent: int) -> np.ndarray:
-        """Returns the largest magnitude of the weights on one side of each channel, without its own factor.
-
-        Args:
-            exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
-        """
-        weights = [constant for constant in constants if constant.port[1] == 1
-                   and self._network.get_layer(constant.port[0]).op_type in PRODUCTS] or constants
-        result = np.zeros(channels, np.float32)
-        for constant in weights:
-            magnitudes = np.abs(self._network.constant_value(constant.tensor))
-            for other_group, other in self._constants_by_port[constant.port]:
-                if other_group != group:
-                    magnitudes = other.divide(magnitudes, factors[other_group])
-            np.maximum(result, channel_maxima(constant, magnitudes, channels, exponent), out=result)
-        return result
 
 
 # -- ranges ------------------------------------------------------------------------------------------------------------
@@ -713,7 +696,7 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
         for tensor in measured_tensors[name]:
             magnitudes = extrema[tensor.tensor].amax
             for exponent, maxima in ((1, activation), (-1, weight)) if tensor.tensor in multiplied_names[name] else ():
-                np.maximum(maxima, channel_maxima(tensor, magnitudes, scaling.channels, exponent), out=maxima)
+                np.maximum(maxima, tensor.channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         for reader in scaling.readers:
             magnitudes = _weight_magnitudes(network, reader)
             for exponent, maxima in ((-1, weight), (1, activation)):

@@ -126,12 +126,12 @@ class ScaledTensor:
         """Returns the largest magnitude of the values that take each factor, float32 ``(channels,)``; 0 if none do.
 
         Args:
-            magnitudes: The result of `reduce_magnitudes`.
+            magnitudes: The values of the tensor, or the result of `reduce_magnitudes`.
             channels: Number of factors.
             exponent: The exponent of the channels that count.
         """
         maxima, is_counted = np.zeros(channels, np.float32), np.sign(self.numbers) == exponent
-        np.maximum.at(maxima, np.abs(self.numbers[is_counted]) - 1, magnitudes[is_counted])
+        np.maximum.at(maxima, np.abs(self.numbers[is_counted]) - 1, self.reduce_magnitudes(magnitudes)[is_counted])
         return maxima
 
 
