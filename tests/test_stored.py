@@ -83,7 +83,7 @@ def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
     monkeypatch.setattr(array_files, "MAX_UNPACKED_BYTES", 1 << 20)
     zeros = npy(np.zeros((1 << 18, 3), np.float32))
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=zeros)
-    monkeypatch.setattr(array_files.ArraySpool, "append_stream", lambda *_: pytest.fail("unpacked"))
+    monkeypatch.setattr(array_files.ArraySpool, "append_byte_pieces", lambda *_: pytest.fail("unpacked"))
     with refused("zip bomb", next_step="numpy.savez"):
         load_samples(path, DYNAMIC)
     many = npz(tmp_path / "b.npz", zipfile.ZIP_DEFLATED, **{f"y{i}": npy(np.zeros(1 << 17)) for i in range(9)})

@@ -11,7 +11,7 @@ import math
 import shutil
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -100,7 +100,7 @@ def _unpack_array(path: Path, name: str, header: NpyHeader, fits_in_memory: bool
     with open_regular_file(path) as file, zipfile.ZipFile(file) as archive, archive.open(name) as stream:
         stream.read(header.offset)
         if not fits_in_memory:
-            return ArraySpool().append_stream(stream, header).load()
+            return ArraySpool().append_byte_pieces(iter(lambda: stream.read(1 << 20), b""), header).load()
         values = stream.read(header.nbytes)
         if stream.read(1):  # zipfile checks the checksum at the end of a member
             raise ValueError(f"member {name} is longer than its array")
@@ -116,19 +116,12 @@ class ArraySpool:
     def append_array(self, array: np.ndarray) -> StoredArray:
         """Appends an array of any shape and fixed-size type to the temporary file, and returns it as a mapped array.
 
-        Raises the errors of `append_stream`.
-        """
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return self.append_stream(io.BytesIO(raw.data), NpyHeader(array.dtype, array.shape, False, 0))
-
-    def append_stream(self, stream: IO[bytes], header: NpyHeader) -> StoredArray:
-        """Appends the rest of a stream, the values of an array, to the temporary file, and returns a mapped array.
-
         Raises the errors of `append_byte_pieces`.
         """
-        return self.append_byte_pieces(iter(lambda: stream.read(1 << 20), b""), header)
+        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        return self.append_byte_pieces([raw.data], NpyHeader(array.dtype, array.shape, False, 0))
 
-    def append_byte_pieces(self, byte_pieces: Iterator[bytes], header: NpyHeader) -> StoredArray:
+    def append_byte_pieces(self, byte_pieces: Iterable[bytes | memoryview], header: NpyHeader) -> StoredArray:
         """Appends the values of an array in pieces of bytes to the temporary file, and returns a mapped array.
 
         Raises:

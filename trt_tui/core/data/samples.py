@@ -81,20 +81,14 @@ def make_random_feeds(
     lead = next((info for info in inputs if info.shape is None or info.shape and info.shape[0] != 0), None)
     first = first_dimension(lead) if lead else 1
     static = isinstance(first, int)
-    if isinstance(first, int):
-        size = first
-    else:
-        requested_size = shapes[lead.name][0] if lead and shapes.get(lead.name) else None
-        named_size = size_by_name.get(first) if isinstance(first, str) else None
-        size = batch or requested_size or named_size or choose_default_batch_size(limit or MIN_RANDOM_SAMPLES)
+    requested_size = shapes[lead.name][0] if lead and shapes.get(lead.name) else None
+    size = first if isinstance(first, int) else batch or requested_size or size_by_name.get(first) or (
+        choose_default_batch_size(limit or MIN_RANDOM_SAMPLES))
     concrete_shapes: dict[str, tuple[int, ...]] = {}
     sample_inputs = set()
     for info in inputs:
-        shape: Sequence[Dimension] | None = shapes.get(info.name, info.shape)
-        shape = (None, None) if shape is None else shape
-        sizes = [
-            dim if isinstance(dim, int) else size_by_name.get(dim) if isinstance(dim, str) else None for dim in shape
-        ]
+        shape = shapes.get(info.name, (None, None) if info.shape is None else info.shape)
+        sizes = [dim if isinstance(dim, int) else size_by_name.get(dim) for dim in shape]
         if None in sizes[1:]:
             raise InputError(
                 f"Input '{info.name}' has sizes that are not known: {shape_text(info.shape) if info.shape else '?'}",
@@ -103,10 +97,9 @@ def make_random_feeds(
                 f"{info.name}:{_example_shape_text(info.shape, size)}.",
             )
         own_first = first_dimension(info)
-        if sizes and not isinstance(own_first, int):
-            shares_name = own_first is not None and own_first == first
-            if not static and (info is lead or shares_name or sizes[0] is None):
-                sample_inputs.add(info.name)
+        if sizes and not isinstance(own_first, int) and not static and (
+                info is lead or own_first == first is not None or sizes[0] is None):
+            sample_inputs.add(info.name)
         concrete_shapes[info.name] = tuple(size if known_size is None else known_size for known_size in sizes)
     total = limit or max(MIN_RANDOM_SAMPLES, 4 * size)
     if limit is not None and limit > max(MAX_RANDOM_SAMPLES, size):
@@ -114,9 +107,7 @@ def make_random_feeds(
                          f"at most {MAX_RANDOM_SAMPLES:,} are made; they say nothing about accuracy",
                          "Use fewer with --samples, or give samples with --data.")
     _check_feed_memory(inputs, concrete_shapes, size)
-    rows = [size] * (math.ceil(total / size) if static else total // size)
-    if not static and total % size:
-        rows.append(total % size)
+    rows = [size if static else min(size, total - start) for start in range(0, total, size)]
     parts = [DataPart("seeded random inputs", {
         info.name: _store_random_array(info, (count, *concrete_shapes[info.name][1:]) if info.name in sample_inputs else
                                        concrete_shapes[info.name], seed, feed_index) for info in inputs
@@ -140,15 +131,12 @@ def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[
                          f"the machine has {memory:,}", "Use a smaller --batch or --shapes.")
 
 
-def _find_sizes_of_named_dimensions(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int,
-                                                                                             ...]]) -> dict[str, int]:
+def _find_sizes_of_named_dimensions(inputs: Sequence[TensorInfo],
+                                    shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int]:
     """Returns the size of each named dimension for which a shape was given."""
-    size_by_name: dict[str, int] = {}
-    for info in inputs:
-        for dimension, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
-            if isinstance(dimension, str):
-                size_by_name.setdefault(dimension, size)
-    return size_by_name
+    return {dimension: size for info in reversed(inputs)
+            for dimension, size in reversed([*zip(info.shape or (), shapes.get(info.name, ()), strict=False)])
+            if isinstance(dimension, str)}
 
 
 def _store_random_array(input_info: TensorInfo, shape: tuple[int, ...], seed: int, feed_index: int) -> StoredArray:
