@@ -424,9 +424,9 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
                 detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), 90,
                                     height)))
 
-    assert "preview RTX 1.7, SM89: ≠ FP16, requested INT8 · 1 cast around it · 2 reformats around it" in " ".join(
+    assert "preview RTX 1.7, SM89: ≠ FP16, requested INT8 · 1 cast, 2 reformats around it" in " ".join(
         lines(QKV, 30).split())
-    assert "one MHA kernel with" in lines(SCORES, 30) and "splits MHA: without this choice" in lines(SCORES, 30)
+    assert "one kernel in MHA with" in lines(SCORES, 30) and "splits MHA: without this choice" in lines(SCORES, 30)
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))

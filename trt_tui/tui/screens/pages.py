@@ -460,7 +460,7 @@ class ScrolledPage(OverlayScreen):
         self._hidden_count = last_top_line - self._top_line
         pane.lines = [*fixed, *scrolled[self._top_line:self._top_line + self._page_lines]]
         hints = fit_key_hints("  ".join(self.list_key_hints()), width - 2)
-        self.query_one("#page-keys", Lines).lines = [[(f" {hints.plain}", "dim")]]
+        self.query_one("#page-keys", Lines).lines = [[(hints.plain, "dim")]]
 
     def scroll_by_wheel(self, line_count: int) -> None:
         self._top_line = max(0, self._top_line + line_count)
@@ -504,7 +504,7 @@ class ChartsPage(ScrolledPage):
         """Implements `ScrolledPage.build_page`: the titles of the charts, and the chart."""
         frame = ChartFrame(self.session, self.get_row_values(), self.group, width, height - 1, self._cursor_index)
         self._drawn_chart = CHARTS[self.chart_index].draw(frame)
-        return [chart_title_line(frame, self.chart_index, width)], self._drawn_chart.lines
+        return [chart_title_line(frame, self.chart_index)], self._drawn_chart.lines
 
     def list_key_hints(self) -> list[str]:
         is_scrolled = bool(self._hidden_count or self._top_line)

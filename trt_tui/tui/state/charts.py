@@ -21,7 +21,7 @@ from trt_tui.formatting import (
 from trt_tui.session.comparison_report import metric_part_table
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, wrap_text
+from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
 from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.detail import worst_input_lines
 from trt_tui.tui.state.rows import RowValues
@@ -257,24 +257,17 @@ CHARTS = (
 """All charts, selected by the number keys from 1 on."""
 
 
-def chart_title_line(chart_frame: ChartFrame, current_index: int, width: int) -> Line:
+def chart_title_line(chart_frame: ChartFrame, current_index: int) -> Line:
     """Returns the line with the number and the title of each chart; charts without data are grey.
 
-    A chart that requests its data when it is opened is grey only if there are no samples. Without enough room, the
-    titles of charts without data are left out, and then those of all other charts.
+    A chart that requests its data when it is opened is grey only if there are no samples.
     """
     has_samples = chart_frame.session.data_summary is not None
-    has_data = [has_samples and chart.request_data is not None or not chart.find_missing_reason(chart_frame)
-                for chart in CHARTS]
-
-    def build_line(has_title: Callable[[int], bool]) -> Line:
-        line: Line = []
-        for index, chart in enumerate(CHARTS):
-            is_current = index == current_index
-            title = f"[{chart.label}]" if is_current else f" {chart.label}" if has_title(index) else ""
-            line += [(f"{index + 1}", "key" if has_data[index] or is_current else "dim"),
-                     (title, "strong" if is_current else "" if has_data[index] else "dim"), (" ", "")]
-        return line
-
-    lines = [build_line(lambda index: True), build_line(lambda index: has_data[index]), build_line(lambda index: False)]
-    return next((line for line in lines if line_width(line) <= width), lines[-1])
+    line: Line = []
+    for index, chart in enumerate(CHARTS):
+        is_current = index == current_index
+        has_data = has_samples and chart.request_data is not None or not chart.find_missing_reason(chart_frame)
+        line += [(f"{index + 1}", "key" if has_data or is_current else "dim"),
+                 (f"[{chart.label}]" if is_current else f" {chart.label}",
+                  "strong" if is_current else "" if has_data else "dim"), (" ", "")]
+    return clip_line(line, chart_frame.width)

@@ -14,7 +14,7 @@ from trt_tui.core.engines.group_implementations import (
     is_unrequested_precision,
 )
 from trt_tui.core.engines.inspector import ENGINE_PRECISION_TITLES
-from trt_tui.core.exporters.preview_report import groups_in_kernel_text
+from trt_tui.core.exporters.preview_report import adjacent_layers_text, kernel_sharing_text
 from trt_tui.core.measure.engine_agreement import (
     UNEXPLAINED_GAP_DB,
     find_unused_quantization_of_group,
@@ -350,14 +350,9 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
         text = f"{OTHER_PRECISION_MARK} {text}, requested {requested_label}"
     parts = [f"{title}: {text}"]
     if implementation.kernel_mates:
-        parts.append(
-            f"{'one MHA kernel' if implementation.in_mha else 'one kernel'} with "
-            f"{groups_in_kernel_text(implementation, group, titles)}")
-    if implementation.cast_count:
-        parts.append(f"{counted_noun_text(implementation.cast_count, 'cast')} around it")
-    if implementation.reformat_count > implementation.cast_count:
-        parts.append(
-            f"{counted_noun_text(implementation.reformat_count - implementation.cast_count, 'reformat')} around it")
+        parts.append(f"one kernel {kernel_sharing_text(implementation, group, titles)}")
+    if neighbours := adjacent_layers_text(implementation):
+        parts.append(f"{neighbours} around it")
     unused = find_unused_quantization_of_group(group, requested_precision, implementation)
     unused_sentences = [f"{unused.description} (key {shown_key('free')} takes them out)"] if unused else []
     barrier_effects = [

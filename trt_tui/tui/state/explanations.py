@@ -1,5 +1,6 @@
 """Explanations of values, columns, marks and words: what each is, how it came about, and what to do about it."""
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -114,11 +115,8 @@ def list_explained_terms() -> dict[str, list[Term]]:
     """Returns all words, columns and marks that are explained, by the heading of the help page."""
     columns = [Term(column.names[0], column.full_explanation, (*column.names[1:], column.order_title))
                for column in LAYER_COLUMNS]
-    return {"Columns of the list": columns, "Marks": list_marks(), "Words": sorted(list_words(), key=_sort_key)}
-
-
-def _sort_key(term: Term) -> str:
-    return term.name.lower()
+    words = sorted(list_words(), key=lambda term: term.name.lower())
+    return {"Columns of the list": columns, "Marks": list_marks(), "Words": words}
 
 
 # -- the layer list -------------------------------------------------------------------------------------------------
@@ -500,20 +498,13 @@ def _not_measured_text(session: Session) -> str:
 def find_term_at(text: str, x: int) -> Term | None:
     """Returns the term at a cell of a text: of all terms that cover the cell, the longest. None if there is none."""
     index = len(take_first_cells(text, x))
-    words: list[tuple[int, int]] = []
-    start = 0
-    for word in text.split(" "):
-        words.append((start, start + len(word)))
-        start += len(word) + 1
-    at = next((number for number, (first, end) in enumerate(words) if first <= index < end), None)
-    if at is None:
-        return None
+    words = [match.span() for match in re.finditer("[^ ]+", text)]
+    at = next((number for number, (start, end) in enumerate(words) if start <= index < end), -1)
     for length in (3, 2, 1):
         for first in range(max(0, at - length + 1), min(at, len(words) - length) + 1):
-            phrase = " ".join(text[start:end] for start, end in words[first:first + length])
-            for candidate in (phrase, phrase.strip(",.;:()~·─ ")):
-                if (term := find_term(candidate)) is not None:
-                    return term
+            phrase = text[words[first][0]:words[first + length - 1][1]]
+            if (term := find_term(phrase) or find_term(phrase.strip(",.;:()~·─ "))) is not None:
+                return term
     return None
 
 
