@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import starmap
 
 import numpy as np
 import onnx_ir as ir
@@ -29,6 +30,7 @@ from trt_tui.core.calibration.tensor_collection import (
     CalibrationInputs,
     NetworkProbe,
     RunProgress,
+    TensorReading,
     collect_tensors,
     make_non_finite_error,
     read_amax,
@@ -254,7 +256,8 @@ def collect_tensor_stats(
     """
     axes = channel_axes or {}
     accumulators = {tensor: StatsReducer(axes.get(tensor)) for tensor in tensors}
-    collect_tensors(network_model, accumulators, samples, backend, progress, executor)
+    collect_tensors(network_model, [*starmap(TensorReading, accumulators.items())], samples, backend, progress,
+                    executor)
     return {tensor: accumulator.compute_stats() for tensor, accumulator in accumulators.items()}
 
 
@@ -373,7 +376,7 @@ def calibrate(
         ranges = _measure_minmax_ranges(network_model, tensors, samples, backend, executor, progress)
         return Calibration(method, samples.count, samples.hash_inputs(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
-    collect_tensors(network_model, histograms, samples, backend, progress, executor)
+    collect_tensors(network_model, [*starmap(TensorReading, histograms.items())], samples, backend, progress, executor)
     ranges = {tensor: choose_amax(histogram, method) for tensor, histogram in histograms.items()}
     ranges_by_type = {
         quantized_type.precision.value: {

@@ -318,34 +318,12 @@ class TensorCollector(Protocol):
         """Adds the values of another collector of the same class, which received later feeds."""
 
 
-class CollectorFanout(list[TensorCollector]):
-    """The collectors of one tensor, each of which receives all of its values."""
+class TensorReading(NamedTuple):
+    """A collector with its tensor, whose values it receives divided by divisors that broadcast to them, if given."""
 
-    def add_values(self, array: np.ndarray) -> None:
-        """Implements `TensorCollector.add_values`."""
-        for collector in self:
-            collector.add_values(array)
-
-    def merge_values(self, later_collectors: Iterable[TensorCollector]) -> None:
-        """Implements `TensorCollector.merge_values`."""
-        for collector, later_collector in zip(self, later_collectors, strict=True):
-            collector.merge_values(later_collector)
-
-
-@dataclass
-class DividedCollector:
-    """A collector that receives a tensor after its division by some divisors, which broadcast to it."""
-
-    divisors: np.ndarray
+    tensor: str
     collector: TensorCollector
-
-    def add_values(self, array: np.ndarray) -> None:
-        """Implements `TensorCollector.add_values`."""
-        self.collector.add_values(array / self.divisors)
-
-    def merge_values(self, later_collector: "DividedCollector") -> None:
-        """Implements `TensorCollector.merge_values`."""
-        self.collector.merge_values(later_collector.collector)
+    divisors: np.ndarray | None = None
 
 
 class CalibrationContext(Protocol):
@@ -389,11 +367,11 @@ class _NonFiniteValue(NamedTuple):
 
 
 class _TensorCollectionTask(LoadingTask):
-    """A task that collects the values of one chunk of tensors over one slice of the feeds, and returns the collectors.
-    """
+    """A task that collects the values of one chunk of tensors over one slice of the feeds, and returns the collectors
+    by the numbers of their readings."""
 
-    def __init__(self, chunks: Sequence[Sequence[str]], empty_collectors: Mapping[str, TensorCollector]) -> None:
-        self._chunks, self._empty_collectors = chunks, copy.deepcopy(dict(empty_collectors))
+    def __init__(self, chunks: Sequence[Sequence[str]], readings: Sequence[TensorReading]) -> None:
+        self._chunks, self._empty_readings = chunks, copy.deepcopy(list(readings))
         self._loaded: Runner | None = None
         self._chunk_index = -1
 
@@ -401,7 +379,7 @@ class _TensorCollectionTask(LoadingTask):
         return f"the values of feeds {item.start} to {item.stop - 1}"
 
     def run_item(self, context: CalibrationContext,
-                 item: FeedSlice) -> Generator[None, None, dict[str, TensorCollector] | _NonFiniteValue]:
+                 item: FeedSlice) -> Generator[None, None, dict[int, TensorCollector] | _NonFiniteValue]:
         if self._loaded is None or self._chunk_index != item.chunk_index:
             self.close()
             probe = NetworkProbe(context.fp32_model)
@@ -410,53 +388,57 @@ class _TensorCollectionTask(LoadingTask):
             self._chunk_index = item.chunk_index
             self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
         runner, outputs = self._loaded, self._outputs
-        collectors = {tensor: copy.deepcopy(self._empty_collectors[tensor]) for tensor in outputs}
+        readings = {number: copy.deepcopy(reading) for number, reading in enumerate(self._empty_readings)
+                    if reading.tensor in outputs}
         for index in range(item.start, item.stop):
             arrays = runner.run(context.calibration_samples.read_feed(index))
-            for tensor, output in outputs.items():
+            for tensor, collector, divisors in readings.values():
+                array = arrays[outputs[tensor]]
                 try:
-                    collectors[tensor].add_values(arrays.pop(output))
+                    collector.add_values(array if divisors is None else array / divisors)
                 except ValueError as error:
                     return _NonFiniteValue(tensor, str(error), index)
+            del arrays, array  # before the next execution, which returns as many
             yield
-        return collectors
+        return {number: reading.collector for number, reading in readings.items()}
 
 
 def collect_tensors(
     model: ir.Model,
-    collectors: Mapping[str, TensorCollector],
+    readings: Sequence[TensorReading],
     samples: Samples,
     backend: Backend,
     progress: RunProgress | None = None,
     executor: Executor[CalibrationContext] | None = None,
 ) -> None:
-    """Adds the values of each tensor in each feed to the collector of that tensor.
+    """Adds the values of each tensor in each feed to the collectors of that tensor.
 
     One pass over the feeds reads at most `MEMORY_LIMIT_BYTES` of tensors.
 
     Args:
-        collectors: Empty collectors by tensor.
+        readings: The tensors, each with an empty collector.
         executor: The executor of the feeds, with the same network and samples; this process by default.
 
     Raises:
         NonFiniteTensorError: A collector refuses NaN or an infinity.
     """
-    if not collectors:
+    if not readings:
         return
-    chunks = list(_split_tensors_into_chunks(measure_tensor_shapes(model, collectors, samples, backend)))
+    tensors = dict.fromkeys(reading.tensor for reading in readings)
+    chunks = list(_split_tensors_into_chunks(measure_tensor_shapes(model, tensors, samples, backend)))
     feed_count, count = len(samples), min(MAX_SLICES, len(samples))
     bounds = [feed_count * number // count for number in range(count + 1)]
     slices = [FeedSlice(chunk, start, stop) for chunk in range(len(chunks))
               for start, stop in zip(bounds, bounds[1:], strict=False)]
-    task = _TensorCollectionTask(chunks, collectors)
+    task = _TensorCollectionTask(chunks, readings)
     try:
         for _, collectors_of_slice in run_items_in_order(
                 executor or LocalExecutor(CalibrationInputs(model, samples, backend)), task,
                 slices, lambda feed_slice: feed_slice.stop - feed_slice.start, progress):
             if isinstance(collectors_of_slice, _NonFiniteValue):
                 raise make_non_finite_error(model, samples, backend, *collectors_of_slice)
-            for tensor, collector in collectors_of_slice.items():
-                collectors[tensor].merge_values(collector)
+            for number, collector in collectors_of_slice.items():
+                readings[number].collector.merge_values(collector)
     finally:
         task.close()
 

@@ -5,10 +5,17 @@ The facts do not depend on a config. They are measured in FP32 on the calibratio
 
 import math
 from collections.abc import Iterator, Sequence
+from itertools import starmap
 
 import numpy as np
 
-from trt_tui.core.calibration.tensor_collection import CalibrationContext, NetworkProbe, RunProgress, collect_tensors
+from trt_tui.core.calibration.tensor_collection import (
+    CalibrationContext,
+    NetworkProbe,
+    RunProgress,
+    TensorReading,
+    collect_tensors,
+)
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
@@ -88,7 +95,7 @@ def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], sample
     """
     layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
     collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}
-    collect_tensors(network.model, collectors, samples, backend, progress, executor)
+    collect_tensors(network.model, [*starmap(TensorReading, collectors.items())], samples, backend, progress, executor)
     return {name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
             for name, layers in layers_by_group.items()}
 

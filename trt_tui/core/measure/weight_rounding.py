@@ -34,7 +34,7 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import CollectorFanout, RunProgress, collect_tensors
+from trt_tui.core.calibration.tensor_collection import RunProgress, TensorReading, collect_tensors
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
@@ -569,7 +569,7 @@ def collect_input_products(network: Network, model: ir.Model, wave: Sequence[Rou
     """Returns the sums of products of the inputs of some layers, by group. Layers with equal inputs share them."""
     shared: dict[object, InputProductCollector] = {}
     by_group: dict[str, InputProductCollector] = {}
-    by_tensor: dict[str, CollectorFanout] = {}
+    readings: list[TensorReading] = []
     for layer in wave:
         tensor = network.get_layer(layer.site.layer).inputs[0]
         activation = next((scale for site, scale in lowerings[layer.group.name].scales.items()
@@ -582,9 +582,9 @@ def collect_input_products(network: Network, model: ir.Model, wave: Sequence[Rou
             rows = max(MIN_ROWS, ROWS_PER_COLUMN * form.columns)
             shared[key] = InputProductCollector(form, max(math.ceil(rows / len(samples)), 1),
                                                 None if activation is None else activation.quantized_type, scale)
-            by_tensor.setdefault(tensor, CollectorFanout()).append(shared[key])
+            readings.append(TensorReading(tensor, shared[key]))
         by_group[layer.group.name] = shared[key]
-    collect_tensors(model, by_tensor, samples, backend, steps.make_pass_callback())
+    collect_tensors(model, readings, samples, backend, steps.make_pass_callback())
     return by_group
 
 

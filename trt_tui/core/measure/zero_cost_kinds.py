@@ -17,6 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum, auto
+from itertools import starmap
 from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
@@ -24,9 +25,8 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import Histogram, choose_amax
 from trt_tui.core.calibration.tensor_collection import (
     CalibrationContext,
-    CollectorFanout,
-    DividedCollector,
     RunProgress,
+    TensorReading,
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
@@ -356,7 +356,7 @@ def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: S
     shapes = network.zero_cost_support.scaled_tensor_shapes
     collectors = {tensor: ChannelExtremaCollector(shapes[tensor])
                   for tensor in tensors if tensor not in known_extrema}
-    collect_tensors(network.model, collectors, samples, backend, progress, executor)
+    collect_tensors(network.model, [*starmap(TensorReading, collectors.items())], samples, backend, progress, executor)
     known_extrema.update(collectors)
 
 
@@ -490,10 +490,11 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
     histograms: dict[str, list[Histogram]] = {}
     if method not in ("", "minmax"):
         histograms = {tensor: [Histogram() for _ in factor_sets] for tensor in scaled_tensors}
-        collect_tensors(network.model, {
-            tensor: CollectorFanout(DividedCollector(scaled.divisors(factors[group]), histogram)
-                                    for factors, histogram in zip(factor_sets, histograms[tensor], strict=True))
-            for tensor, (group, scaled) in scaled_tensors.items()}, samples, backend, progress, executor)
+        collect_tensors(network.model, [
+            TensorReading(tensor, histogram, scaled.divisors(factors[group]))
+            for tensor, (group, scaled) in scaled_tensors.items()
+            for factors, histogram in zip(factor_sets, histograms[tensor], strict=True)
+        ], samples, backend, progress, executor)
     range_sets: list[dict[str, dict[str, float]]] = []
     for index, factors in enumerate(factor_sets):
         ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
@@ -797,12 +798,9 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         conv = network.get_layer(bias.layer).op_type == "Conv"
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
         collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step)
-    by_tensor: dict[str, CollectorFanout] = {}
-    for name, collector in collectors.items():
-        tensor = sites_by_group[name][0].tensor
-        by_tensor.setdefault(tensor, CollectorFanout()).append(
-            DividedCollector(divisors[tensor], collector) if tensor in divisors else collector)
-    collect_tensors(network.model, by_tensor, samples, backend, progress, executor)
+    tensors = {name: site.tensor for name, (site, _) in sites_by_group.items()}
+    collect_tensors(network.model, [TensorReading(tensors[name], collector, divisors.get(tensors[name]))
+                                    for name, collector in collectors.items()], samples, backend, progress, executor)
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
         weight = folds.compute_constant((site.layer, site.index), with_rounding=False)
