@@ -123,7 +123,7 @@ class NetworkProbe:
             result.shape = ir.Shape([])
         return list(map(self.add_output, results))
 
-    def add_shape(self, tensor_name: str) -> str:
+    def add_tensor_shape(self, tensor_name: str) -> str:
         """Adds the shape of a float tensor, and returns the name of this output."""
         return self.add_output(self.append_operator("Shape", self.get_fp32_value(tensor_name), dtype=ir.DataType.INT64))
 
@@ -477,7 +477,7 @@ def measure_tensor_shapes(model: ir.Model, tensors: Iterable[str], samples: Samp
                           feed_index: int = 0) -> dict[str, tuple[int, ...]]:
     """Measures the shapes of float tensors in a feed."""
     probe = NetworkProbe(model)
-    outputs = {tensor: probe.add_shape(tensor) for tensor in tensors}
+    outputs = {tensor: probe.add_tensor_shape(tensor) for tensor in tensors}
     with probe.load_statistics_runner(backend, samples) as runner:
         shapes = runner.run(samples.read_feed(feed_index))
     return {tensor: tuple(map(int, shapes[output])) for tensor, output in outputs.items()}

@@ -327,7 +327,7 @@ def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples
         over = probe.append_operator("ThresholdedRelu", probe.append_operator("Abs", value),
                                      alpha=amax * CLIPPING_FACTOR)
         outputs[tensor] = (*probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
-                           probe.add_shape(tensor))
+                           probe.add_tensor_shape(tensor))
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
     with probe.load_statistics_runner(backend, samples) as runner:
         for feed in samples.iterate_feeds():

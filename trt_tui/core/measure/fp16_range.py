@@ -269,7 +269,7 @@ class _MagnitudeSession(MagnitudeEvaluation):
                 self._extreme_outputs[tensor] += probe.add_reductions(
                     probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero),
                     "ReduceMax", "ReduceMin")
-        self._shape_outputs = {tensor: probe.add_shape(tensor) for tensor in self.shape_tensors}
+        self._shape_outputs = {tensor: probe.add_tensor_shape(tensor) for tensor in self.shape_tensors}
         self._runner = (probe.load_statistics_runner(analysis.backend, analysis.samples) if self.tensors
                         else None)  # no runtime accepts a graph without outputs
 
