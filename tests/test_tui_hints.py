@@ -279,6 +279,16 @@ def test_a_hint_counts_no_rows_for_a_target_that_only_the_export_misses(tmp_path
     assert "; 3 rows to FP32 meet the target" in next_step_hint(session.rest(), row_values).text
 
 
+def test_a_hint_advises_as_soon_as_the_shares_are_final(tmp_path, measured_before):
+    session = local.measured(tmp_path, target="sqnr>=60")
+    session.pending_requests.add_request(99, rq.CompareRuns({}), "comparison")
+    row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
+    for is_final in (True, False):
+        session.results[session.config].has_all_shares = is_final
+        hint = next_step_hint(session, row_values)
+        assert bool(hint.actions) is is_final and hint.text.startswith("still measuring") is not is_final
+
+
 def test_a_config_all_in_fp32_leads_back_to_lower_precisions(tmp_path, measured_before):
     session = local.measured(tmp_path)
     session.set_precision(session.outline.groups, Precision.FP32)

@@ -27,6 +27,7 @@ from trt_tui.tui.state.config_status import (
     config_name,
     has_unfinished_accuracy,
     is_measuring_current_config,
+    is_measuring_shares,
     is_measuring_toggles,
     meets_target,
 )
@@ -380,7 +381,7 @@ def _can_improve(session: Session, toggle: ToggleResult) -> bool:
 
 def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, prefix: str = "next: ") -> Hint:
     """Returns the hint for a config that misses the target: start a search, or raise the worst row."""
-    if is_measuring_current_config(session):
+    if is_measuring_shares(session):
         return Hint(
             (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
              *_MEASURING_HINT.forms))
