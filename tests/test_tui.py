@@ -21,6 +21,7 @@ from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.measure.causes import GROUP_DETAILS
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.target import Outcome, TargetOutcome
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import decibels_text
@@ -225,7 +226,8 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
 
 
 async def test_the_measurement_of_a_closed_list_stops_and_begins_again_with_the_list(tmp_path):
-    async with opened(tmp_path, held=(rq.MeasureZeroCostChanges,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.MeasureZeroCostChanges, rq.PreviewEngine)) as (app, main, pilot):
+        app.session.send_request(rq.PreviewEngine(PrecisionConfig.from_precision(Precision.FP16)))
         for _ in range(2):
             await answered(pilot, "9")
             assert isinstance(app.screen, Picker)

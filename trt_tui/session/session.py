@@ -187,8 +187,9 @@ class Session(SessionState):
         self._client.stop_jobs(jobs, is_urgent)
 
     def stop_list_jobs(self) -> None:
-        """Stops the jobs of a list or chart that was closed."""
-        if jobs := [number for number, request in self.pending_requests.items() if request.job_kind.ends_with_list]:
+        """Stops the jobs of a closed list or chart, and the previews of configs other than the current one."""
+        if jobs := [number for number, request in self.pending_requests.items() if request.job_kind.ends_with_list
+                    or isinstance(request, rq.PreviewEngine) and request.config != self.config]:
             self.stop_jobs(jobs, is_urgent=False)
 
     def _list_reopen_requests(self) -> list[rq.Request]:
