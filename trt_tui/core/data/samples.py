@@ -735,14 +735,14 @@ def find_shared_feeds(samples: Samples, other_samples: Samples) -> frozenset[int
 
     Samples are compared by the values of all inputs. All data are read once. Raises the errors of `Samples.read_feed`.
     """
-    other_hashes = {digest for index in range(len(other_samples)) for digest in _hash_samples(other_samples, index)}
+    other_hashes = {digest for index in range(len(other_samples)) for digest in hash_samples(other_samples, index)}
     return frozenset(index for index in range(len(samples))
-                     if not other_hashes.isdisjoint(_hash_samples(samples, index)))
+                     if not other_hashes.isdisjoint(hash_samples(samples, index)))
 
 
-def _hash_samples(samples: Samples, feed_index: int) -> Iterator[bytes]:
+def hash_samples(samples: Samples, feed_index: int) -> Iterator[bytes]:
     """Yields the hash of the inputs of each sample of a feed. Arrays that are not divided into samples belong to every
-    sample."""
+    sample. Raises the errors of `Samples.read_feed`."""
     feed = samples.read_feed(feed_index)
     for row in range(samples.count_samples_of_feed(feed_index)):
         digest = hashlib.sha256()

@@ -9,7 +9,7 @@ import onnx_ir as ir
 from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import NetworkProbe, RunProgress
 from trt_tui.core.data.batches import first_dimension
-from trt_tui.core.data.samples import Samples, can_mix_samples
+from trt_tui.core.data.samples import Samples, can_mix_samples, hash_samples
 from trt_tui.core.guards.guards import (
     MAX_RANGE_RATIO,
     GuardFacts,
@@ -73,17 +73,10 @@ def count_samples_if_all_equal(samples: Samples) -> int:
     Raises:
         InputError: The data cannot be read.
     """
-    first: dict[str, bytes] | None = None
-    for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
-        rows = samples.count_samples_of_feed(index)
-        arrays = {name: array if array.ndim and len(array) == rows else np.stack([array] * rows)
-                  for name, array in samples.read_feed(index).items()}
-        for row in range(rows):
-            values = {name: np.ascontiguousarray(array[row]).tobytes() for name, array in arrays.items()}
-            first = values if first is None else first
-            if values != first:
-                return 0
-    return samples.count if samples.count > 1 else 0
+    hashes = (digest for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES)
+              for digest in hash_samples(samples, index))
+    first = next(hashes, None)
+    return samples.count if samples.count > 1 and all(digest == first for digest in hashes) else 0
 
 
 def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
