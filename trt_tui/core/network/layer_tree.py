@@ -19,9 +19,11 @@ from __future__ import annotations
 import ast
 import os.path
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from itertools import accumulate
+from typing import Any, TypeAlias
 
 from trt_tui.core.network.layers import IRRELEVANT_KINDS, FusionGroup, Layer, Shape
 from trt_tui.core.precision import Precision
@@ -116,7 +118,7 @@ def find_scopes_by_structure(groups: Sequence[FusionGroup],
     """
     segments = _split_groups_at_single_tensors(groups)
     if len(groups) > _MAX_CHAIN_GROUPS and all(len(segment) == 1 for segment in segments):
-        segments = _split_groups_after_pooling(groups)
+        segments = _split_behind(group.operator in _POOLING_OPERATORS for group in groups)
     scopes_and_roles: list[tuple[tuple[str, ...], str]] = []
     block = 0
     for segment in segments:
@@ -135,35 +137,23 @@ def find_scopes_by_structure(groups: Sequence[FusionGroup],
 
 def _split_groups_at_single_tensors(groups: Sequence[FusionGroup]) -> list[list[int]]:
     producer_index = {tensor: index for index, group in enumerate(groups) for tensor in group.outputs}
-    last_reader_index: dict[str, int] = {}
-    readers: dict[str, int] = {}
-    for index, group in enumerate(groups):
-        for tensor in group.inputs:
-            if tensor in producer_index:
-                last_reader_index[tensor] = index
-                readers[tensor] = readers.get(tensor, 0) + 1
-    ending_counts: list[int] = [0] * len(groups)
+    readers = [(tensor, index) for index, group in enumerate(groups) for tensor in group.inputs
+               if tensor in producer_index]
+    last_reader_index, reader_counts = dict(readers), Counter(tensor for tensor, _ in readers)
     counted_tensors = {tensor for tensor, last_index in last_reader_index.items()
-                       if readers[tensor] < 3 or last_index - producer_index[tensor] <= len(groups) / 2}
-    for tensor in counted_tensors:
-        ending_counts[last_reader_index[tensor]] += 1
-    alive_count, segments, current_segment = 0, [], []
-    for index, group in enumerate(groups):
-        current_segment.append(index)
-        alive_count += sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
-        if alive_count <= 1:
-            segments.append(current_segment)
-            current_segment = []
-    if current_segment:
-        segments.append(current_segment)
-    return segments
+                       if reader_counts[tensor] < 3 or last_index - producer_index[tensor] <= len(groups) / 2}
+    ending_counts = Counter(last_reader_index[tensor] for tensor in counted_tensors)
+    alive_counts = accumulate(sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
+                              for index, group in enumerate(groups))
+    return _split_behind(alive_count <= 1 for alive_count in alive_counts)
 
 
-def _split_groups_after_pooling(groups: Sequence[FusionGroup]) -> list[list[int]]:
+def _split_behind(is_last_by_index: Iterable[bool]) -> list[list[int]]:
+    """Splits indices into segments, behind each that is the last of its segment."""
     segments: list[list[int]] = [[]]
-    for index, group in enumerate(groups):
+    for index, is_last in enumerate(is_last_by_index):
         segments[-1].append(index)
-        if group.operator in _POOLING_OPERATORS:
+        if is_last:
             segments.append([])
     return [segment for segment in segments if segment]
 
@@ -237,21 +227,9 @@ _PlacedRow: TypeAlias = "tuple[int, tuple[str, ...], str, str, FusionGroup | Lay
 # -- building -------------------------------------------------------------------------------------------------------
 
 
-class _ScopeBuilder:
-    """A mutable scope during the construction of the layer tree.
-
-    Attributes:
-        scopes: The child scopes, by name.
-        items: The children in order: a scope, or a row as its path part, label, and group or layer.
-    """
-
-    __slots__ = ("name", "scopes", "items")
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self.scopes: dict[str, _ScopeBuilder] = {}
-        self.items: list[_ScopeBuilder | tuple[str, str, FusionGroup | Layer]] = [
-        ]
+_ScopeItems: TypeAlias = dict[str | int, Any]
+"""The children of a scope in order: the items of a scope by its name, or the path part, the label, and the group or
+layer of a row by the number of the child."""
 
 
 def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> Scope:
@@ -284,16 +262,12 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
     if other_layers:
         placed_rows.sort(key=lambda placed_row: placed_row[0])
 
-    root = _ScopeBuilder("")
+    root: _ScopeItems = {}
     for _, scope, own_part, label, group_or_layer in placed_rows:
-        parent = root
+        items = root
         for part in scope:
-            child = parent.scopes.get(part)
-            if child is None:
-                child = parent.scopes[part] = _ScopeBuilder(part)
-                parent.items.append(child)
-            parent = child
-        parent.items.append((own_part, label, group_or_layer))
+            items = items.setdefault(part, {})
+        items[len(items)] = own_part, label, group_or_layer
     return _build_immutable_tree(root, folded_layers)
 
 
@@ -316,42 +290,39 @@ def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_
             for index, scope, own_part, label, group_or_layer in placed_rows]
 
 
-def _build_immutable_tree(root: _ScopeBuilder, folded_layers: tuple[str, ...]) -> Scope:
-    """Converts the scope builders into an immutable tree, from the leaves upwards.
+def _build_immutable_tree(root: _ScopeItems, folded_layers: tuple[str, ...]) -> Scope:
+    """Converts the items of scopes into an immutable tree, from the leaves upwards.
 
     There is no recursion, because scopes can be nested deeper than Python's recursion limit.
     """
-    scopes: list[tuple[_ScopeBuilder, str]] = []
-    stack = [(root, "")]
-    while stack:
-        scope, path = stack.pop()
-        scopes.append((scope, path))
-        stack.extend((item, f"{path}/{item.name}" if path else item.name)
-                     for item in scope.items if isinstance(item, _ScopeBuilder))
+    scopes = [("", "", root)]
+    for _, path, items in scopes:  # which grows: scopes follow the scope that contains them
+        scopes.extend((key, f"{path}/{key}" if path else key, item) for key, item in items.items()
+                      if isinstance(key, str))
     row_by_scope: dict[int, Row] = {}
-    for scope, path in reversed(scopes):
-        taken_names = set(scope.scopes)
+    for name, path, items in reversed(scopes):
+        taken_names = {key for key in items if isinstance(key, str)}
         rows: list[Row] = []
-        for item in scope.items:
-            if isinstance(item, _ScopeBuilder):
+        for key, item in items.items():
+            if isinstance(key, str):
                 rows.append(row_by_scope.pop(id(item)))
                 continue
             own_part, label, group_or_layer = item
             own_part = _make_unique_label(own_part, taken_names)
             rows.append(_build_row(label, f"{path}/{own_part}" if path else own_part, group_or_layer))
-        if scope is not root and len(rows) == 1:
+        if items is not root and len(rows) == 1:
             # the name of a scope identifies its only group, whose own label is dropped
-            label = f"{scope.name}/{rows[0].label}" if isinstance(scope.items[0], _ScopeBuilder) else scope.name
-            row_by_scope[id(scope)] = replace(rows[0], label=label)
+            label = name if 0 in items else f"{name}/{rows[0].label}"
+            row_by_scope[id(items)] = replace(rows[0], label=label)
             continue
         rows = _make_labels_unique(rows)
-        if scope is root and folded_layers:
+        if items is root and folded_layers:
             plural = "s" if len(folded_layers) > 1 else ""
             rows.append(
                 OtherNodesRow(f"{len(folded_layers)} shape and constant node{plural} folded", "\0folded",
                               folded_layers))
-        row_by_scope[id(scope)] = Scope(scope.name, path, tuple(rows),
-                                        tuple(name for row in rows for name in _group_names(row)))
+        row_by_scope[id(items)] = Scope(name, path, tuple(rows),
+                                        tuple(group for row in rows for group in _group_names(row)))
     tree = row_by_scope[id(root)]
     assert isinstance(tree, Scope)
     return tree
@@ -404,15 +375,16 @@ def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
 
 def group_titles(scope_tree: Scope) -> dict[str, str]:
     """Returns the position of each group in the layer tree as labels joined by "/", by group name."""
-    title_by_group: dict[str, str] = {}
-    parent_labels: list[str] = []
-    for depth, row in walk_rows(scope_tree):
-        del parent_labels[depth:]
-        if isinstance(row, Scope):
-            parent_labels.append(row.label)
-        elif isinstance(row, GroupRow):
-            title_by_group[row.group.name] = "/".join((*parent_labels, row.label))
-    return title_by_group
+    return {row.group.name: title for row, title in _iterate_group_titles(scope_tree)}
+
+
+def _iterate_group_titles(scope: Scope) -> Iterator[tuple[GroupRow, str]]:
+    """Yields the row of each group below a scope with the labels from there to the row, joined by "/"."""
+    labels: list[str] = []
+    for depth, row in walk_rows(scope):
+        labels[depth:] = [row.label]
+        if isinstance(row, GroupRow):
+            yield row, "/".join(labels)
 
 
 _INVENTED_PREFIX = "unk__"  # the prefix of the names that onnx's shape inference gives to unknown sizes
@@ -527,30 +499,17 @@ def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], l
     for scope in block_scopes:
         column: dict[str, str] = {}
         index = 0
-        for role, label, group in _iterate_block_roles(scope):
-            column[role] = group
+        for row, title in _iterate_group_titles(scope):
+            role = row.path[len(scope.path) + 1:]
+            column[role] = row.group.name
             if role not in labels:
-                labels[role] = label
+                labels[role] = role if scope.path.startswith("block ") else title
                 order.insert(index, role)
             index = order.index(role) + 1
         columns.append(column)
         if len(order) > _MAX_ROLES:
             break
     return {role: labels[role] for role in order}, columns
-
-
-def _iterate_block_roles(block_scope: Scope) -> Iterator[tuple[str, str, str]]:
-    """Yields the path below a block scope, the display label and the name of each group in the block."""
-    prefix_length = len(block_scope.path) + 1
-    is_structural = block_scope.path.startswith("block ")
-    stack: list[tuple[str, Row]] = [("", row) for row in reversed(block_scope.children)]
-    while stack:
-        label_prefix, row = stack.pop()
-        if isinstance(row, Scope):
-            stack.extend((f"{label_prefix}{row.label}/", child) for child in reversed(row.children))
-        elif isinstance(row, GroupRow):
-            role = row.path[prefix_length:]
-            yield role, role if is_structural else label_prefix + row.label, row.group.name
 
 
 def _block_column_names(block_scopes: Sequence[Scope]) -> tuple[str, ...]:
