@@ -122,6 +122,11 @@ async def test_nothing_is_searched_for_a_config_that_passes_without_raised_layer
         await press(pilot, "a", "enter")
         note = app.screen.query_one("#note", Static)
         assert isinstance(app.screen, ConfigSearchDialog) and "passes; no layer is raised" in str(note.content)
+        await answered(pilot, "escape", "space", "a", "enter")
+        assert "a shows what the search found: PASS?, no layer has to be raised" in status(main)
+        await answered(pilot, "z")
+        main.session.search_status = None
+        await press(pilot, "a")
         app.screen.query_one("#tolerance", Input).value = "sqnr>=20"
         await press(pilot, "enter")
         assert app.screen is main and main.session.search_status is not None, "another tolerance is searched"

@@ -227,12 +227,13 @@ class SearchController(Presenter):
             return
         result = search_status.end_event.result
         session.log.extend(search_text(session).splitlines())
-        if result.config == search_status.request.config:
+        if result.config == session.config:
             self.show_message(f"nothing to do: {result.summary}{_missing_execution_text(search_status)}", "")
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
-            summary = result.summary
+            summary = ("no layer has to be raised" if result.config == search_status.request.config else
+                       result.summary)
             if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
                 counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
                 summary = f"{counts_text}, without the margin that an exported network or an engine lost"
