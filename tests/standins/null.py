@@ -67,6 +67,8 @@ def _operator(node: bytes, opsets: tuple[tuple[str, int], ...]) -> Callable[...,
     attributes = {one.name: helper.get_attribute_value(one) for one in proto.attribute}
     if proto.op_type == "Conv" and attributes.keys() <= {"kernel_shape", "pads", "strides", "group"}:
         return partial(_conv, **attributes)
+    if proto.op_type == "Gelu" and attributes == {"approximate": b"tanh"}:
+        return _gelu
     ends = [[helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, names))]
             for names in (proto.input, proto.output)]
     if proto.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -86,6 +88,12 @@ def _conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, *, 
         np.split(seen, group, axis=1), np.split(weight, group), strict=True)]
     result = np.concatenate(parts, axis=1)
     return (result if bias is None else result + bias.reshape(-1, *[1] * len(axes)),)
+
+
+def _gelu(x: np.ndarray) -> tuple[np.ndarray]:
+    """A Gelu with the constants of the operator's definition, which the reference executes node by node."""
+    inner, cube = np.float64(np.float32(2 / np.pi)), np.float64(np.float32(0.044715))
+    return (0.5 * x * (1 + np.tanh(np.sqrt(inner) * (x + cube * (x * x * x)))),)
 
 
 class _Node:
