@@ -59,11 +59,11 @@ def save_mlp(folder: Path, samples: int = 16, seed: int = 0, name: str = "mlp") 
     return Options(str(model), str(data), batch=4, whatif_samples=0)
 
 
-def save_resnet(folder: Path, samples: int = 16, batch: int = 4) -> Options:
+def save_resnet(folder: Path, samples: int = 16, batch: int = 4, size: int = 32) -> Options:
     """Writes a residual network of 8 groups and images for it; returns the options that open them."""
     model, data = folder / "small_resnet.onnx", folder / "images.npz"
-    onnx.save(networks.small_resnet(), model)
-    np.savez(data, image=networks.random_images(np.random.default_rng(0), (samples, 3, 32, 32)))
+    onnx.save(networks.small_resnet(size=size), model)
+    np.savez(data, image=networks.random_images(np.random.default_rng(0), (samples, 3, size, size)))
     return Options(str(model), str(data), batch=batch, whatif_samples=0)
 
 

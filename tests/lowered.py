@@ -54,6 +54,12 @@ class Case:
     ranges: Mapping[str, float]
 
 
+def make_case(backend, network: Network, config: PrecisionConfig, feeds: Mapping[str, np.ndarray],
+              ranges: Mapping[str, float]) -> Case:
+    """A case of a network, with what it computes in FP32."""
+    return Case(network, config, feeds, inner_values(backend, network, feeds), ranges)
+
+
 def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network], *, scales: Sequence[float] = (1.0,)
          ) -> Case:
     """A random small network in a random config.
@@ -71,11 +77,25 @@ def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network], 
     return Case(network, drawn_config(random, network), feeds, plain, ranges)
 
 
-def compare(case: Case, backend, offer: GatedFeatures | None = None) -> Difference | None:
-    """Where the typed and the gated network of a case differ first."""
-    typed = typed_values(backend, case.network, case.config, case.ranges, case.feeds)
+def compare(case: Case, backend, offer: GatedFeatures | None = None, *, as_data: bool = False) -> Difference | None:
+    """Where the typed and the gated network of a case differ first, in the units of the plain network.
+
+    Args:
+        as_data: Where they do not, the gated network is compared with the one whose gates are data.
+    """
     gated = gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer)
-    return difference(case.network, case.plain, typed, gated)
+    found = difference(case.network, case.plain, typed_in_plain_units(case, backend), gated)
+    if found is None and as_data:
+        found = difference(case.network, case.plain, gated, gated_values(
+            backend, case.network, case.config, case.ranges, case.feeds, offer, data=True))
+    return found
+
+
+def typed_in_plain_units(case: Case, backend) -> dict[str, np.ndarray]:
+    """The values of the typed network, times what moves have divided them by: the simulation undoes that."""
+    divisors = case.config.find_divisors(case.network)
+    return {tensor: array * divisors.get(tensor, np.float32(1)) for tensor, array in typed_values(
+        backend, case.network, case.config, case.ranges, case.feeds).items()}
 
 
 @dataclass(frozen=True)

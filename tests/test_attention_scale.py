@@ -196,16 +196,10 @@ def test_every_lowering_does_the_same_arithmetic(form, placement, opened, backen
                for precisions in ((FP32, FP32), (FP16, FP16), (INT8, FP16), (INT8, FP32))]
     offer = reduce(or_, (GatedFeatures.from_config(network, config) for config in configs))
     for config in configs:
-        move = config.get_moves(AttentionScaleMove)[name]
-        divisors = move.find_divisors(network, name)
-        typed = lowered.typed_values(backend, network, config, ranges, feeds)
-        typed |= {tensor: typed[tensor] * divisor for tensor, divisor in divisors.items() if tensor in typed}
-        gated = lowered.gated_values(backend, network, config, ranges, feeds, offer)
-        assert lowered.difference(network, plain, typed, gated) is None
-        as_data = lowered.gated_values(backend, network, config, ranges, feeds, offer, data=True)
-        assert lowered.difference(network, plain, gated, as_data) is None
-        if config is configs[0]:
-            np.testing.assert_allclose(typed["y"], plain["y"], rtol=1e-4, atol=1e-5)
+        case = lowered.Case(network, config, feeds, plain, ranges)
+        assert lowered.compare(case, backend, offer, as_data=True) is None
+    typed = lowered.typed_values(backend, network, configs[0], ranges, feeds)
+    np.testing.assert_allclose(typed["y"], plain["y"], rtol=1e-4, atol=1e-5)
 
 
 def test_a_power_of_two_is_exact(opened, backend):

@@ -138,20 +138,13 @@ def test_no_range_grows_and_fixed_channels_stay(values, data):
 
 
 def assert_lowerings_agree(network, backend, config, ranges, feed):
-    plain = lowered.inner_values(backend, network, feed)
-    typed = lowered.typed_values(backend, network, config, ranges, feed)
-    for subject, move in config.get_moves(EqualizationMove).items():
-        typed |= {tensor: typed[tensor] * divisors  # the simulation yields the network's own units
-                  for tensor, divisors in move.find_divisors(network, subject).items() if tensor in typed}
-    gated = lowered.gated_values(backend, network, config, ranges, feed)
-    assert lowered.difference(network, plain, typed, gated) is None
-    as_data = lowered.gated_values(backend, network, config, ranges, feed, data=True)
-    assert lowered.difference(network, plain, gated, as_data) is None
+    case = lowered.make_case(backend, network, config, feed, ranges)
+    assert lowered.compare(case, backend, as_data=True) is None
     exact = config.with_group_precision(network.groups, FP32)
     for values in (lowered.typed_values, lowered.gated_values):
         found = values(backend, network, exact, ranges, feed)
         for info in network.outputs:
-            assert lowered.sqnr(plain[info.name], found[info.name]) > 90
+            assert lowered.sqnr(case.plain[info.name], found[info.name]) > 90
 
 
 @pytest.fixture(scope="module")

@@ -157,24 +157,13 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
 def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other, kinds, opened, backend):
     network, data, ranges = prepared(transformer(**form), opened, backend)
     config = with_everything(network, PrecisionConfig(quantized, other), ranges, data, backend, kinds)
-    feeds = data.read_feed(0)
-    plain = lowered.inner_values(backend, network, feeds)
-    typed = lowered.typed_values(backend, network, config, ranges, feeds)
-    for name, move in config.get_moves(SmoothQuantMove).items():  # the simulation yields the network's own units
-        typed |= {
-            tensor: typed[tensor] * divisors
-            for tensor, divisors in move.find_divisors(network, name).items()
-            if tensor in typed
-        }
-    gated = lowered.gated_values(backend, network, config, ranges, feeds)
-    assert lowered.difference(network, plain, typed, gated) is None
-    as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
-    assert lowered.difference(network, plain, gated, as_data) is None
+    case = lowered.make_case(backend, network, config, data.read_feed(0), ranges)
+    assert lowered.compare(case, backend, as_data=True) is None
     exact = config.with_group_precision(network.groups, FP32)
     for values in (lowered.typed_values, lowered.gated_values):
-        found = values(backend, network, exact, ranges, feeds)
+        found = values(backend, network, exact, ranges, case.feeds)
         for info in network.outputs:
-            np.testing.assert_allclose(found[info.name], plain[info.name], rtol=2e-5, atol=2e-5)
+            np.testing.assert_allclose(found[info.name], case.plain[info.name], rtol=2e-5, atol=2e-5)
 
 
 def test_errors_at_scaled_channels_are_taken_in_the_networks_units(opened, backend):
@@ -219,11 +208,9 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
     assert network.epsilon_constants == {"/norm.eps"} and not opened(transformer()).epsilon_constants
     alone = config.with_group_precision(network.groups,
                                         FP32).with_group_precision([network.get_group("/norm/mean/ReduceMean")], FP16)
-    plain = lowered.inner_values(backend, network, feeds)
     for one in (config, alone):
-        typed = lowered.typed_values(backend, network, one, ranges, feeds)
+        assert lowered.compare(lowered.make_case(backend, network, one, feeds, ranges), backend) is None
         gated = lowered.gated_values(backend, network, one, ranges, feeds)
-        assert lowered.difference(network, plain, typed, gated) is None
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
     assert "is 0 in FP16 and is raised to 6e-08" in lower_to_typed_network(network, config, ranges).notes[0]
     said = [describe_fp16_values(network, config, network.get_group("/norm/mean/ReduceMean"), None, None, ErrorSums(),

@@ -240,12 +240,8 @@ def test_all_lowerings_agree_and_the_file_has_the_integers_of_the_moves(model, p
     found = measure_roundings(network, config, ranges, network.groups, data, backend, methods=("GPTQ",))
     rounded = config.with_moves(found[0].moves)
     feeds = judged.read_feed(0)
-    plain = lowered.inner_values(backend, network, feeds)
-    typed = lowered.typed_values(backend, network, rounded, ranges, feeds)
-    gated = lowered.gated_values(backend, network, rounded, ranges, feeds)
-    as_data = lowered.gated_values(backend, network, rounded, ranges, feeds, data=True)
-    assert lowered.difference(network, plain, typed, gated) is None
-    assert lowered.difference(network, plain, gated, as_data) is None
+    case = lowered.make_case(backend, network, rounded, feeds, ranges)
+    assert lowered.compare(case, backend, as_data=True) is None
     integers = integers_of_moves(network, rounded, config)
     assert integers
     models = [lower_to_typed_network(network, rounded, ranges).model]

@@ -243,7 +243,7 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_p
 
 def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
     code, shown, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--calib-data",
-                            demo.calibration_path(), "--metric", demo.metric_spec(), "--samples", "16", "--batch", "16",
+                            demo.calibration_path(), "--metric", demo.metric_spec(), "--samples", "8", "--batch", "8",
                             "--tolerance", "metric>=base-0.5", "--no-ranges", "--no-free", "--no-preview", "-o", out)
     assert code == 0, told
     network = open_network(demo.network_path())

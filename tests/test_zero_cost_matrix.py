@@ -1,7 +1,7 @@
 """Each kind of zero-cost change in each place: condition, undo, words, file, every lowering, and its value."""
 
 import json
-from dataclasses import fields
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -55,13 +55,7 @@ class Example:
         self.config = self.proposals[0].config
         self.added = {key: move for key, move in self.config.moves.items() if key not in config.moves}
         self.feed = self.samples.read_feed(0)
-        self.plain = lowered.inner_values(backend, self.network, self.feed)
-
-    def typed(self, config):
-        """The values of the typed network in the units of the network."""
-        values = lowered.typed_values(self.backend, self.network, config, self.ranges, self.feed)
-        divisors = config.find_divisors(self.network)
-        return {tensor: array * divisors[tensor] if tensor in divisors else array for tensor, array in values.items()}
+        self.case = lowered.make_case(backend, self.network, config, self.feed, self.ranges)
 
 
 @pytest.fixture(scope="module", params=EXAMPLES)
@@ -124,16 +118,12 @@ def test_simulation_and_typed_network_agree(example, other):
     config = example.config
     if config.quantized in (INT8, INT4):
         config = PrecisionConfig(config.quantized, other, moves=config.moves)
-    typed = example.typed(config)
-    for data in (False, True):
-        gated = lowered.gated_values(example.backend, example.network, config, example.ranges, example.feed, data=data)
-        assert lowered.difference(example.network, example.plain, typed, gated) is None
+    assert lowered.compare(replace(example.case, config=config), example.backend, as_data=True) is None
 
 
 def test_in_fp16_simulation_and_typed_network_agree(example):
     config = PrecisionConfig(FP16, FP16, moves=example.config.moves)
-    gated = lowered.gated_values(example.backend, example.network, config, example.ranges, example.feed)
-    assert lowered.difference(example.network, example.plain, example.typed(config), gated) is None
+    assert lowered.compare(replace(example.case, config=config), example.backend) is None
 
 
 def test_exact_changes_leave_fp32_as_it_is(example):
@@ -141,7 +131,7 @@ def test_exact_changes_leave_fp32_as_it_is(example):
     changed = lowered.run(example.backend, lower_to_typed_network(example.network, config, example.ranges).model,
                           example.feed)
     if example.kind.is_exact:
-        assert_outputs_stay(example.network, example.plain, changed)
+        assert_outputs_stay(example.network, example.case.plain, changed)
     else:  # the moves belong to quantized values
         outputs = [info.name for info in example.network.outputs]
         assert all(np.isfinite(changed[name]).all() for name in outputs)
@@ -152,7 +142,7 @@ def test_the_exported_network_is_the_simulated_one(example):
                                                                    ).model, example.feed)
     simulated = lowered.gated_values(example.backend, example.network, example.config, example.ranges, example.feed)
     for info in example.network.outputs:
-        values = [lowered.sqnr(example.plain[info.name], outputs[info.name]) for outputs in (exported, simulated)]
+        values = [lowered.sqnr(example.case.plain[info.name], outputs[info.name]) for outputs in (exported, simulated)]
         assert values[0] > values[1] - 1.5
         if example.config.quantized is not FP16:  # the CPU sums and rounds FP16 better than a GPU
             assert values[0] < values[1] + 1.5
@@ -173,7 +163,8 @@ def test_builds_without_strong_types_get_it_or_say_that_they_do_not(example):
     if example.config.quantized is INT8:
         explicit, _ = lower_to_explicit_quantization(example.network, example.config, example.ranges)
         outputs = lowered.run(example.backend, explicit.model, example.feed)
-        assert all(lowered.sqnr(example.plain[info.name], outputs[info.name]) > 10 for info in example.network.outputs)
+        assert all(lowered.sqnr(example.case.plain[info.name], outputs[info.name]) > 10
+                   for info in example.network.outputs)
 
 
 def same_constants(first, second):
