@@ -130,34 +130,30 @@ def add_coordinate_shifts(errors_by_group: Mapping[str, GroupErrors],
 
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
     """Yields the inputs that a layer reads as coordinates or angles."""
-    if layer.domain not in ("", "ai.onnx"):
-        return
-    if layer.op_type in ("Sin", "Cos"):
+    operator, attributes = _onnx_operator(layer), network.node(layer.name).attributes
+    if operator in ("Sin", "Cos"):
         yield _CoordinateTensor(layer.inputs[0], layer, 1.0, "radians")
-        return
-    if layer.op_type == "RoiAlign":
-        scale = network.node(layer.name).attributes.get_float("spatial_scale", 1.0)
-        yield _CoordinateTensor(layer.inputs[1], layer, scale)
-        return
-    if layer.op_type not in ("GridSample", "Resize", "Upsample"):
-        return
-    pixels = _find_largest_spatial_size(network, layer.inputs[0], get_shapes)
-    if pixels is None:
-        return
-    attributes = network.node(layer.name).attributes
-    if layer.op_type == "GridSample":
-        width = pixels - 1 if attributes.get_int("align_corners", 0) else pixels
-        reflected = attributes.get_string("padding_mode", "zeros") == "reflection"
-        yield _CoordinateTensor(layer.inputs[1], layer, width / 2, max_magnitude=math.inf if reflected else 1.0,
-                                default_magnitude=1.0)
-        return
-    for index, tensor in enumerate(layer.inputs):
-        if not tensor or not network.is_float(tensor) or tensor in network.static_tensors:
-            continue
-        if layer.op_type == "Resize" and index == 1:
-            yield _CoordinateTensor(tensor, layer, pixels - 1)
-        elif index == (2 if layer.op_type == "Resize" else 1):
-            yield _CoordinateTensor(tensor, layer, pixels, is_relative=True)
+    elif operator == "RoiAlign":
+        yield _CoordinateTensor(layer.inputs[1], layer, attributes.get_float("spatial_scale", 1.0))
+    elif operator in ("GridSample", "Resize", "Upsample") and (
+            pixels := _find_largest_spatial_size(network, layer.inputs[0], get_shapes)) is not None:
+        if operator == "GridSample":
+            width = pixels - 1 if attributes.get_int("align_corners", 0) else pixels
+            reflected = attributes.get_string("padding_mode", "zeros") == "reflection"
+            yield _CoordinateTensor(layer.inputs[1], layer, width / 2, max_magnitude=math.inf if reflected else 1.0,
+                                    default_magnitude=1.0)
+            return
+        for index, tensor in enumerate(layer.inputs):
+            if tensor and network.is_float(tensor) and tensor not in network.static_tensors:
+                if operator == "Resize" and index == 1:
+                    yield _CoordinateTensor(tensor, layer, pixels - 1)
+                elif index == (2 if operator == "Resize" else 1):
+                    yield _CoordinateTensor(tensor, layer, pixels, is_relative=True)
+
+
+def _onnx_operator(layer: Layer) -> str:
+    """Returns the operator of a layer; "" if it is not one of ONNX."""
+    return layer.op_type if layer.domain in ("", "ai.onnx") else ""
 
 
 def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: ShapesCallback) -> int | None:
@@ -203,25 +199,19 @@ def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coord
 def _find_sources_of_coordinate(network: Network, layer: Layer,
                                 coordinate: _CoordinateTensor) -> Iterator[_CoordinateTensor]:
     """Yields the tensors from which a layer computes a coordinate, as far as the effect of their error is known."""
-    if layer.domain not in ("", "ai.onnx"):
-        return
+    operator, gain = _onnx_operator(layer), None
     float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_float(tensor)]
     computed = [tensor for tensor in float_inputs if tensor not in network.static_tensors]
-    gain = 1.0
-    if layer.op_type in ("Mul", "Div"):
+    if operator in _ERROR_PRESERVING_OPERATORS:
+        gain = 1.0
+    elif operator in ("Mul", "Div") and len(computed) == 1 and (operator == "Mul" or computed[0] == layer.inputs[0]):
         constant = next((tensor for tensor in float_inputs if tensor not in computed), "")
-        factors = _read_constant_magnitudes(network, constant) if len(computed) == 1 else None
-        if factors is None or not factors.size or not factors.all():
-            return
-        if layer.op_type == "Div" and computed[0] != layer.inputs[0]:
-            return
-        # Each axis has a factor that goes with its size. The largest size is assumed, so the smallest gain is used.
-        gain = float(factors.min() if layer.op_type == "Mul" else 1 / factors.max())
-    elif layer.op_type not in _ERROR_PRESERVING_OPERATORS:
-        return
-    for tensor in computed:
-        yield replace(coordinate, tensor=tensor, shift_per_unit=coordinate.shift_per_unit * gain,
-                      max_magnitude=math.inf, default_magnitude=None)
+        factors = _read_constant_magnitudes(network, constant)
+        if factors is not None and factors.size and factors.all():
+            # Each axis has a factor that goes with its size. The largest size is assumed, so the smallest gain is used.
+            gain = float(factors.min() if operator == "Mul" else 1 / factors.max())
+    yield from (replace(coordinate, tensor=tensor, shift_per_unit=coordinate.shift_per_unit * gain,
+                        max_magnitude=math.inf, default_magnitude=None) for tensor in computed if gain is not None)
 
 
 def _find_coordinate_magnitude(network: Network, coordinate: _CoordinateTensor,

@@ -62,8 +62,9 @@ class _ScaleFinder:
         self._outputs = {info.name for info in tracer.graph.outputs}
 
     def find_scale(self) -> AttentionScale:
-        scalings = [*self._find_scalings_in_front(0, "query"), *self._find_scalings_in_front(1, "key"),
-                    *self._find_scalings_behind()]
+        query_tensor, key_tensor = self._product.inputs[:2]
+        scalings = [*self._find_scalings(query_tensor, "query"), *self._find_scalings(key_tensor, "key"),
+                    *self._find_scalings(self._product.outputs[0], "scores")]
         if not scalings:
             return AttentionScale(self._product.name, refusal_reason="its scores are not scaled by one number")
         if not all(0 < scaling.multiplier < np.inf for scaling in scalings):
@@ -78,38 +79,23 @@ class _ScaleFinder:
 
     # -- scalings --
 
-    def _find_scalings_behind(self) -> Iterator[ScoreScaling]:
-        tensor, passed = self._product.outputs[0], [self._product.outputs[0]]
+    def _find_scalings(self, tensor: str, side: str) -> Iterator[ScoreScaling]:
+        """Yields the scalings behind the product, or in front of it, from a tensor of the product on."""
+        is_behind, previous_layer, passed = side == "scores", self._product, list[str]()
         for _ in range(_MAX_CHAIN):
             reader = self._find_sole_reader(tensor)
-            if reader is None:
-                return
-            if (number := self._match_scaling(reader, tensor)) is not None:
-                yield self._build_scaling(reader, *number, "scores", passed)
-            elif reader.op_type not in RANGE_PRESERVING_COPIES:
-                return
-            tensor = reader.outputs[0]
-            passed.append(tensor)
-
-    def _find_scalings_in_front(self, operand_index: int, side: str) -> Iterator[ScoreScaling]:
-        tensor, reader = self._product.inputs[operand_index], self._product
-        passed: list[str] = []
-        for _ in range(_MAX_CHAIN):
-            layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
-            if layer is None or self._find_sole_reader(tensor) is not reader:
+            layer = reader if is_behind else self._graph.by_name.get(self._graph.producer.get(tensor, ""))
+            if layer is None or not is_behind and reader is not previous_layer:
                 return
             passed.append(tensor)
-            source = next((name for name in layer.inputs if name not in self._graph.static_tensors), "")
+            source = tensor if is_behind else next(
+                (name for name in layer.inputs if name not in self._graph.static_tensors), "")
             if (number := self._match_scaling(layer, source)) is not None:
-                yield self._build_scaling(layer, *number, side, passed)
+                yield ScoreScaling(layer.name, (layer.name, number[0]), layer.inputs[number[0]], number[1],
+                                   layer.op_type == "Div", side, tuple(passed))
             elif layer.op_type not in RANGE_PRESERVING_COPIES:
                 return
-            tensor, reader = source, layer
-
-    @staticmethod
-    def _build_scaling(layer: Layer, index: int, number: float, side: str, passed: Sequence[str]) -> ScoreScaling:
-        return ScoreScaling(layer.name, (layer.name, index), layer.inputs[index], number, layer.op_type == "Div", side,
-                            tuple(passed))
+            tensor, previous_layer = layer.outputs[0] if is_behind else source, layer
 
     def _find_sole_reader(self, tensor: str) -> Layer | None:
         """Returns the only layer that reads the values of a tensor; None if there are several or none."""
