@@ -21,7 +21,7 @@ from trt_tui.formatting import (
 from trt_tui.session.comparison_report import metric_part_table
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span, clip_line, wrap_text
+from trt_tui.tui.spans import Line, clip_line, labelled_lines, wrap_text
 from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.detail import worst_input_lines
 from trt_tui.tui.state.rows import RowValues
@@ -156,28 +156,20 @@ def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, 
 
 def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is_mismatch: bool) -> list[Line]:
     """Returns the results of one sample: its error in each run, and the groups with the largest error shares."""
-    session, model = chart_frame.session, chart_frame.row_values.model
-    line: Line = [(" alone  ", "dim")]
-    for run, value in sample.values_by_run.items():
-        name = config_name(session) if run == "config" else run_title(run)
-        line += [(f"{name} ", "dim"), (sample_error_text(value, is_mismatch), ""), ("   ", "")]
-    lines: list[Line] = [clip_line(line, chart_frame.width)]
+    session, titles = chart_frame.session, chart_frame.row_values.model.titles
+    values = [f"{config_name(session) if run == 'config' else run_title(run)} {sample_error_text(value, is_mismatch)}"
+              for run, value in sample.values_by_run.items()]
     ranked = sorted(sample.shares_by_group.items(), key=lambda item: -item[1])[:_MAX_LISTED_SHARES]
-    owners = [f"{model.titles[name]} {percent_text(share, SIMULATED_MARK)}" for name, share in ranked if share >= 0.002]
+    owners = [f"{titles[name]} {percent_text(share, SIMULATED_MARK)}" for name, share in ranked if share >= 0.002]
+    owners += ["… being measured"] * (not sample.is_complete)
     config_shares = session.results.get_results_or_empty(session.config).shares
-    if not sample.is_complete:
-        owners.append("… being measured")
-    label: Span = (" shares ", "dim")
-    for text in wrap_text(" · ".join(owners) or "no layer contributes to this error", chart_frame.width - 9)[:3]:
-        lines.append([label, (text, "")])
-        label = (" " * 8, "")
-    shared = [name for name, share in ranked[:3] if (config_share := config_shares.get(name)) is not None and
-              share - config_share.fraction > 0.1]
-    if sample.is_complete and shared:
-        text = ", ".join(
-            f"{model.titles[name]} {percent_text(config_shares[name].fraction, SIMULATED_MARK)}" for name in shared)
-        lines.append(clip_line([(" of all ", "dim"), (f"samples together: {text}", "dim")], chart_frame.width))
-    return lines
+    shared = [f"{titles[name]} {percent_text(config_shares[name].fraction, SIMULATED_MARK)}"
+              for name, share in ranked[:3] if sample.is_complete and name in config_shares
+              and share - config_shares[name].fraction > 0.1]
+    entries = [(" alone", " · ".join(values)),
+               (" shares", " · ".join(owners) or "no layer contributes to this error"),
+               (" of all", f"samples together: {', '.join(shared)}" if shared else "")]
+    return [line for label, text in entries for line in labelled_lines(label, text, chart_frame.width, label_width=8)]
 
 
 def metric_part_lines(session: Session, width: int) -> list[Line]:
