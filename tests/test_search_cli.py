@@ -35,10 +35,8 @@ from trt_tui.jobs.events import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import precision_json_text
 from trt_tui.session.search_report import (
-    BuiltConfigPoint,
-    list_pareto_points,
+    built_config_table,
     pareto_plot_lines,
-    pareto_rows,
     search_markdown,
     search_text,
 )
@@ -264,9 +262,8 @@ def test_the_front_keeps_what_nothing_beats(files):
         session.results.get_or_create_results(config).store_accuracy(verdict(built + 0.2))
         session.results.store_engine_result(config,
                                             EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000))
-    points = list_pareto_points(session)
-    assert [point.name for point in points if point.is_pareto] == ["c0", "c1", "c3"]
-    rows = pareto_rows(points)
+    rows, points = built_config_table(session)
+    assert [row[0] for row in rows if row[-1] == "front"] == ["A c0", "B c1", "D c3"]
     assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.20"] and rows[3][-1] == ""
     drawn = pareto_plot_lines(points)
     places = {letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
@@ -296,8 +293,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
 
 
 def test_a_plot_of_equal_points_is_drawn():
-    point = BuiltConfigPoint("c0", 0, "~1", "1", 1.0, 2.0, EngineResult(None, "TensorRT 11.4"))
-    assert any("B" in line for line in pareto_plot_lines([point, point]))
+    assert any("B" in line for line in pareto_plot_lines([(2.0, 1.0), (2.0, 1.0)]))
 
 
 @pytest.mark.parametrize(("place", "what"), [

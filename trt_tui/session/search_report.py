@@ -2,12 +2,11 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
 
 from trt_tui import formatting
 from trt_tui.core.guards.guards import warning_lines
 from trt_tui.core.measure.causes import cause_lines
-from trt_tui.core.measure.results import EngineResult, RunKind
+from trt_tui.core.measure.results import RunKind
 from trt_tui.core.measure.user_metric import metric_part_rows
 from trt_tui.core.moves.config import move_tables
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
@@ -60,7 +59,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
     causes = cause_lines({titles_by_group.get(name, name): causes
                           for name, causes in find_raise_causes(session, result.config).items()})
-    points = list_pareto_points(session)
+    built_configs, points = built_config_table(session)
     reductions = reduction_table(result.reduction_steps, outline, request)
     evaluations = evaluation_table(ended, outline, request, session.results.reference_metric)
     return [
@@ -71,7 +70,7 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
             for row in rows)], len(header) + 1) for header, rows in move_tables(result.config, outline)]),
         Section("Causes", [["causes of the losses for which layers are raised", *causes] if causes else []]),
         Section("Metric", [Table(_metric_rows(ended, session.results.reference_metric))]),
-        Section("Engines", [Table(pareto_rows(points)), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
+        Section("Engines", [Table(built_configs), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
 
 
 def method_text(ended: SearchEnded) -> str:
@@ -141,68 +140,38 @@ def _metric_rows(ended: SearchEnded, reference_metric: Mapping[str, float]) -> l
         for row in metric_part_rows(reference_metric, [found_metric]))]
 
 
-@dataclass(frozen=True)
-class BuiltConfigPoint:
-    """A built config in the plot of accuracy against latency, with its simulated value and the value of its engine.
+def built_config_table(session: Session) -> tuple[list[list[str]], list[tuple[float, float]]]:
+    """Returns the table of the configs with a measured engine, the fastest first, and their points in the plot.
 
-    Attributes:
-        value: The value of the engine in the unit of the target; higher is better.
-        latency_ms: The latency in ms.
-        is_pareto: True if no other config is as fast and as accurate.
+    A letter identifies each config. A point is the latency in ms and the value of the target, higher is better. No
+    other config is faster than a config on the front at the same accuracy, or more accurate at the same latency.
     """
-
-    name: str
-    raised_count: int
-    simulated_text: str
-    built_text: str
-    value: float
-    latency_ms: float
-    engine: EngineResult
-    is_pareto: bool = False
-
-
-def list_pareto_points(session: Session) -> list[BuiltConfigPoint]:
-    """Returns the configs with a measured engine, the fastest first, with the configs on the Pareto front marked.
-
-    No other config is faster than a config on the front at the same accuracy, or more accurate at the same latency.
-    """
-    target, points = session.target, []
-    for config, results in session.results.items():
+    target, columns, built = session.target, list_run_columns("search"), list[tuple[tuple[float, float], list[str]]]()
+    for config, results in session.results.items() if target is not None else ():
         engine = results.engine_result
-        if (engine is None or not engine.is_built_as_requested or engine.accuracy is None or engine.latency_ms is None
-                or not target):
+        if (target is None or engine is None or not engine.is_built_as_requested or engine.accuracy is None
+                or engine.latency_ms is None or (value := target.measured_value(engine.accuracy)) is None):
             continue
-        value = target.measured_value(engine.accuracy)
-        if value is None:
-            continue
-        raised = len(config.find_raised_groups(session.opened_network.outline))
-        name = session.config_names.get(config, "")
         simulated = (f"{SIMULATED_MARK}{target.measured_value_text(results.accuracy)}"
                      if results.accuracy is not None else NOT_MEASURED)
-        points.append(
-            BuiltConfigPoint(name, raised, simulated, target.measured_value_text(engine.accuracy),
-                             -value if not target.is_higher_better else value, engine.latency_ms[0], engine))
-    points.sort(key=lambda point: (point.latency_ms, -point.value))
-    pareto_indices = search_front([(point.latency_ms, point.value) for point in points])
-    return [replace(point, is_pareto=index in pareto_indices) for index, point in enumerate(points)]
+        built.append(((engine.latency_ms[0], value if target.is_higher_better else -value), [
+            session.config_names.get(config, ""),
+            str(len(config.find_raised_groups(session.opened_network.outline))), simulated,
+            target.measured_value_text(engine.accuracy),
+            *(column.text(RunRow(engine=engine)) or NOT_MEASURED for column in columns)]))
+    built.sort(key=lambda entry: (entry[0][0], -entry[0][1]))
+    points = [point for point, _ in built]
+    front = search_front(points)
+    return [["built", "raised", "simulated", "engine", *(column.title for column in columns), ""], *(
+        [f"{_point_letter(index)} {name}", *cells, "front" if index in front else ""]
+        for index, (_, (name, *cells)) in enumerate(built))], points
 
 
-def pareto_rows(points: Sequence[BuiltConfigPoint]) -> list[list[str]]:
-    """Returns the table of the built configs with a header; a letter identifies each config in the plot."""
-    columns = list_run_columns("search")
-    rows = [["built", "raised", "simulated", "engine", *(column.title for column in columns), ""]]
-    return rows + [[
-        f"{letter} {point.name}", str(point.raised_count), point.simulated_text, point.built_text,
-        *(column.text(RunRow(engine=point.engine)) or NOT_MEASURED for column in columns),
-        "front" if point.is_pareto else ""
-    ] for letter, point in zip(_point_letters(points), points, strict=True)]
-
-
-def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
+def pareto_plot_lines(points: Sequence[tuple[float, float]]) -> list[str]:
     """Returns the plot of the built configs: latency to the right, accuracy upwards, a letter for each config."""
-    finite = [point.value for point in points if math.isfinite(point.value)]
+    finite = [value for _, value in points if math.isfinite(value)]
     min_result, max_result = (min(finite), max(finite)) if finite else (0.0, 0.0)
-    min_ms, max_ms = min(point.latency_ms for point in points), max(point.latency_ms for point in points)
+    min_ms, max_ms = min(latency_ms for latency_ms, _ in points), max(latency_ms for latency_ms, _ in points)
 
     def cell_index(value: float, min_value: float, max_value: float, cell_count: int) -> int:
         share = (min(max(value, min_value), max_value) - min_value) / (max_value
@@ -210,9 +179,9 @@ def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
         return round(share * (cell_count - 1))
 
     grid = [[" "] * PLOT_WIDTH_CELLS for _ in range(PLOT_HEIGHT_ROWS)]
-    for letter, point in zip(_point_letters(points), points, strict=True):
-        row = PLOT_HEIGHT_ROWS - 1 - cell_index(point.value, min_result, max_result, PLOT_HEIGHT_ROWS)
-        grid[row][cell_index(point.latency_ms, min_ms, max_ms, PLOT_WIDTH_CELLS)] = letter
+    for index, (latency_ms, value) in enumerate(points):
+        row = PLOT_HEIGHT_ROWS - 1 - cell_index(value, min_result, max_result, PLOT_HEIGHT_ROWS)
+        grid[row][cell_index(latency_ms, min_ms, max_ms, PLOT_WIDTH_CELLS)] = _point_letter(index)
     lines = [f"  │{''.join(row).rstrip()}" for row in grid]
     fastest, slowest = formatting.milliseconds_text(min_ms), formatting.milliseconds_text(max_ms)
     return [
@@ -220,5 +189,5 @@ def pareto_plot_lines(points: Sequence[BuiltConfigPoint]) -> list[str]:
     ]
 
 
-def _point_letters(points: Sequence[BuiltConfigPoint]) -> list[str]:
-    return [chr(ord("A") + index % 26) for index in range(len(points))]
+def _point_letter(index: int) -> str:
+    return chr(ord("A") + index % 26)
