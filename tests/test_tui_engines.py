@@ -28,8 +28,15 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.spans import line_width
 from trt_tui.tui.state import detail, engine_texts, summary
-from trt_tui.tui.state.columns import build_row_cells, column_title_line, fit_columns, layer_row_line
+from trt_tui.tui.state.columns import (
+    LAYER_COLUMNS_BY_ID,
+    build_row_cells,
+    column_title_line,
+    fit_columns,
+    layer_row_line,
+)
 from trt_tui.tui.state.config_list import config_table
+from trt_tui.tui.state.explanations import explain_cell
 from trt_tui.tui.state.marks import DIVERGENCE_MARK
 from trt_tui.tui.state.rows import ColourMeasure, TreeModel, VisibleRow, build_row_values
 from trt_tui.tui.state.status import Hint, StatusLines, job_table, job_texts, next_step_hint, status_lines
@@ -109,7 +116,7 @@ def test_an_engine_has_its_own_columns(build):
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
     assert "score" in header and "gap" not in text(summary.summary_lines(session, 80)[0])
     assert abs(gap) < UNEXPLAINED_GAP_DB and (f"{gap:.1f}", "dim") in [
-        (part.strip(), style) for part, style in summary.summary_lines(session, 120)[4]]
+        (part.strip(), style) for part, style in summary.summary_lines(session, 120)[3]]
     assert edited(session).partition("│")[2].split()[:4] == figures
 
 
@@ -117,7 +124,7 @@ def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     session, result = build(NOISY)
     gap = sqnr_gap_of_engine_db(session.get_run_results("config").accuracy, result.accuracy)
     assert gap > UNEXPLAINED_GAP_DB
-    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
+    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[3]]
     assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step_hint(session, found(session)).text
     session.toggle_fp32(FIRST)
     assert "i shows" not in next_step_hint(session, found(session)).text
@@ -155,7 +162,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     assert found(session).is_target_met and "≠" in text(config_table(session, 60)[1][0][1])
     assert "not built as requested: i shows what was built" in next_step_hint(session, found(session)).text
     gap = sqnr_gap_of_engine_db(result.simulated_accuracy, result.accuracy)  # not that of what was asked
-    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[4]]
+    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in summary.summary_lines(session, 120)[3]]
     lines = [" ".join(text(line).split()) for line in engine_texts.engine_page_lines(session, 200)]
     assert f"· as requested: failed: {result.attempts[0].failure_reason}" in lines
     assert f"· {QKV} raised to FP16: built" in lines
@@ -383,24 +390,23 @@ def previewed(session, preview: Preview, config=None) -> None:
 
 
 @pytest.mark.parametrize(
-    ("group", "about", "shown"),
-    [(QKV, {}, "≠ FP16"), (QKV, {"ineffective_groups": (QKV, )}, "no effect"), (SCORES, {}, "in MHA"),
-     (WEIGHTS, {}, "in MHA"), (SCORES, {"mha_breakers": (SCORES, )}, "MHA split"), (FIRST[0].name, {}, "Q/DQ"),
-     (PRODUCT, {}, "?"),
-     (PRODUCT, {"barrier_effects": {VIT.group_by_name[PRODUCT].final_tensor: BarrierEffect(PREVIEW.kernels,
-                                                                                           ())}}, "MHA split"),
-     (QKV, {"refusal": PreviewRefusal("no", layer=QKV)}, "refused"),
-     (SCORES, {"refusal": PreviewRefusal("no", layer=QKV)}, "?")])
-def test_a_row_says_what_the_builder_would_make_of_it(start, group, about, shown) -> None:
+    ("group", "about", "differs"),
+    [(QKV, {}, True), (QKV, {"ineffective_groups": (QKV, )}, True), (SCORES, {}, False), (WEIGHTS, {}, False),
+     (SCORES, {"mha_breakers": (SCORES, )}, True), (FIRST[0].name, {}, True), (PRODUCT, {}, False),
+     (PRODUCT, {"barrier_effects": {VIT.group_by_name[PRODUCT].final_tensor: BarrierEffect(PREVIEW.kernels, ())}},
+      True),
+     (QKV, {"refusal": PreviewRefusal("no", layer=QKV)}, True),
+     (SCORES, {"refusal": PreviewRefusal("no", layer=QKV)}, False)])
+def test_a_mark_names_the_rows_of_which_the_builder_would_make_something_else(start, group, about, differs) -> None:
     session = start(builder=None)
-    assert not found(session).has_engines
+    assert not cells(session, group).cells["precision"].preview_mark
     previewed(session, replace(PREVIEW, **about))
-    assert found(session).has_engines and cells(session, group).cells["engine"][0] == shown
+    assert bool(cells(session, group).cells["precision"].preview_mark) is differs
     for width in (60, 70, 80, 120):
-        columns = fit_columns(width, True)
-        line = text(layer_row_line(cells(session, group), 0, columns, True))
-        assert formatting.cell_width(line) <= width and (shown in line or width < 80)
-        assert "engine" not in columns or "preview" in text(column_title_line(columns, found(session)))
+        line = text(layer_row_line(cells(session, group), 0, fit_columns(width), True))
+        assert formatting.cell_width(line) <= width and ("≠" in line) is differs
+    scopes = {scope.path for scope in MODEL.ancestors[group]}
+    assert not differs or scopes <= found(session).scope_other_counts.keys()
 
 
 def test_what_was_built_speaks_in_the_place_of_a_preview(build) -> None:
@@ -410,7 +416,7 @@ def test_what_was_built_speaks_in_the_place_of_a_preview(build) -> None:
     assert cells(session, QKV).cells["engine"][0] == before and found(session).preview is None
     session.toggle_fp32([VIT.group_by_name[QKV]])  # of the new config there is a preview, and no engine
     previewed(session, PREVIEW)
-    assert cells(session, QKV).cells["engine"][0] == "≠ FP16"
+    assert cells(session, QKV).cells["precision"].preview_mark and not found(session).has_engines
 
 
 def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
@@ -430,7 +436,7 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
     shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
-    assert "preview RTX 1.7, SM89" in shown and "1 ≠ requested" in shown
+    assert "preview RTX 1.7, SM89" in shown and "2 ≠ requested" in shown
 
 
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:
@@ -445,8 +451,8 @@ def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) ->
                                            is_rtx_missing=True)))
     assert (cells(session, QKV), text(column_title_line(fit_columns(80),
                                                         found(session))), len(session.warnings)) == before
-    shown = [text(line) for line in detail.detail_lines(session, found(session), row, 90, 30)]
-    assert sum("pip install 'trt-tui[rtx]'" in line for line in shown) == 1
+    explanation = explain_cell(session, found(session), row, LAYER_COLUMNS_BY_ID["precision"])
+    assert sum("pip install 'trt-tui[rtx]'" in part for _, part in explanation.texts) == 1
     session.requests_previews = True
     session.request_preview()
     assert not any(isinstance(request, rq.PreviewEngine) for request in session.pending_requests.values())

@@ -37,6 +37,14 @@ def hint_of(main) -> Hint:
     return hint
 
 
+async def add_config(main, pilot) -> None:
+    """Adds a config to the list of configs, which the screen shows if there are several."""
+    main.session.toggle_fp32(main.session.outline.groups[:1])
+    main.session.undo()
+    main.draw_all()
+    await settle(pilot)
+
+
 async def follow(app, main, pilot) -> Hint:
     """Presses the keys that the hint names, and checks that what it says has happened."""
     hint = hint_of(main)
@@ -182,6 +190,7 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
 
 async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
     async with opened(tmp_path, size=(120, 40), network="tiny_resnet", target="sqnr>=60") as (app, main, pilot):
+        await add_config(main, pilot)
         for keys, said in (((), "raises this one"), (("slash",), "goes to the rows"), (("escape",), "raises this one"),
                            (("tab",), "raises fc"), (("tab",), "raises this one"), (("2",), "raises fc"),
                            (("c", "c", "escape", "2"), "raises fc"), (("2", "1"), "raises this one")):
@@ -256,6 +265,7 @@ async def test_a_hint_names_no_row_while_toggles_can_change_the_worst_row(tmp_pa
     monkeypatch.setattr(Session, "requests_toggles", bool(held))
     options = {"network": "tiny_resnet", "target": "cosine>=0.9999999"}  # a share gives no value of this target
     async with opened(tmp_path, size=(120, 40), held=held, **options) as (_, main, pilot):
+        await add_config(main, pilot)
         await answered(pilot, "4")  # from the configs, the hint has to name the row
         hint = hint_of(main)
         assert hint.actions == ("first_nan", "toggle")

@@ -448,7 +448,7 @@ def test_offered_configs_differ_and_each_change_shows_the_value_without_it(sessi
     assert len(result.config.range_moves) < len(best.range_moves)
     effects = {(option.config.find_raised_groups(driven.outline), option.evaluation.score) for option in options}
     assert len(effects) == len(options)
-    lines = search_change_lines(driven, TreeModel(driven.outline), search_status, result, 120)[1:]
+    lines = search_change_lines(driven, TreeModel(driven.outline), search_status, result, 120, True)[1:]
     assert len(lines) == len(best.raised_groups) + len(result.config.range_moves)
     raises = [line[-1][0] for line in lines if any(text.strip() == "FP32" for text, _ in line)]
     assert len(raises) == len(best.raised_groups) and all("FAIL" in text for text in raises)

@@ -363,9 +363,9 @@ def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_
             left, _, right = text(line).partition("│")
             assert "~" in left and "~" not in right
         assert number_text(session.results[session.config].engine_result.latency_ms[0]) in text(
-            summary.summary_lines(session, width, 24)[3])
+            summary.summary_lines(session, width, 24)[-1])
     _, config_line = map(text, summary.summary_lines(session, 78, 24))
-    assert config_line.startswith(" c0") and len(summary.summary_lines(session, 79, 24)) == 4
+    assert config_line.startswith(" c0") and len(summary.summary_lines(session, 79, 24)) == 3
     assert text(summary.summary_lines(session, 60, 24)[1]).rstrip("?").endswith("FAIL"), "the outcome at every width"
     before = summary.summary_lines(session, 80)[3]
     session.toggle_fp32(VIT.groups[:1])
@@ -498,9 +498,11 @@ def test_configs_newest_first(session):
     header, lines = config_table(session, 60)
     assert [session.config_names[config] for config, _ in lines] == ["c2", "c1", "c0"]
     narrow, _ = config_table(session, 30)
-    assert "raised" in text(header) and "raised" not in text(narrow) and "exported" in text(narrow)
-    assert text(header).index("exported network") + 16 == text(lines[0][1]).rindex(spans.NOT_MEASURED) + 1
-    assert " ms" not in text(header), "an exported network has no latency"
+    assert "raised" in text(header) and "raised" not in text(narrow) and "exported" not in text(header)
+    session.request_build()
+    session.rest()
+    header, lines = config_table(session, 60)
+    assert "exported network" in text(header) and " ms" not in text(header), "an exported network has no latency"
     assert text(lines[0][1]).startswith(" >c2") and text(lines[2][1]).startswith("  c0")
     session.config_names[first] = "最初の構成"
     header, lines = config_table(session, 60)
@@ -595,7 +597,8 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
         assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
         lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
         assert any(re.fullmatch(r"≈ within [\d.]+ dB of the best", line) for line in lines) is are_equal
-        assert ["≈ ~" in line for line in lines[:3]] == [are_equal, are_equal, False], "the best first"
+        marked = [bool(re.search(r"≈ +\d", line)) for line in lines[:3]]
+        assert marked == [are_equal, are_equal, False], "the best first"
         assert ["≈ now" in line for line in lines[:3]] == ["entropy" in line for line in lines[:3]], "no gain"
         shown = "".join(text for text, _ in detail._remedy_line(session, remedies, 80))
         assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
@@ -644,7 +647,7 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     lines = [text(line) for line in detail.remedy_lines(session, group, 40)]
     assert lines[-1] == "≈ within 0.44 dB of the best"
     assert text(detail.remedy_lines(session, group, 20)[-1]) == "≈ within 0.44 dB", "a text never loses its end"
-    marked = [float(re.search(r"~([\d.]+)", line)[1]) for line in lines[:-1] if "≈ ~" in line]
+    marked = [float(value[1]) for line in lines[:-1] if (value := re.search(r"≈ +([\d.]+)", line))]
     assert min(marked) >= 14.2 - 0.44 and len(marked) == len(equal)
 
 
@@ -659,19 +662,17 @@ def test_an_exact_error_has_no_unit(session):
         session.get_run_results("config").group_errors[line.row.group.name] = GroupErrors(
             accumulated=accumulated, isolated=isolated, precision=Precision.INT8)
         shown = [text(one) for one in detail.detail_lines(session, found(session), line, 60, 30)]
-        assert shown[0] == f" error    {expected}"
-        narrow = [text(one).strip() for one in detail.detail_lines(session, found(session), line, 44, 30)]
-        assert f"{narrow[0]} · {narrow[1]}" == f"error    {expected}"
+        assert f" error    {expected}" in shown
 
 
 def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
     group = session.outline.groups[0]
     session.results.values_of(ev.REMEDIES)[group.name, session.config] = tuple(
         remedy_of(session, "9", label, 29.0) for label in ("bias correction", "equalization"))
-    for width, unit in ((40, " dB"), (31, ""), (28, "")):
+    for width, unit in ((40, " dB"), (30, ""), (27, "")):
         lines = [text(line) for line in detail.remedy_lines(session, group, width)][:2]
         assert all(len(line) <= width for line in lines)
-        assert ("bias correction" in lines[0]) is (width > 30) and f"~29.0{unit}" in lines[0]
+        assert ("bias correction" in lines[0]) is (width > 27) and f" 29.0{unit}" in lines[0]
         assert (" dB" in "".join(lines)) is bool(unit)
 
 
@@ -705,14 +706,15 @@ def test_raising_to_nan_meets_no_target(session):
                                                                      cumulative=raised)) == rows
 
 
-@pytest.mark.parametrize("measure", [ColourMeasure.SHARE, ColourMeasure.ISOLATED])
-def test_a_legend_has_whole_entries_at_every_width(measure):
-    whole = {entry.strip() for width in (200, 140) for entry in legend_text(measure, width).split("  ")}
-    assert {"↑ raised", "k fixed by rule", "+ other change", "? not measured"} <= whole
+def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():
+    signs = {"↑", "e", "p", "k", "+", "?", "█"}
+    whole = legend_text(signs, 200).split("  ")
+    assert whole == ["↑ raised", "e p range", "k fixed", "+ other change", "? not measured"]
     for width in range(0, 200):
-        legend = legend_text(measure, width)
-        assert len(legend) <= width and set(filter(None, legend.split("  "))) <= whole, (width, legend)
-    assert legend_text(measure, 69).count("  ") >= 3, "beside a screen of 80 columns"
+        legend = legend_text(signs, width)
+        assert len(legend) <= width and whole[:len(list(filter(None, legend.split("  "))))] == list(
+            filter(None, legend.split("  "))), (width, legend)
+    assert not legend_text({"█", "·"}, 200)
 
 
 def test_a_wide_detail_pane_has_charts_beside_its_text(session):
@@ -724,9 +726,9 @@ def test_a_wide_detail_pane_has_charts_beside_its_text(session):
     shown = [text(line) for line in lines]
     assert all(spans.line_width(line) <= 90 for line in lines) and all(" │ " in line for line in shown)
     left, right = (" ".join(line.partition(" │ ")[2 * side] for line in shown) for side in (0, 1))
-    assert "set " in left and "|x| of" in right and "|x| of" not in left
+    assert "why " in left and "|x| of" in right and "|x| of" not in left
     narrow = [text(line) for line in detail.detail_pane_lines(session, row_values, row, group, 60, 40)]
-    assert any("|x| of" in line for line in narrow) and not any(" │ " in line for line in narrow)
+    assert not any("|x| of" in line or " │ " in line for line in narrow)
 
 
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
@@ -775,8 +777,8 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
         replace(judged, name="boxes"), replace(judged, name="scores")))
     in_files = [replace(both, outputs={"boxes": boxes, "scores": replace(
         scores, worst_index=index, worst_file="part17.npz", worst_sqnr_db=-3.2)}) for index in (12345, 6)]
-    for accuracy, sample_pattern in ((both, ""), (in_files[0], r" +~-3\.2( #12345)?"),
-                                     (in_files[1], r" +~-3\.2( p…17 #6)?")):
+    for accuracy, sample_pattern in ((both, ""), (in_files[0], r" +-3\.2( #12345)?"),
+                                     (in_files[1], r" +-3\.2( p…17 #6)?")):
         session.results.get_or_create_results(session.config).store_accuracy(accuracy)
         for width in (120, 80, 60):
             row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))

@@ -146,15 +146,6 @@ class PendingRequests(dict[int, rq.Request]):
         return [job for job in self._pending_jobs.values() if job.begin_time is None]
 
     @property
-    def last_ended_job(self) -> Job | None:
-        """The job that ended last, of the jobs that the user requested and that were begun; None if there is none."""
-        ended_jobs = [
-            job for job in reversed(self.jobs) if job.end_time is not None and job.begin_time is not None
-            and not job.is_automatic
-        ]
-        return max(ended_jobs, key=lambda job: job.end_time or 0.0, default=None)
-
-    @property
     def has_foreground_request(self) -> bool:
         """True if the user waits for one of the pending requests."""
         return any(request.job_kind.is_waited_for for request in self.values())

@@ -53,6 +53,8 @@ EXPORT_FORMATS = {
                          keeps_file_precision=True, can_lack_ranges=True),
     "onnx": ExportFormat("ONNX", "the typed network, for a strongly typed TensorRT", ".typed.onnx",
                          "trt_tui.core.exporters.onnx:write_onnx_export", keeps_file_precision=True),
+    "bundle": ExportFormat("bundle", "everything for one release, with a check of its engine", ".bundle",
+                           is_folder=True, has_build_commands=True),
     "trtexec": ExportFormat("trtexec", "commands that build the engine with TensorRT 10 and 11", ".trtexec.sh",
                             "trt_tui.core.exporters.build_commands:write_trtexec_export",
                             {"typed": ".typed.onnx", **_FP32_NETWORK_AND_CACHE}, has_build_commands=True),
@@ -65,9 +67,6 @@ EXPORT_FORMATS = {
                                       "trt_tui.core.exporters.formats:write_calibration_cache_export",
                                       needs_all_ranges=True, contains_config=False),
     "markdown": ExportFormat("Markdown", "a report", ".report.md", uses_data=False, contains_config=False),
-    "bundle": ExportFormat("bundle", "everything for one release, with a check of its "
-                                     "engine", ".bundle", is_folder=True,
-                           has_build_commands=True),
     "subgraph": ExportFormat("subgraph", "a part of the network with its inputs, for a bug report", ".piece",
                              is_folder=True, contains_config=False),
 }

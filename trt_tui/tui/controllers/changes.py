@@ -475,7 +475,7 @@ class ZeroCostController(Presenter):
         items += [PickerItem(str(index) if index <= key_count else "", text, choice, cells=cells)
                   for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
-            items.append(PickerItem("", "further values", "", "are being measured"))
+            items.append(PickerItem("", "further values", "", "are being measured", is_pending=True))
         qdq_refusal = self._qdq_removal_refusal()
         items.append(PickerItem("" if qdq_refusal else "q", "unused Q/DQ out", _QDQ_ANSWER, qdq_refusal))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}

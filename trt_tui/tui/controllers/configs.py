@@ -13,7 +13,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import require_empty_folder
 from trt_tui.jobs import events as ev
-from trt_tui.session.history import UserState
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
@@ -38,7 +37,7 @@ class ConfigController(Presenter):
 
     def do_configs(self) -> None:
         """Focuses the config list. If the list has the focus already, or no room, the page of all configs opens."""
-        if self.has_class("-wide", "-tall") and not self.config_list.has_focus:
+        if self.has_class("-wide", "-tall", "-configs") and not self.config_list.has_focus:
             self.zoom_pane("")
             self.config_list.focus()
         else:
@@ -53,9 +52,6 @@ class ConfigController(Presenter):
             self.session.set_config(config)
             self.handle_config_change()
 
-    def _change_text(self, before: UserState, after: UserState) -> str:
-        return change_text(self.session, before, after, self.layer_list.tree_model.titles)
-
     def refuse_undo(self) -> str:
         """Returns the reason why undo is impossible; "" if it is possible."""
         return "" if self.session.history.can_undo else "nothing to undo"
@@ -63,7 +59,9 @@ class ConfigController(Presenter):
     def do_undo(self) -> None:
         before = self.session.history.state
         self.session.undo()
-        self._show_restored_state(f"undone: {self._change_text(self.session.history.state, before)}")
+        change = change_text(self.session, before, self.session.history.state, self.layer_list.tree_model.titles,
+                             "{0} is {2} again")
+        self._show_restored_state(f"undid: {change}")
 
     def refuse_redo(self) -> str:
         """Returns the reason why redo is impossible; "" if it is possible."""
@@ -72,7 +70,8 @@ class ConfigController(Presenter):
     def do_redo(self) -> None:
         before = self.session.history.state
         self.session.redo()
-        self._show_restored_state(f"redone: {self._change_text(before, self.session.history.state)}")
+        change = change_text(self.session, before, self.session.history.state, self.layer_list.tree_model.titles)
+        self._show_restored_state(f"redone: {change}")
 
     def do_sessions(self) -> None:
         """Shows the page of saved sessions, and goes on with the session that the user chooses there."""

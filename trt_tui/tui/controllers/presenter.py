@@ -18,7 +18,7 @@ from trt_tui.tui.keys import ACTIONS_BY_ID, Need, fill_in_keys, shown_key
 from trt_tui.tui.screens.dialogs import Dialog, ErrorDialog, OverlayScreen
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import summary
-from trt_tui.tui.state.columns import column_title_line, fit_columns
+from trt_tui.tui.state.columns import choose_list_width, column_title_line, fit_columns
 from trt_tui.tui.state.detail import detail_pane_lines, detail_title
 from trt_tui.tui.state.layer_list import LayerList, layer_list_title, parse_filter
 from trt_tui.tui.state.rows import View, VisibleRow, legend_text
@@ -334,6 +334,7 @@ class Presenter(ReliableTimers, Screen[None]):
             self.draw_all()
         else:
             self.draw_detail_pane()
+            self._draw_job_rule()
 
     def _request_row_details(self) -> None:
         """Requests the details of the row under the cursor if no key press moved the cursor there.
@@ -389,6 +390,9 @@ class Presenter(ReliableTimers, Screen[None]):
             self.has_stale_values = False
             self.layer_list.update_row_values(self.is_cursor_resting)
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
+        is_beside = self.is_wide_screen and not self.zoomed_pane_name and self.layer_list.view is not View.BLOCKS
+        self.query_one("#left").styles.width = (choose_list_width(self.layer_list.row_values, width)
+                                                if is_beside and self.layer_list.has_row_values else None)
         panel = self.text_pane("verdict")
         panel.lines = summary.summary_lines(session, width, size.height)
         panel.styles.height = len(panel.lines)
@@ -403,6 +407,11 @@ class Presenter(ReliableTimers, Screen[None]):
         self.call_after_refresh(self.draw_all)
 
     def draw_config_list(self) -> None:
+        """Draws the list of configs, which is displayed beside the layer list if there are several."""
+        has_several = len(self.session.config_names.list_configs_newest_first()) > 1
+        if has_several is not self.has_class("-configs"):
+            self.set_class(has_several, "-configs")
+            self.draw_after_layout()
         self.config_list.show_configs(self.session, self.text_pane("configs-header"))
 
     def draw_layer_tree(self, cursor_key: str | None = None) -> None:
@@ -457,16 +466,18 @@ class Presenter(ReliableTimers, Screen[None]):
 
     def draw_status_lines(self) -> None:
         """Draws the status lines with the jobs and the hint, the rule above them, and the footer."""
-        if self.is_covered_by_page:
-            return
+        if not self.is_covered_by_page:
+            self._draw_job_rule()
+            self._draw_hint_and_footer()
+
+    def _draw_job_rule(self) -> None:
+        """Draws the rule above the status lines: the first warning, and the marks of the visible rows."""
         session = self.session
-        row_values = self.layer_list.row_values if self.layer_list.has_row_values else None
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
-        title = f"! {warning}" if warning else "Jobs" if self.is_wide_screen else ""
-        has_legend = row_values is not None and self.layer_list.view is not View.BLOCKS
+        title = f"! {warning}" if warning else ""
+        has_legend = self.layer_list.has_row_values and self.layer_list.view is not View.BLOCKS
         self.title_rule("job").set_texts(title, legend_text(
-            row_values.measure, self.screen_width - cell_width(title) - 10) if row_values and has_legend else "")
-        self._draw_hint_and_footer()
+            self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10) if has_legend else "")
 
     def _draw_hint_and_footer(self) -> None:
         """Draws the parts of the status lines that depend on the cursor and on the focus.

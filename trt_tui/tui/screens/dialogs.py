@@ -210,6 +210,7 @@ class PickerItem:
         text: The text of the entry; "" for an entry with cells.
         value: The result of the dialog if the entry is chosen.
         refusal: The reason why the entry cannot be chosen; "" if it can.
+        is_pending: True for a refused entry that is about to become possible, and is therefore listed.
         cells: The cells of the entry in the columns of the dialog; without cells, the text may take several lines.
     """
 
@@ -218,10 +219,13 @@ class PickerItem:
     value: object
     refusal: str = ""
     cells: tuple[str, ...] = ()
+    is_pending: bool = False
 
 
 _PICKER_WIDTH = 90
 """The maximum width of a `Picker` with columns, as in app.tcss."""
+_REFUSED_KEY, _MIN_FOLDED_ENTRIES = "x", 3
+"""The key that lists the entries that cannot be chosen, and the minimum number of them that one line represents."""
 _CELLS_BESIDE_PICKER_ROW = 12
 """The cells of a line that a row of a `Picker` does not have: margin, border, padding, mark, key and scrollbar."""
 
@@ -229,7 +233,10 @@ _CELLS_BESIDE_PICKER_ROW = 12
 class Picker(Dialog):
     """A dialog with a list from which the user chooses one entry, by arrow keys and enter or by the key of the entry.
 
-    The result is the value of the entry.
+    The result is the value of the entry. One line represents the entries that cannot be chosen, until a key lists them.
+
+    Attributes:
+        listed_items: The entries that the list shows.
 
     Args:
         columns: The columns of the entries with cells. Their lines are never wrapped: the first column is shortened,
@@ -242,13 +249,15 @@ class Picker(Dialog):
                  columns: Sequence[Column] = ()) -> None:
         super().__init__()
         self.heading, self.items, self.chosen_value, self.columns = title, list(items), chosen_value, list(columns)
+        self._lists_refused, self.listed_items = False, list[PickerItem]()
         self._move_keys = {name for action in LIST_ACTIONS for name in get_action_keys(action)}
         self.box_classes, self.key_hints = "wide" if self.columns else "", self._key_hint_template()
 
     def compose_contents(self) -> ComposeResult:
+        options = self._make_options()
         if self.columns:
             yield Static(self._fit_rows()[0], id="columns", classes="dim", markup=False)
-        yield KeyedOptionList(*self._make_options(), compact=True)
+        yield KeyedOptionList(*options, compact=True)
 
     def _key_hint_template(self) -> str:
         keys = [item.key for item in self.items if item.key and not item.refusal and item.key not in self._move_keys]
@@ -260,24 +269,29 @@ class Picker(Dialog):
     def _fit_rows(self) -> list[str]:
         """Returns the lines of the column titles and of the entries; "" for entries without cells."""
         room = min(_PICKER_WIDTH, self.app.size.width) - _CELLS_BESIDE_PICKER_ROW
-        rows = [[(cell, "") for cell in item.cells] for item in self.items if item.cells]
+        rows = [[(cell, "") for cell in item.cells] for item in self.listed_items if item.cells]
         header, *lines = ("".join(text for text, _ in line).rstrip() for line in fit_table(self.columns, rows, room))
-        return [f"     {header}", *(lines.pop(0) if item.cells else "" for item in self.items)]
+        return [f"     {header}", *(lines.pop(0) if item.cells else "" for item in self.listed_items)]
 
     def _make_options(self) -> list[Option]:
         options = []
-        lines = self._fit_rows()[1:] if self.columns else [""] * len(self.items)
-        for item, line in zip(self.items, lines, strict=True):
+        refused = [item for item in self.items if item.refusal and not item.is_pending]
+        is_folded = not self._lists_refused and len(refused) >= _MIN_FOLDED_ENTRIES
+        self.listed_items = [item for item in self.items if not is_folded or item not in refused]
+        lines = self._fit_rows()[1:] if self.columns else [""] * len(self.listed_items)
+        for item, line in zip(self.listed_items, lines, strict=True):
             mark = CHOSEN_MARK if item.value == self.chosen_value else " "
             item_key = " " if item.key in self._move_keys else item.key
             text = f"{mark} {item_key or ' '}  {line or item.text}" + (f"  {item.refusal}" if item.refusal else "")
             options.append(Option(Content(escape_hidden_characters(text)), disabled=bool(item.refusal)))
+        if is_folded:
+            options.append(Option(f"     {len(refused)} do not apply: {_REFUSED_KEY} shows why", disabled=True))
         return options
 
     def replace_items(self, items: Sequence[PickerItem]) -> None:
         """Replaces the entries of the open dialog. The cursor stays on the entry with the same value."""
         choices = self.query_one(KeyedOptionList)
-        current = self.items[choices.highlighted].value if choices.highlighted is not None else None
+        current = self.listed_items[choices.highlighted].value if choices.highlighted is not None else None
         self.items = list(items)
         choices.clear_options()
         choices.add_options(self._make_options())
@@ -296,15 +310,18 @@ class Picker(Dialog):
         self._place_cursor(self.chosen_value)
 
     def _place_cursor(self, value: object) -> None:
-        possible = [index for index, item in enumerate(self.items) if not item.refusal]
-        index = next((index for index in possible if self.items[index].value == value), None)
+        possible = [index for index, item in enumerate(self.listed_items) if not item.refusal]
+        index = next((index for index in possible if self.listed_items[index].value == value), None)
         self.query_one(KeyedOptionList).highlighted = index if index is not None else next(iter(possible), None)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self.items[event.option_index].value)
+        self.dismiss(self.listed_items[event.option_index].value)
 
     def on_key(self, event: events.Key) -> None:
-        """Chooses the entry with the pressed key."""
+        """Chooses the entry with the pressed key, or lists the entries that cannot be chosen."""
+        if event.character == _REFUSED_KEY:
+            self._lists_refused = True
+            self.replace_items(self.items)
         for item in self.items:
             if event.character == item.key and not item.refusal:
                 event.stop()

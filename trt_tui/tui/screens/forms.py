@@ -29,8 +29,11 @@ from trt_tui.tui.screens.dialogs import ChoiceField, Dialog, FieldsDialog, KeyHi
 from trt_tui.tui.state.config_status import config_title
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, bind_keys
 
-_LINES_BESIDE_FORMATS = 11
+_LINES_BESIDE_FORMATS = 9
 """The lines of the dialog besides the list: border, heading, path, a note of three lines, and keys."""
+
+_FIRST_FORMATS = 3
+"""The number of formats in the list of exports before the entry "more"."""
 
 
 class ExportDialog(Dialog):
@@ -66,12 +69,17 @@ class ExportDialog(Dialog):
         return str(Path.cwd() / f"{stem}{EXPORT_FORMATS[export_format].suffix}")
 
     def compose_contents(self) -> ComposeResult:
-        yield KeyedOptionList(
-            *(Option(Content(f"{export_format.title:<16} {export_format.description}"))
-              for export_format in EXPORT_FORMATS.values()), compact=True)
+        more_count = len(self.export_formats) - _FIRST_FORMATS
+        yield KeyedOptionList(*self._make_options()[:_FIRST_FORMATS],
+                              Option(f"{'more':<16} {more_count} formats for other tools"), compact=True)
         yield Static("to", classes="dim")
         yield TextField(self.default_export_path(self.export_format), compact=True)
         yield Static("", id="note", markup=False)
+
+    @staticmethod
+    def _make_options() -> list[Option]:
+        return [Option(Content(f"{export_format.title:<16} {export_format.description}"))
+                for export_format in EXPORT_FORMATS.values()]
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
@@ -81,8 +89,15 @@ class ExportDialog(Dialog):
         self.query_one(KeyedOptionList).styles.max_height = max(2, self.size.height * 9 // 10 - _LINES_BESIDE_FORMATS)
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
-        """Selects a format. A proposed path that the user did not change is replaced by the path for the new format."""
-        path = self.query_one(Input)
+        """Selects a format. A proposed path that the user did not change is replaced by the path for the new format.
+
+        The entry "more" is replaced by the other formats.
+        """
+        path, choices = self.query_one(Input), self.query_one(KeyedOptionList)
+        if event.option_index == _FIRST_FORMATS and choices.option_count <= event.option_index + 1:
+            choices.remove_option_at_index(event.option_index)
+            choices.add_options(self._make_options()[_FIRST_FORMATS:])
+            choices.highlighted = event.option_index
         untouched = path.value == self.default_export_path(self.export_format)
         self.export_format = self.export_formats[event.option_index]
         if untouched:

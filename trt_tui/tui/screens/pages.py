@@ -1,5 +1,6 @@
 """The pages: the log and explanations, configs, jobs and sessions, help, charts, and what a search found."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
@@ -60,6 +61,13 @@ MAX_LOG_LINES = 5000
 _STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "dim"}
 
 
+def merge_equal_messages(log: Sequence[str]) -> list[str]:
+    """Returns a log in which equal sentences are one with their number; raw lines stay as they are."""
+    counts = Counter(text for text in log if text.endswith("."))
+    messages = {text if text in counts else (index, text): text for index, text in enumerate(log)}
+    return [f"{text} ({counts[text]} times)" if counts[text] > 1 else text for text in messages.values()]
+
+
 def log_lines(log: list[str], width: int) -> list[Line]:
     """Returns the log as styled lines, wrapped to a width. A level at the start of a line, such as "warning:", selects
     its style."""
@@ -92,7 +100,7 @@ class LogPage(TextPage):
 
     def _build_log_lines(self, width: int) -> list[Line]:
         reason_lines = [line for text in outcome_reason_lines(self.session) for line in ([], *log_lines([text], width))]
-        return [*log_lines(self.session.log, width), *reason_lines]
+        return [*log_lines(merge_equal_messages(self.session.log), width), *reason_lines]
 
 
 class ExplanationDialog(ScrollingDialog):
@@ -560,14 +568,15 @@ class SearchResultPage(ScrolledPage):
         search_status: The search, which may go on. It must have a best config.
     """
 
-    BINDINGS = bind_keys(down="move(1)", up="move(-1)", open="take", find="again")
+    BINDINGS = bind_keys(down="move(1)", up="move(-1)", open="take", find="again", right="open_changes(True)",
+                         left="open_changes(False)")
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()
         self.session, self.tree_model, self._newest = session, tree_model, search_status
         self.search_status = replace(search_status)
         self.options: tuple[SearchOption, ...] = ()
-        self._cursor_index, self._has_cut_checks = 0, False
+        self._cursor_index, self._has_cut_checks, self._lists_changes = 0, False, False
         self._load_newest()
 
     def _load_newest(self) -> None:
@@ -603,7 +612,8 @@ class SearchResultPage(ScrolledPage):
         lines: list[Line] = [clip_line([(f" {title}", "strong")], width)]
         lines += search_option_lines(self.session, self.tree_model, self.search_status, self.options,
                                      self._cursor_index, width, option_rows)
-        changes = search_change_lines(self.session, self.tree_model, self.search_status, self.chosen_option, width)
+        changes = search_change_lines(self.session, self.tree_model, self.search_status, self.chosen_option, width,
+                                      self._lists_changes)
         notes = search_note_texts(self.session, self.search_status)
         checks = search_check_texts(self.session, self.search_status, self.chosen_option)
         gap: list[Line] = [[]] if height >= MIN_HEIGHT_WITH_GAP else []
@@ -624,6 +634,7 @@ class SearchResultPage(ScrolledPage):
         hints += [f"{{page_down}} {self._hidden_count} more"] * bool(self._hidden_count)
         hints += ["{last} checks in full"] * bool(self._hidden_count and self._has_cut_checks)
         hints += ["{up}{down} others"] * (len(self.options) > 2)
+        hints += ["{right} all changes"] * (not self._lists_changes)
         hints += ["{find} searches again"] * (not self.has_newer_result and not is_searching)
         hints += ["{page_up} back"] * bool(self._top_line)
         return [*hints, f"{{close}} keeps {config_name(self.session)}"]
@@ -634,6 +645,11 @@ class SearchResultPage(ScrolledPage):
         self._top_line = 0
         self.update_lines()
         self._request_preview()
+
+    def action_open_changes(self, is_opened: bool) -> None:
+        """Lists each change, or one line for changes that are alike."""
+        self._lists_changes = is_opened
+        self.update_lines()
 
     def _request_preview(self) -> None:
         if self.session.is_searching:

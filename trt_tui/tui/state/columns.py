@@ -33,6 +33,7 @@ from trt_tui.tui.state.marks import (
     OPENED_MARK,
     OTHER_PRECISION_MARK,
     RAISED_MARK,
+    SAME_VALUE_MARK,
     UNKNOWN_GLYPH,
 )
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, VisibleRow
@@ -41,6 +42,9 @@ from trt_tui.tui.table import Cell, Column, draw_row
 
 _MAX_WIDTH_CELLS = 120
 """The maximum width of all columns together."""
+
+_MIN_LIST_CELLS, _MIN_DETAIL_CELLS = 70, 40
+"""The minimum widths of the layer list and of the detail pane beside each other."""
 
 _MARK_CELLS = 5
 """The width of cursor and marks before a name."""
@@ -75,7 +79,7 @@ class LayerColumn(Column):
         weigh_groups: Returns the weights of groups by name. The heaviest group is sorted first, groups of equal weight
             are in network order, and a group without a value has no weight.
         is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
-        needs_engines: If True, the column is displayed only if a builder reports on the groups, or may do so later.
+        needs_engines: If True, the column is displayed only if an engine reports on the groups.
         yields_to_reason: If True, the reason why a layer cannot run in a lower precision replaces the cell.
     """
 
@@ -113,6 +117,14 @@ def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
     columns = [column for column in LAYER_COLUMNS if has_engines or not column.needs_engines]
     widths = table.fit_columns(columns, min(width, _MAX_WIDTH_CELLS))
     return {columns[index].id: cells for index, cells in widths.items()}
+
+
+def choose_list_width(row_values: RowValues, screen_width: int) -> int:
+    """Returns the width of the layer list beside a detail pane: what its columns and its longest name need."""
+    columns = [column for column in LAYER_COLUMNS if column is not NAME_COLUMN
+               and (row_values.has_engines or not column.needs_engines)]
+    needed = _MARK_CELLS + row_values.model.longest_name_cells + sum(column.width + 1 for column in columns)
+    return max(_MIN_LIST_CELLS, min(needed, _MAX_WIDTH_CELLS, screen_width - _MIN_DETAIL_CELLS))
 
 
 def _draw_columns(cells: Mapping[str, Cell], widths: ColumnWidths) -> Line:
@@ -161,7 +173,7 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
     """
     row, open_mark = visible_row.row, OPENED_MARK if visible_row.is_opened else CLOSED_MARK
     if isinstance(row, SmallSharesRow):
-        share_text = percent_text(sum(row_values.group_values.get(name, 0.0) for name in row.names), SIMULATED_MARK)
+        share_text = percent_text(sum(row_values.group_values.get(name, 0.0) for name in row.names))
         total_text = f"{share_text} together" if share_text != "·" else "almost none together"
         return RowCells(open_mark, "·", "dim", f"{row.label}, {total_text}", "dim")
     if isinstance(row, OtherNodesRow):
@@ -256,12 +268,14 @@ class PrecisionCell:
 
     Attributes:
         marks: The marks of the changes behind the precision.
+        preview_mark: `OTHER_PRECISION_MARK` if the preview of the row differs; else "".
         chip_style: The style of the tint behind the precision, by the size of its values; "" for no tint.
         style: The style of the text.
     """
 
     text: str = ""
     marks: str = ""
+    preview_mark: str = ""
     chip_style: str = ""
     style: str = "dim"
 
@@ -280,24 +294,34 @@ def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Precision
         style = "raised" if replacement == "raised" else "strong" if marks or replacement else ""
         chip_style = _CHIP_STYLES_BY_BYTES[group.resolve_file_precision(precision).value_bytes]
         label, _, file_mark = group.precision_label(precision).partition(" ")
-        return PrecisionCell(label, file_mark + marks, chip_style, style)
+        return PrecisionCell(label, file_mark + marks, OTHER_PRECISION_MARK * row_values.differs_in_preview(group),
+                             chip_style, style)
     if isinstance(row, Scope):
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return PrecisionCell(f"{raised_count} {RAISED_MARK}" if raised_count else "", style="strong")
+        differs = row_values.preview is not None and row.path in row_values.scope_other_counts
+        return PrecisionCell(f"{raised_count} {RAISED_MARK}" if raised_count else "",
+                             preview_mark=OTHER_PRECISION_MARK * differs, style="strong")
     return PrecisionCell("FP32" if isinstance(row, UngroupedRow) else "")
+
+
+def list_row_signs(row_values: RowValues, visible_row: VisibleRow) -> list[str]:
+    """Returns the glyph before the name of a row, and the marks behind its precision."""
+    cell, row = _precision_cell(row_values, visible_row), visible_row.row
+    glyphs = [row_values.group_glyph_span(row.group)[0]] if isinstance(row, GroupRow) else [*cell.text]
+    return [*glyphs, *cell.marks, *cell.preview_mark]
 
 
 def _draw_precision(cell: PrecisionCell, width: int) -> Line:
     """Draws a precision on its tint, with a blank on both sides if the marks leave room for them."""
-    label = f" {cell.text} "
-    if cell_width(label + cell.marks) > width:
-        label = f"{cell.text} " if cell_width(cell.text + cell.marks) < width else cell.text
-    return clip_line([(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style)], width)
+    label, marks = f" {cell.text} ", cell.marks + cell.preview_mark
+    if cell_width(label + marks) > width:
+        label = f"{cell.text} " if cell_width(cell.text + marks) < width else cell.text
+    return clip_line([(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style),
+                      (cell.preview_mark, "warn")], width)
 
 
 def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
-    """Returns the precision of a group in the engine or preview; for a scope, the number of groups in another
-    precision."""
+    """Returns the precision of a group in the engine; for a scope, the number of groups in another precision."""
     row = visible_row.row
     if isinstance(row, GroupRow):
         text, style = row_values.group_engine_span(row.group)
@@ -310,8 +334,6 @@ def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
 
 
 def _engine_title(row_values: RowValues, _: int) -> str:
-    if row_values.preview is not None:
-        return "preview"
     return f"in {row_values.engine_config_name}" if row_values.engine_config_name else "engine"
 
 
@@ -357,7 +379,7 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         replacement = row_values.share_replacement_text(row.group)
     else:
         return ShareCell(bar_style="dim" if row is not None else "")
-    text = missing_text if value is None else row_values.row_value_text(value)
+    text = missing_text if value is None else row_values.row_value_text(value, "")
     is_partial = row_values.is_measuring_shares or isinstance(row, Scope) and row.path in row_values.partial_scopes
     other_config = "" if value is None else row_values.stale_config_name or ("…" if is_partial else "")
     return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
@@ -393,9 +415,10 @@ def shorten_share_text(text: str, width: int) -> str:
 
 
 def _share_title(row_values: RowValues, width: int) -> str:
-    if row_values.measure is not ColourMeasure.SHARE:
-        return choose_fitting_text((f"{row_values.measure.value} dB", "dB"), width)
-    return choose_fitting_text(("share of loss", "loss share", "share"), width)
+    titles = (("share of loss", "loss share", "share") if row_values.measure is ColourMeasure.SHARE else
+              (f"{row_values.measure.value} dB", "dB"))
+    mark = "" if row_values.measure is ColourMeasure.ENGINE else SIMULATED_MARK
+    return choose_fitting_text([f"{mark}{title}" for title in titles], width)
 
 
 # -- the value with the row toggled, the cost -----------------------------------------------------------------------
@@ -411,13 +434,17 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
     value_cells, outcome = width - _OUTCOME_CELLS - 1, toggle.outcome_text
     if len(outcome) > _OUTCOME_CELLS:
         outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
-    return [(f"{shorten_number_in_text(toggle.value_text, value_cells):>{value_cells}} ", toggle.value_style),
+    is_in_list = width <= TOGGLE_COLUMN.max_width  # an explanation has the value in any case
+    value_text = "" if outcome == SAME_VALUE_MARK and is_in_list else shorten_number_in_text(
+        toggle.value_text.removeprefix(SIMULATED_MARK), value_cells)
+    return [(f"{value_text:>{value_cells}} ", toggle.value_style),
             (f"{outcome:<{_OUTCOME_CELLS}}", toggle.outcome_style)]
 
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
     value_title = row_values.metric_title
-    return choose_fitting_text((f"{value_title} if FP32 ", "if FP32 "), width)  # ends as the values do
+    return choose_fitting_text((f"{SIMULATED_MARK}{value_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "),
+                               width)  # ends as the values do
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -511,15 +538,16 @@ LAYER_COLUMNS = (
     LayerColumn(
         "precision", width=7, order_title="precision", title_text=lambda row_values, width: " prec",
         cell=_precision_cell, draw=_draw_precision, weigh_groups=_weights_by_key(_precision_sort_key), names=("prec",),
-        word="precision", explanation="Letters and arrows behind it are changes.",
+        word="precision", explanation="Letters and arrows behind it are changes, and "
+        f"{OTHER_PRECISION_MARK} says that the preview differs.",
         next_steps={"precision": "chooses a precision", "higher": "goes one step up", "lower": "goes one step down",
                     "toggle": ""}),
     LayerColumn(
         "engine", width=9, narrower_widths={4: 7, 6: 0}, order_title="engine", title_text=_engine_title,
         cell=_engine_cell, draw=_draw_padded, weigh_groups=_weights_by_key(_engine_sort_key), needs_engines=True,
-        names=("engine", "preview"),
-        explanation="The precision in which the builder runs the row, from the built engine or from a preview. The "
-        "title names the config of the engine if it is another one.",
+        names=("engine",),
+        explanation="The precision in which the built engine runs the row. The title names the config of the engine if "
+        "it is another one.",
         next_steps={"build": "", "engine": "shows all layers of the engine"}),
     SHARE_COLUMN,
     TOGGLE_COLUMN,

@@ -48,32 +48,35 @@ def config_table(session: Session, width: int) -> tuple[Line, list[tuple[Precisi
         metric = "worst" if session.target.part_name == ALL_PARTS else session.target.part_name[-8:]
     title = {"metric": metric, "sqnr": "", "agreement": AGREEMENT.title}.get(kind, kind[:8])
     error_columns = list_run_columns("config list")
+    names = session.config_names.list_configs_newest_first()
+    has_built = any(results.engine_result is not None or results.exported_run is not None
+                    for results in (session.results.get_results_or_empty(config) for config, _ in names))
+    built_count = 0 if not has_built else 1 if session.builder is None else 2  # an exported network has no latency
+    mark, title_mark = (SIMULATED_MARK, "") if has_built else ("", SIMULATED_MARK)
     columns = [
         Column(""), Column("raised", True, rank=1),  # errors are left out only if the target is another value
-        *(Column(column.title, True, rank=3 + len(error_columns) - index if title else 0)
+        *(Column(f"{title_mark}{column.title}", True, rank=3 + len(error_columns) - index if title else 0)
           for index, column in enumerate(error_columns)),
-        *([Column(title, True)] if title else []), Column(MARGIN_MARK, True, rank=2),
-        Column(engine_texts.built_column_title(session, width < 60), True),
-        *([Column("ms", True)] if session.builder is not None else []),  # an exported network has no latency
+        *([Column(f"{title_mark}{title}", True)] if title else []), Column(MARGIN_MARK, True, rank=2),
+        *[Column(engine_texts.built_column_title(session, width < 60), True), Column("ms", True)][:built_count],
         Column("")]
     margin_target = session.target or Target("sqnr", 0.0)
     configs, rows = list[PrecisionConfig](), list[list[Span]]()
-    for config, name in session.config_names.list_configs_newest_first():
+    for config, name in names:
         results = session.results.get_results_or_empty(config)
         accuracy, engine = results.accuracy, results.engine_result
         is_current = config == session.config
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
-        built, latency = (_engine_result_spans(session, engine) if engine is not None else
-                          _exported_run_spans(session, results.exported_run))
+        built_spans = (_engine_result_spans(session, engine) if engine is not None else
+                       _exported_run_spans(session, results.exported_run))
         configs.append(config)
         rows.append([
             (f" {CURSOR_MARK if is_current else ' '}{name}", "strong" if is_current else ""),
             (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            *((column.text(RunRow(accuracy, SIMULATED_MARK)) or NOT_MEASURED, error_style) for column in error_columns),
-            *([(target_value_span(session, accuracy)[0], "")] if title else []),
+            *((column.text(RunRow(accuracy, mark)) or NOT_MEASURED, error_style) for column in error_columns),
+            *([(target_value_span(session, accuracy, has_built)[0], "")] if title else []),
             (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
-            built, *([latency] if session.builder is not None else []),
-            _join_line_spans(target_outcome_line(session.config_target_outcomes(config)))])
+            *built_spans[:built_count], _join_line_spans(target_outcome_line(session.config_target_outcomes(config)))])
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(configs, lines, strict=True))
 
@@ -196,20 +199,22 @@ _MAX_LISTED_CHANGES = 3
 """The maximum number of changes of one step that are listed one by one."""
 
 
-def change_text(session: Session, before: UserState, after: UserState, titles: Mapping[str, str]) -> str:
+def change_text(session: Session, before: UserState, after: UserState, titles: Mapping[str, str],
+                template: str = "{0}: {1} → {2}") -> str:
     """Returns a change in plain words: "enc/conv: INT8 → FP32", "target: sqnr>=20 → sqnr>=14".
 
     "" if the two states are equal.
 
     Args:
         titles: The displayed names of fusion groups, by name.
+        template: The form of a changed value, from its title and its texts before and after.
     """
     texts = []
     outline = session.outline
     if before.config != after.config and outline is not None:
-        texts += _config_change_texts(before.config, after.config, outline, titles)
+        texts += _config_change_texts(before.config, after.config, outline, titles, template)
     if before.target_text != after.target_text:
-        texts.append(f"target: {before.target_text or 'default'} → {after.target_text or 'default'}")
+        texts.append(template.format("target", before.target_text or "default", after.target_text or "default"))
     if before.filter_text != after.filter_text:
         texts.append(f"filter: {after.filter_text}" if after.filter_text else f"filter {before.filter_text} removed")
     texts += _name_change_texts(session, before, after)
@@ -219,7 +224,7 @@ def change_text(session: Session, before: UserState, after: UserState, titles: M
 
 
 def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outline: NetworkOutline,
-                         titles: Mapping[str, str]) -> list[str]:
+                         titles: Mapping[str, str], template: str) -> list[str]:
     """Returns a text for each pair of old and new decision: the name of one subject, or the number of several."""
     differences = list_config_differences(before, after, outline)
     counts = Counter((line.move_class, line.first_text, line.second_text) for line in differences)
@@ -229,7 +234,7 @@ def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outlin
                        if (line.move_class, line.first_text, line.second_text) == (move_class, first_text, second_text))
         title = move_class.difference_title(
             titles.get(subject, subject) if count == 1 else counted_noun_text(count, move_class.subject_kind.noun))
-        texts.append(f"{title}: {first_text} → {second_text}")
+        texts.append(template.format(title, first_text, second_text))
     if before.tf32 != after.tf32:
         texts.append("TF32 allowed" if after.tf32 else "TF32 not allowed")
     return texts

@@ -150,9 +150,9 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
     """Returns True if the values of two accuracies that the target bounds do not differ by more than their noise.
 
     Each value is then in the confidence interval of the other, and the SQNRs of the worst judged outputs differ by less
-    than `MAX_NOISE_SQNR_DB`. Without intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`, and the metric
-    or the agreement, if the target bounds it, is equal. A run that fails whatever its values are, for example by an
-    overflow, equals no run that does not.
+    than `MAX_NOISE_SQNR_DB`. Without both intervals, these SQNRs differ by less than `MIN_DISTINCT_SQNR_DB`, and the
+    metric or the agreement, if the target bounds it, is equal or in the only interval. A run that fails whatever its
+    values are, for example by an overflow, equals no run that does not.
 
     Args:
         both_ways: False if only the interval of the first accuracy counts, so that one distance decides about all
@@ -174,7 +174,10 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
         return (difference_db < MAX_NOISE_SQNR_DB and first_interval.low <= second_value <= first_interval.high
                 and (not both_ways or second_interval is not None
                      and second_interval.low <= first_value <= second_interval.high))
-    return difference_db < MIN_DISTINCT_SQNR_DB and (target.error_metric is not None or first_value == second_value)
+    is_inside = any(interval is not None and value is not None and interval.low <= value <= interval.high
+                    for interval, value in ((first_interval, second_value), (second_interval, first_value)))
+    return difference_db < MIN_DISTINCT_SQNR_DB and (
+        target.error_metric is not None or first_value == second_value or is_inside)
 
 
 def noise_text(session: Session, best: Accuracy) -> str:
@@ -260,16 +263,19 @@ _MIN_SHOWN_DB = 0.1
 """The distance to a target in dB from which it is shown as a number."""
 
 
-def target_gauge_line(session: Session, width: int) -> Line:
+def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> Line:
     """Returns a gauge of the value that decides about the current config, in at most ``width`` cells.
 
     A full bar is the target. The text behind it says how far the value is from the target. Of several targets the gauge
     shows the one with the lowest margin. Without room for both, the bar is shortened first and left out next. The text
     is whole or left out. The line is empty if nothing decides, or if there is no room.
+
+    Args:
+        is_marked: True if a simulated value has its mark.
     """
     outcomes, results = session.config_target_outcomes(session.config), session.get_run_results("config")
     engine, exported_run = results.engine_result, results.exported_run
-    outcome, accuracy, mark = find_decisive_outcome(outcomes), results.accuracy, SIMULATED_MARK
+    outcome, accuracy, mark = find_decisive_outcome(outcomes), results.accuracy, SIMULATED_MARK * is_marked
     if engine is not None and RunKind.BUILT_ENGINE in outcomes:
         accuracy, mark = engine.accuracy, ""
     elif exported_run is not None and outcome is outcomes.get(RunKind.EXPORTED_FILE):

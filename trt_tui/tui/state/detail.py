@@ -21,8 +21,7 @@ from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
 from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
-from trt_tui.core.network.known_defects import known_issue_lines
-from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow, tensor_shape_text
+from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.typed_refusals import refusal_workaround_text
 from trt_tui.core.precision import FP16_MAX, Precision
@@ -72,6 +71,9 @@ from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
 from trt_tui.tui.state.text_plots import find_bin_of_index, group_channel_range_lines, histogram_lines, sparkline_text
 
+_NARROW_CELLS = 48
+"""The maximum width of a narrow pane, which has less on each line and fewer remedies."""
+
 RAISING_HARMS_TEXT = "raising it makes it worse"
 """The meaning of a negative error share."""
 
@@ -94,7 +96,8 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
         lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
-    lines += [f"{cause.text}; {cause.remedy}" for cause in causes]
+    remedies = session.results.find(ev.REMEDIES, (group.name, session.config))
+    lines += [cause.text if remedies else f"{cause.text}; {cause.remedy}" for cause in causes]
     config = row_values.run_config or row_values.config
     raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
     lines += [f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
@@ -109,8 +112,6 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     if range_text and not any(cause.kind == "range" for cause in (*causes, *raise_causes)):
         lines.append(range_text)
     if session.outline is not None:
-        lines += known_issue_lines(session.outline.known_issues, group,
-                                   group.resolve_file_precision(requested) in QUANTIZED_TYPES)
         lines += _known_defect_texts(session, session.outline, row_values.config, group)
     if requested is Precision.FILE and group.file_precision is not None:
         lines += [
@@ -180,20 +181,25 @@ _MIN_NAME_CELLS_BESIDE_MARGIN = 16
 """The minimum width of the names of remedies with margins of error behind their values."""
 
 
-def remedy_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
+def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only: bool = False) -> list[Line]:
     """Returns the remedies for a fusion group with their simulated accuracy, one line each.
 
     A mark names the remedies whose values equal the best value within noise, and the last line gives the distance.
     These remedies come first, so that a pane with little room omits others. A remedy whose value equals that of the
     current config within noise changes nothing.
+
+    Args:
+        has_best_only: True if only the best other range and the best zero-cost move are listed.
     """
     lines: list[Line] = []
-    remedies = session.results.find(ev.REMEDIES, (group.name, session.config)) or ()
+    measured_remedies = session.results.find(ev.REMEDIES, (group.name, session.config)) or ()
+    remedies = (_choose_best_remedy_per_kind(session, measured_remedies) if has_best_only else
+                measured_remedies)
     equal_remedies, other_remedies = split_by_noise(session, remedies)
     config_accuracy = session.get_run_results("config").accuracy
     margin_target = session.target or Target("sqnr", 0.0)
     labels = {id(remedy): _short_remedy_label(remedy) for remedy in remedies}
-    values = {id(remedy): target_value_span(session, remedy.shown_accuracy) for remedy in remedies}
+    values = {id(remedy): target_value_span(session, remedy.shown_accuracy, False) for remedy in remedies}
     longest_name = max(map(cell_width, labels.values()), default=0)
     unit = " dB" if width - max((cell_width(text) for text, _ in values.values()), default=0) - 9 < longest_name else ""
     texts = {key: text.removesuffix(unit) for key, (text, _) in values.items()}  # a whole name needs the unit less
@@ -315,11 +321,11 @@ def settings_text(session: Session, config: PrecisionConfig, group: FusionGroup)
 
 def _precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     choice = config.precision_moves.get(group.name)
-    default = group.precision_label(config.default_precision_of(group))
+    default = _default_precision_text(config, group)
     if (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
-        return f"{keep_move.row_note} ({KEEP_RULE_TEXTS.get(keep_move.rule, 'by name')}); default {default}"
+        return f"{keep_move.row_note} ({KEEP_RULE_TEXTS.get(keep_move.rule, 'by name')}); {default}"
     if choice is None:
-        return f"default {default}"
+        return default
     source = {"user": "you", "file": "the file", PREVIEW_REASON: "the preview"}.get(choice.reason, choice.reason)
     changed_time = session.group_change_times.get(group.name)
     time_text = time.strftime(", %H:%M", time.localtime(changed_time)) if changed_time is not None else ""
@@ -327,8 +333,12 @@ def _precision_source_text(session: Session, config: PrecisionConfig, group: Fus
     reason = session.choice_reasons.get(group.name, "") if has_reason else ""
     return (
         f"{group.precision_label(choice.precision)} by "
-        f"{source}{time_text}{': ' if reason else ''}{reason}; default {default}"
+        f"{source}{time_text}{': ' if reason else ''}{reason}; {default}"
     )
+
+
+def _default_precision_text(config: PrecisionConfig, group: FusionGroup) -> str:
+    return f"default {group.precision_label(config.default_precision_of(group))}"
 
 
 def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
@@ -407,9 +417,54 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
 
 def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     group = row.group
+    reason_texts = loss_reason_texts(session, row_values, group)
+    lines = labelled_lines(" why", reason_texts[:1], width)
+    if not reason_texts:
+        empty = NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …"
+        lines += labelled_lines(" why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
+    margin = 10 if width > _NARROW_CELLS else 7
+    for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin), width <= _NARROW_CELLS)):
+        lines.append([((f" try {SIMULATED_MARK}" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
+    for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
+        lines += labelled_lines(" also" if index == 0 else "", text, width)
+    lines += [*_share_lines(session, row_values, group, width),
+              *_cumulative_fp32_sweep_lines(session, row_values, group, width),
+              *_error_lines(session, row_values, group, width), *_group_engine_lines(session, row_values, row, width)]
+    settings = settings_text(session, row_values.config, group)
+    return lines if settings == _default_precision_text(row_values.config, group) else [
+        *lines, *labelled_lines(" set", settings, width)]
+
+
+def _share_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+    """Returns the error share of a group with its samples and doubts."""
+    shares, replacement = session.get_run_results(row_values.run).shares, row_values.share_replacement_text(group)
+    share = shares.get(group.name)
+    if replacement:
+        return [[(" share    ", "dim"), (f"{replacement}: it has none", "dim")]]
+    if share is None:
+        return []
+    all_samples = session.count_judging_samples(session.get_run_config(row_values.run))
+    doubt_text = share_doubt_text(shares, group.name)
+    if share.samples >= all_samples and share.half_width is None and not share.unknown_reason and not doubt_text:
+        return []  # the list has this value
+    line: Line = [(" share    ", "dim"),
+                  (share.unknown_reason and f"unknown: {share.unknown_reason}"
+                   or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK,
+                                               share.has_few_samples), "")]
+    if share.samples < all_samples:
+        line.append((f" on {share.samples} of {all_samples} samples", "dim"))
+    if share.sqnr_if_reduced_alone_db is not None:
+        line += [(" · if reduced alone ", "dim"),
+                 (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
+    return [clip_line(line, width), *labelled_lines("", doubt_text, width, "dim")]
+
+
+def _error_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
+    """Returns the errors at a group, in a wide pane simulated too. If FP16 is at stake, the distance to its limit
+    follows."""
     lines: list[Line] = []
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
-    if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
+    if width > _NARROW_CELLS and errors is not None and (errors.isolated or errors.accumulated):
         isolated_text, isolated_style = sqnr_span(errors.isolated)
         accumulated_text, accumulated_style = sqnr_span(errors.accumulated)
         shown_text = add_decibel_unit(accumulated_text)
@@ -419,64 +474,30 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
         accumulated_line: Line = [("accumulated ", "dim"), (accumulated_text, accumulated_style),
                                   (shown_text.removeprefix(accumulated_text), "dim"),
                                   (f" in {row_values.config_name}" if width > 60 else "", "dim")]
-        lines += [clip_line([*isolated_line, (" · ", "dim"), *accumulated_line], width)
-                  ] if width > 48 else [isolated_line, [(" " * 10, ""), *accumulated_line]]
+        lines.append(clip_line([*isolated_line, (" · ", "dim"), *accumulated_line], width))
     if (errors_inside := find_engine_errors(session, row_values.run).get(group.name)) is not None:
         text, style = sqnr_span(errors_inside, False)
         lines.append(clip_line([(" engine   ", "dim"), ("accumulated ", "dim"), (text, style),
                                 (add_decibel_unit(text).removeprefix(text), "dim")], width))
-    if errors is not None and errors.fp16_largest and find_vanishing_values(
+    requested = group.resolve_file_precision(row_values.requested_precision(group))
+    is_fp16 = requested in (Precision.FP16, Precision.FP16_ACC_FP32)
+    if is_fp16 and errors is not None and errors.fp16_largest and find_vanishing_values(
             collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
         room = (f"distance to FP16's limit ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: "
                 f"{errors.fp16_largest_layer} reaches")
         lines += labelled_lines(" fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
-    shares = session.get_run_results(row_values.run).shares
-    share = shares.get(group.name)
-    if row_values.share_replacement_text(group):
-        lines.append([(" share    ", "dim"), (f"{row_values.share_replacement_text(group)}: it has none", "dim")])
-    elif share is not None:
-        all_samples = session.count_judging_samples(session.get_run_config(row_values.run))
-        line: Line = [(" share    ", "dim"),
-                      (share.unknown_reason and f"unknown: {share.unknown_reason}"
-                       or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK,
-                                                   share.has_few_samples), "")]
-        if share.samples < all_samples:
-            line.append((f" on {share.samples} of {all_samples} samples", "dim"))
-        if share.sqnr_if_reduced_alone_db is not None:
-            line += [(" · if reduced alone ", "dim"),
-                     (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
-        lines.append(clip_line(line, width))
-        lines += labelled_lines("", share_doubt_text(shares, group.name), width, "dim")
-    lines += _cumulative_fp32_sweep_lines(session, row_values, group, width)
-    reason_texts = loss_reason_texts(session, row_values, group)
-    lines += labelled_lines(" why", reason_texts[:1], width)
-    if not reason_texts:
-        empty = NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …"
-        lines += labelled_lines(" why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
-    margin = 10 if width > 48 else 5
-    for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin))):
-        lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
-    for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
-        lines += labelled_lines(" also" if index == 0 else "", text, width)
-    lines += _group_engine_lines(session, row_values, row, width)
-    lines += labelled_lines(" set", settings_text(session, row_values.config, group), width)
-    shape = row_values.model.outline.shapes.get(group.final_tensor)
-    if shape is not None:
-        lines += labelled_lines(" output", tensor_shape_text(shape), width, "dim")
     return lines
 
 
 def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
     """Returns the measured accuracy with this row and all worse rows raised to FP32 together."""
     measured = session.get_run_results(row_values.run)
-    if row_values.run != "config" or group.name not in measured.raised_order:
-        return []
-    index = measured.raised_order.index(group.name)
-    if index >= len(measured.cumulative):
-        return []
+    index = measured.raised_order.index(group.name) if group.name in measured.raised_order else 0
+    if row_values.run != "config" or not 0 < index < len(measured.cumulative):
+        return []  # the first row alone is a remedy
     text, style = target_value_span(session, measured.cumulative[index])
     margin_text = value_margin_text(session.target or Target("sqnr", 0.0), measured.cumulative[index])
-    line: Line = [(" together ", "dim"), (f"worst {index + 1} in FP32: " if index else "in FP32: ", "dim"),
+    line: Line = [(" together ", "dim"), (f"worst {index + 1} in FP32: ", "dim"),
                   (text, style)]
     is_met = meets_target(session, measured.cumulative[index])
     if is_met:
@@ -534,10 +555,12 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
     """Returns the implementation of a group in the engine or preview: precision, time, and names of engine layers."""
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     texts, style, names = implementation_texts(session, row_values, row), "", tuple[str, ...]()
-    if row_values.preview is None and shown_engine is None and (
+    if row_values.preview is not None:
+        texts = texts if width > _NARROW_CELLS or row_values.differs_in_preview(row.group) else []
+    elif shown_engine is None and session.preview_refusal is None and (
             refusal_text := engine_texts.preview_refusal_text(session)):
         texts, style = [refusal_text], "dim"
-    elif row_values.preview is None and shown_engine is not None:
+    elif shown_engine is not None:
         style = "stale" if shown_engine.is_stale else ""
         mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
             shown_engine, row.group, row_values.requested_precision(row.group)) else ""
@@ -584,10 +607,10 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
 
 
 MIN_CHART_ROWS = 8
-"""The minimum height of a pane with charts. A lower pane has a short text only."""
+"""The minimum height of a pane with charts."""
 
 MIN_SPLIT_CELLS = 84
-"""The minimum width of a pane with charts beside its text. A narrower pane has them below."""
+"""The minimum width of a pane with charts beside its text. A narrower pane has none."""
 
 _MIN_TEXT_CELLS, _MAX_TEXT_CELLS = 46, 90
 """The minimum and the maximum width of a text with charts beside it."""
@@ -606,34 +629,27 @@ def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None, width: i
     row = visible_row.row
     if row is None:
         layer = tree_model.outline.layer_by_name[visible_row.node]
-        name, ends = layer.name, [f" ─ {layer.op_type}"]
+        name, end = layer.name, f" ─ {layer.op_type}"
     elif isinstance(row, GroupRow):
         name, end = tree_model.titles[row.group.name], f" ─ {row.group.operator}"
-        ends = [f"{end}, {counted_noun_text(len(row.group.layers), 'node')}", end]
     elif isinstance(row, Scope):
-        name, ends = row.path, [f" ─ {counted_noun_text(len(row.groups), 'fused layer')}"]
+        name, end = row.path, f" ─ {counted_noun_text(len(row.groups), 'fused layer')}"
     else:
-        name, ends = row.label, [""]
-    end = next((end for end in ends if cell_width(name + end) <= width), ends[-1])
+        name, end = row.label, ""
     return f"{shorten_path(name, max(8, width - cell_width(end)))}{end}"
 
 
 def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
                       group: FusionGroup | None, width: int, height: int) -> list[Line]:
-    """Returns the text of the detail pane with charts: beside the text in a wide pane, else below it if there is room.
+    """Returns the text of the detail pane, in a wide pane with charts beside it.
 
     The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
     network.
     """
-    if height < MIN_CHART_ROWS:
-        return detail_lines(session, row_values, visible_row, width, height)
     text_width = min(_MAX_TEXT_CELLS, max(_MIN_TEXT_CELLS, width * 11 // 20))
-    if width < MIN_SPLIT_CELLS:
-        text = detail_lines(session, row_values, visible_row, width, height)
-        rows = 4 if height >= len(text) + 9 else 2
-        return _stack_fitting([text, *_list_charts(session, row_values, visible_row, group, width, rows)], height)
-    charts = _stack_fitting(_list_charts(session, row_values, visible_row, group, width - text_width - 3,
-                                         min(_MAX_HISTOGRAM_ROWS, max(2, height // 4))), height)
+    charts = [] if width < MIN_SPLIT_CELLS or height < MIN_CHART_ROWS else _stack_fitting(_list_charts(
+        session, row_values, visible_row, group, width - text_width - 3,
+        min(_MAX_HISTOGRAM_ROWS, max(2, height // 4))), height)
     if not charts:
         return detail_lines(session, row_values, visible_row, width, height)
     text = detail_lines(session, row_values, visible_row, text_width, height)
@@ -658,7 +674,7 @@ def _list_charts(session: Session, row_values: RowValues, visible_row: VisibleRo
         row = visible_row.row if visible_row is not None else None
         return [share_by_depth_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
     return [worst_input_lines(session, row_values, group, width, row_count),
-            group_channel_range_lines(session, group, width), share_by_depth_lines(row_values, [group.name], width)]
+            share_by_depth_lines(row_values, [group.name], width), group_channel_range_lines(session, group, width)]
 
 
 def _list_group_error_shares(row_values: RowValues) -> list[float]:

@@ -55,7 +55,7 @@ from trt_tui.jobs.events import BuilderSummary
 from trt_tui.session.comparison_report import FP32_ENGINE_TITLE, ReportedRun, accuracy_table, list_engine_runs
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.spans import Line, Span, choose_fitting_text, shorten_middle
+from trt_tui.tui.spans import Line, choose_fitting_text, shorten_middle
 from trt_tui.tui.state.config_status import config_name
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK
 from trt_tui.tui.table import block_lines
@@ -269,7 +269,6 @@ def engine_alert_text(session: Session) -> str:
     return engine_gap_text(gap) + f": {shown_key('engine')} shows what to check"
 
 
-_SHORT_MARKS = {STANDALONE_QDQ: "Q/DQ", BREAKS_MHA: "MHA split"}
 _MARK_SENTENCES = {NO_EFFECT: "no effect: the engine is the same without this choice",
                    BREAKS_MHA: "splits MHA: without this choice the attention is one kernel",
                    BARRIER_SPLITS: "the fusion barrier takes kernels apart",
@@ -300,36 +299,14 @@ def _preview_builder_name(preview: Preview | None) -> str:
     return preview.builder_text if preview is not None and preview.builder_release else "TensorRT-RTX"
 
 
-def implementation_cell(preview: Preview, group: FusionGroup, requested_precision: Precision) -> Span:
-    """Returns the preview of a fusion group in a few characters, for a column of the layer list.
-
-    The text is the most important remark, ``in MHA``, or the precision with the number of other groups in the kernel
-    (``INT8 +2``).
+def differs_in_preview(preview: Preview, group: FusionGroup, requested_precision: Precision) -> bool:
+    """Returns True if a preview refuses a fusion group, or if it runs the group in another precision or with a remark.
     """
     if preview.refusal is not None:
-        is_named = preview.refusal.layer in (group.name, *group.layers) and preview.refusal.layer
-        return ("refused", "bad") if is_named else ("", "dim")
-    marks = list(preview.list_precision_independent_remarks(group))
+        return bool(preview.refusal.layer) and preview.refusal.layer in (group.name, *group.layers)
     implementation = preview.implementations.get(group.name)
-    if implementation is not None and is_unrequested_precision(group, requested_precision, implementation):
-        shown_precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
-        other_text = f"{OTHER_PRECISION_MARK} {shown_precision.label if shown_precision is not None else '?'}"
-        return (marks[0] if marks and marks[0] == NO_EFFECT else other_text, "warn")
-    if marks:
-        return (_SHORT_MARKS.get(marks[0], marks[0]), "warn")
-    return (unmarked_implementation_cell(implementation, group, requested_precision), "dim")
-
-
-def unmarked_implementation_cell(implementation: GroupImplementation | None, group: FusionGroup,
-                                 requested_precision: Precision) -> str:
-    """Returns the text of `implementation_cell` for a group without remarks."""
-    if implementation is None:
-        return ""
-    if implementation.in_mha:
-        return "in MHA"
-    shown_precision = implementation.implemented_precision(group.precision_shown_by_engine(requested_precision))
-    mates_text = f" +{len(implementation.kernel_mates)}" if implementation.kernel_mates else ""
-    return (shown_precision.label if shown_precision is not None else "fused") + mates_text
+    return bool(preview.list_precision_independent_remarks(group)) or implementation is not None and (
+        is_unrequested_precision(group, requested_precision, implementation))
 
 
 def implementation_sentences(preview: Preview, group: FusionGroup, requested_precision: Precision,

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from trt_tui.core.measure.error_metrics import CONFIDENCE
 from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
 from trt_tui.core.measure.target import Target
-from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope
+from trt_tui.core.network.known_defects import known_issue_lines
+from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, tensor_shape_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.glossary import Term, explain_word, find_marks, find_term, list_marks, list_words
@@ -208,8 +209,7 @@ def _column_text(row_values: RowValues, column: LayerColumn) -> str:
 def _find_cell_marks(row_values: RowValues, column: LayerColumn, group: FusionGroup | None, value: str,
                      glyph: str) -> list[Term]:
     if column.id == "precision":
-        symbols = row_values.config_change_marks(group) if group is not None else value
-        return find_marks(f"{symbols}{' f' if value.endswith(' f') else ''}", "behind a precision")
+        return find_marks(value.partition(" ")[2] if group is not None else value, "behind a precision")
     if column.id == "engine":
         return find_marks(value, "in the engine column")
     marks = find_marks(value, "at a value", f"{SIMULATED_MARK}{NOT_MEASURED}·?") if column.id != "operator" else []
@@ -222,8 +222,10 @@ def _name_text(session: Session, row_values: RowValues, visible_row: VisibleRow)
         operators = " + ".join(layer_by_name[name].op_type for name in row.group.layers)
         refusals = [f"It cannot run in {precision.label}: {reason}."
                     for precision, reason in row.group.refusal_reasons.items()]
+        shape = row_values.model.outline.shapes.get(row.group.final_tensor)
         return " ".join((f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}.",
-                         *refusals))
+                         *([f"Its output is {tensor_shape_text(shape)}."] if shape is not None else []), *refusals,
+                         *map(_sentence, known_issue_lines(row_values.model.outline.known_issues, row.group, True))))
     if isinstance(row, Scope):
         return f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."
     if row is None:
@@ -240,17 +242,19 @@ def _precision_text(session: Session, row_values: RowValues, visible_row: Visibl
     if not isinstance(row, GroupRow):
         return _NO_PRECISION_TEXT
     source = detail.settings_text(session, row_values.config, row.group)
-    return Origin(row_values.config_name, source if row_values.run == "config" else "").text
+    preview_texts = (detail.implementation_texts(session, row_values, row) if row_values.preview is not None else
+                     [engine_texts.preview_refusal_text(session)])
+    return Origin(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts).text
 
 
 def _engine_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     texts = detail.implementation_texts(session, row_values, visible_row.row)
-    if row_values.preview is None and shown_engine is not None:
+    if shown_engine is not None:
         texts.append(_engine_origin(shown_engine.result, shown_engine.name).text)
         if shown_engine.is_stale:
             texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since")
-    return " ".join(map(_sentence, texts)) or f"No engine of {row_values.config_name} was built, and it has no preview."
+    return " ".join(map(_sentence, texts))
 
 
 def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -344,7 +348,9 @@ def explain_header(session: Session) -> list[Explanation]:
         ("builder", engine_texts.builder_texts(builder)[0] if builder is not None else "",
          ("Engines run here." if builder is not None and builder.can_run else
           "It builds engines, which cannot run here.",)),
-        ("simulation", f"{backend.name} {backend.version} · {backend.device}" if backend is not None else "",
+        ("simulation", "" if backend is None else ", ".join(filter(None, (
+            f"{backend.name} {backend.version} · {backend.device}", "" if backend.real_fp16 else "FP16 as FP32",
+            session.execution_mode.name if session.execution_mode is not None else ""))),
          (explain_word("simulation"),)),
         ("config", config_title(session), (explain_word("config"),)))
     return [Explanation(title, tuple(("", text) for text in texts), value=value)
@@ -365,6 +371,8 @@ def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
         others = ("others" if session.options.calib_data is not None or data.calibration_count == data.judged_count
                   else "of them, which do not judge the runs with these ranges")
         texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
+    if session.ranges_source_text.startswith("ranges of"):
+        texts.append(_sentence(session.ranges_source_text))
     return f"{used} of {data.judged_count}", texts
 
 

@@ -21,7 +21,7 @@ BARRIER_MARK = "┤"
 SAME_VALUE_MARK, MARGIN_MARK = "≈", "±"
 OTHER_PRECISION_MARK = "≠"
 OPENED_MARK, CLOSED_MARK, CURSOR_MARK = "▾", "▸", ">"
-RUNNING_MARK, DONE_MARK = "⋯", "✓"
+RUNNING_MARK = "⋯"
 CHOSEN_MARK = "●"
 """The mark of the current entry in a list of choices."""
 

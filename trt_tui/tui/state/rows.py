@@ -138,6 +138,7 @@ class TreeModel:
                 self.layer_rows.append(row)
             else:
                 self.folded_row = row
+        self.longest_name_cells = max(map(cell_width, self.titles.values()), default=0)
         self.group_macs: dict[str, int | None] = {}
         for group in outline.groups:
             layer_macs = [macs for name in group.layers if (macs := outline.layer_by_name[name].macs) is not None]
@@ -325,28 +326,29 @@ def find_colour_band(value: float, measure: ColourMeasure) -> int:
     return next((i for i, max_db in enumerate(BAND_LIMITS_DB) if value < max_db), 4)
 
 
+_LEGEND = ((RAISED_MARK, "raised"), ((*RANGE_MARKS.values(), USER_RANGE_MARK), "range"), (KEPT_MARK, "fixed"),
+           ("f", "file"), (OTHER_CHANGE_MARK, "other change"), (REDUCED_MARK, "reduced"),
+           (OTHER_PRECISION_MARK, "preview"), (BAD_GLYPH, "NaN/Inf"), (UNKNOWN_GLYPH, "not measured"))
+"""The marks before names and behind precisions with their meanings, the most important first."""
+
+
 def band_legend_text(measure: ColourMeasure) -> str:
-    """Returns the legend of the glyphs for a measure."""
+    """Returns the legend of the glyphs for a measure. The layer list needs none, as it shows the values."""
     if measure is ColourMeasure.SHARE:
         return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ 0.2–1  · less  ! NaN/Inf  ? not measured"
     return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"
 
 
-def legend_text(measure: ColourMeasure, width: int) -> str:
-    """Returns the legend of the glyphs before names and of the marks behind precisions.
+def legend_text(signs: Collection[str], width: int) -> str:
+    """Returns the legend of the signs in the layer list: glyphs before names and marks behind precisions.
 
-    If the legend is wider than ``width`` cells, it has a shorter form, or its last entries are left out.
+    If the legend is wider than ``width`` cells, its last entries are left out.
     """
-    long_text = (f"{band_legend_text(measure)}  {RAISED_MARK} raised  {REDUCED_MARK} reduced  e p m x u another range  "
-                 f"{KEPT_MARK} fixed by rule  f as in the file  {OTHER_CHANGE_MARK} other change")
-    if cell_width(long_text) <= width:
-        return long_text
-    bands = ["█ ≥20%", "▓ ≥5", "▒ ≥1", "░ ≥0.2"] if measure is ColourMeasure.SHARE else ["█ <10 dB", "▓ <20", "▒ <30",
-                                                                                      "░ <40"]
-    entries = [" ".join(bands), f"{RAISED_MARK} raised", "e p m x u range", f"{KEPT_MARK} fixed", "f file",
-               f"{OTHER_CHANGE_MARK} other", f"{REDUCED_MARK} reduced", "! NaN/Inf", "? not measured"]
-    count = next((count for count in range(len(entries), 0, -1) if cell_width("  ".join(entries[:count])) <= width), 0)
-    return "  ".join(entries[:count])
+    entries = [f"{' '.join(shown)} {text}" for marks, text in _LEGEND
+               if (shown := [mark for mark in marks if mark in signs])]
+    while entries and cell_width("  ".join(entries)) > width:
+        entries.pop()
+    return "  ".join(entries)
 
 
 @dataclass
@@ -359,7 +361,6 @@ class RowValues:
         partial_scopes: Paths of the scopes with incomplete sums, because groups are still being measured.
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
-        has_engines: True if the list has an engine column, because a builder reports on the groups or may do so later.
         implementations: The implementation of each group in the engine, by group name.
         preview: The preview of the config; None if a built engine replaces it or none exists.
         engine_config_name: The name of the config that the engine was built from; "" if it is the displayed config.
@@ -391,7 +392,6 @@ class RowValues:
     partial_scopes: frozenset[str] = frozenset()
     scope_raised_counts: dict[str, int] = field(default_factory=dict)
     full_bar_value: float = 0.0
-    has_engines: bool = False
     implementations: Mapping[str, GroupImplementation] = field(default_factory=dict)
     engine_config_name: str = ""
     preview: Preview | None = None
@@ -405,6 +405,11 @@ class RowValues:
     is_measuring_shares: bool = False
     has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
+
+    @property
+    def has_engines(self) -> bool:
+        """True if an engine reports on the groups, so that the list has an engine column."""
+        return bool(self.implementations)
 
     @cached_property
     def barrier_tensors(self) -> frozenset[str]:
@@ -479,12 +484,11 @@ class RowValues:
                     if find_colour_band(value, self.measure) <= MAX_BAD_BAND}
         return frozenset((bad_rows | self.nonfinite_groups) & self.model.rows_by_group.keys())
 
-    def row_value_text(self, value: float) -> str:
-        """Returns the displayed form of a value: a percentage or decibels."""
+    def row_value_text(self, value: float, mark: str = SIMULATED_MARK) -> str:
+        """Returns the displayed form of a value: a percentage or decibels, with the mark of a simulated value."""
         if self.measure is ColourMeasure.SHARE:
-            return percent_text(value, SIMULATED_MARK)
-        return decibels_text(value, exact=value == math.inf,
-                             mark="" if self.measure is ColourMeasure.ENGINE else SIMULATED_MARK)
+            return percent_text(value, mark)
+        return decibels_text(value, exact=value == math.inf, mark="" if self.measure is ColourMeasure.ENGINE else mark)
 
     def choose_glyph_and_style(self, value: float | None, is_nonfinite: bool) -> tuple[str, str]:
         if is_nonfinite:
@@ -521,13 +525,15 @@ class RowValues:
             BarrierMove.subject_kind.list_subjects_of_group(group))
 
     def group_engine_span(self, group: FusionGroup) -> Span:
-        """Returns the implementation of a group in the preview or the engine, for a column; "" if neither is known."""
-        requested = self.requested_precision(group)
-        if self.preview is not None:
-            return engine_texts.implementation_cell(self.preview, group, requested)
-        text = engine_texts.implementation_text(self.implementations.get(group.name),
-                                                group.precision_shown_by_engine(requested))
+        """Returns the implementation of a group in the engine, for a column; "" if it is not known."""
+        text = engine_texts.implementation_text(self.implementations.get(group.name), group.precision_shown_by_engine(
+            self.requested_precision(group)))
         return text, self.engine_text_style(text.startswith(OTHER_PRECISION_MARK))
+
+    def differs_in_preview(self, group: FusionGroup) -> bool:
+        """Returns True if the preview of the config refuses a group, or runs it otherwise than requested."""
+        return self.preview is not None and engine_texts.differs_in_preview(self.preview, group,
+                                                                            self.requested_precision(group))
 
     def config_change_marks(self, group: FusionGroup) -> str:
         """Returns the characters that mark the changes on a group: letters of its moves, and an arrow for a changed
@@ -644,30 +650,24 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
     Times of a preview are omitted, because they are not valid for production.
     """
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    row_values.has_engines = engine_texts.shows_engine_layers(session) or session.can_preview_engines
     preview = engine_texts.find_shown_preview(session, row_values.run)
     if preview is not None and (preview.refusal is None or preview.refusal.layer):
-        row_values.has_engines, row_values.preview = True, preview
-        _count_other_precision_groups(row_values, preview.implementations)
+        row_values.preview = preview
+        row_values.scope_other_counts = row_values.model.combine_by_scope({
+            group.name: 1 for group in row_values.model.outline.groups if row_values.differs_in_preview(group)})
         return
     if shown_engine is None or not shown_engine.result.implementations:
         return
-    row_values.has_engines = True
     row_values.implementations, row_values.engine_config_name = (shown_engine.result.implementations,
                                                                  shown_engine.name if shown_engine.is_stale else "")
-    _count_other_precision_groups(row_values, shown_engine.result.implementations)
+    groups = row_values.model.outline.group_by_name
+    row_values.scope_other_counts = row_values.model.combine_by_scope({
+        name: 1 for name, implementation in row_values.implementations.items() if name in groups
+        and is_unrequested_precision(groups[name], row_values.requested_precision(groups[name]), implementation)})
     row_values.group_times = {name: implementation.latency_ms
                               for name, implementation in shown_engine.result.implementations.items()
                               if implementation.latency_ms is not None}
     row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
-
-
-def _count_other_precision_groups(row_values: RowValues, implementations: Mapping[str, GroupImplementation]) -> None:
-    """Counts the groups of each scope that run in another precision than requested."""
-    groups = row_values.model.outline.group_by_name
-    row_values.scope_other_counts = row_values.model.combine_by_scope({
-        name: 1 for name, implementation in implementations.items() if name in groups and is_unrequested_precision(
-            groups[name], row_values.requested_precision(groups[name]), implementation)})
 
 
 def find_move_letter(move: Move) -> str:

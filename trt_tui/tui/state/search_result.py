@@ -28,7 +28,7 @@ from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, clip_line
 from trt_tui.tui.state.config_status import config_name, target_value_span, value_margin_text
-from trt_tui.tui.state.marks import CURSOR_MARK, MARGIN_MARK
+from trt_tui.tui.state.marks import CLOSED_MARK, CURSOR_MARK, MARGIN_MARK
 from trt_tui.tui.state.rows import TreeModel
 from trt_tui.tui.table import Column, fit_table
 
@@ -288,21 +288,32 @@ def _evaluation_value_text(session: Session, evaluation: Evaluation) -> str:
 
 
 def search_change_lines(session: Session, tree_model: TreeModel, search_status: SearchStatus, option: SearchOption,
-                        width: int) -> list[Line]:
+                        width: int, is_opened: bool = False) -> list[Line]:
     """Returns the table of the changes that an option makes to the current config: layer, from, to, and its effect.
 
     The first line is the header. A single line says so if the option changes nothing.
+
+    Args:
+        is_opened: True for a line for each change; False for one line for changes that are alike and have no effect.
     """
     differences = list_config_differences(session.config, option.config, tree_model.outline)
     if not differences:
         return [clip_line([(" this is the current config: nothing changes", "dim")], width)]
-    titles = [line.move_class.difference_title(tree_model.titles.get(line.subject, line.subject))
-              for line in differences]
-    effects = [_value_without_text(session, search_status, option, line) for line in differences]
+    groups: dict[object, list[tuple[ConfigDifference, str]]] = {}
+    for difference in differences:
+        effect = _value_without_text(session, search_status, option, difference)
+        subject = difference.subject if is_opened or effect else ""
+        groups.setdefault((difference.move_class, subject, difference.first_text, difference.second_text),
+                          []).append((difference, effect))
+    rows = list[list[Span]]()
+    for group in groups.values():
+        (line, effect), count = group[0], len(group)
+        subject = (tree_model.titles.get(line.subject, line.subject) if count == 1 else
+                   f"{CLOSED_MARK} {counted_noun_text(count, line.move_class.subject_kind.noun)}")
+        rows.append([(line.move_class.difference_title(subject), ""), (line.first_text, "dim"),
+                     (line.second_text, "strong"), (effect, "")])
     columns = [Column(f"{counted_noun_text(len(differences), 'change')}", min_width=12), Column("from"), Column("to"),
-               Column("without it" if any(effects) else "")]
-    rows = [[(title, ""), (line.first_text, "dim"), (line.second_text, "strong"), (effect, "")]
-            for title, line, effect in zip(titles, differences, effects, strict=True)]
+               Column("without it" if any(row[-1][0] for row in rows) else "")]
     return [[(" ", ""), *line] for line in fit_table(columns, rows, width - 1)]
 
 

@@ -31,7 +31,7 @@ from trt_tui.tui.state.config_status import (
     is_measuring_toggles,
     meets_target,
 )
-from trt_tui.tui.state.marks import CURSOR_MARK, DONE_MARK, RUNNING_MARK, SAME_VALUE_MARK
+from trt_tui.tui.state.marks import CURSOR_MARK, RUNNING_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.rows import RowValues
 from trt_tui.tui.table import Column, fit_table
 
@@ -103,18 +103,8 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     return [*stop_texts, *dict.fromkeys(texts)]
 
 
-def _last_job_text(session: Session) -> str:
-    """Returns the title, outcome and duration of the job that ended last; "" if no job has ended."""
-    job = session.pending_requests.last_ended_job
-    if job is None:
-        return ""
-    return f"{DONE_MARK if job.outcome == DONE else job.outcome + ':'} {job.title} {duration_text(job.duration_s)}"
-
-
 def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
-    """Returns texts for jobs on a shared status line, from the longest to the shortest.
-
-    If no job runs, the text is about the job that ended last.
+    """Returns texts for jobs on a shared status line, from the longest to the shortest; empty if no job runs.
 
     Args:
         stop_key: The key that stops jobs.
@@ -122,8 +112,7 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
     running, waiting = split_running_and_waiting_jobs(session)
     listed_jobs = running or waiting
     if not listed_jobs:
-        return [[(f" {_last_job_text(session)}",
-                  "dim")], []] if session.pending_requests.last_ended_job is not None else [[]]
+        return [[]]
     waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
     more_count = len(waited_for) - (listed_jobs[0] in waited_for)
     more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
@@ -132,21 +121,13 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
 
 
 def jobs_line(session: Session, width: int, stop_key: str) -> Line:
-    """Returns a line with the last ended job, the running jobs with progress bars, and the number of waiting jobs.
-
-    The last ended job is omitted if there is no room.
-    """
+    """Returns a line with the running jobs, their progress bars, and the number of waiting jobs; empty without jobs."""
     running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
     listed_jobs = running_jobs or waiting_jobs[:1]
     unlisted_count = len(running_jobs) + len(waiting_jobs) - len(listed_jobs)
     end: Line = [(f"   {unlisted_count} wait{'s' if unlisted_count == 1 else ''}", "dim")] if unlisted_count else []
-    start: Line = [(f" {_last_job_text(session)} ",
-                    "dim")] if session.pending_requests.last_ended_job is not None else []
     parts = [_job_bar_spans(session, job, stop_key if index == 0 else "") for index, job in enumerate(listed_jobs)]
-    line = [*start, *(span for part in parts for span in part), *end]
-    if line_width(line) > width:
-        line = [*(span for part in parts for span in part), *end]
-    return clip_line(line, width)
+    return clip_line([*(span for part in parts for span in part), *end], width)
 
 
 def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
@@ -175,7 +156,7 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
                      (time_text, "" if job.end_time is None else "dim"),
                      (_job_title_text(job), "strong" if job in pending_requests.running_jobs else ""),
                      _job_state_text(job)])
-    columns = [Column("asked at", width=8), Column("time", True, width=11),
+    columns = [Column("asked at", width=8, rank=1, spare_cells=24), Column("time", True, width=11),
                Column("what", min_width=10, fills=True), Column("", True)]
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(jobs, lines, strict=True))

@@ -10,7 +10,7 @@ from itertools import accumulate
 from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unused, reduces_precision
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
-from trt_tui.core.measure.results import Accuracy, RunKind
+from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, RunKind
 from trt_tui.core.measure.target import TargetOutcome, judge_accuracy
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
@@ -82,19 +82,14 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
     table = fit_summary_table(session, width)
     right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
     target_texts = [""] * 3 if table.target_text else _target_texts(session)
-    groups = f"  {counted_noun_text(len(outline.groups), 'fused layer')}"
-    samples_texts, is_random = _sample_count_texts(session, width)
-    devices = _device_texts(session, width)
-    counts = (f"{groups} ({counted_noun_text(len(outline.layers), 'node')})", groups, "")
-    choices = [(count, device) for device in devices for count in counts]
-    if session.builder is None:
-        choices = [(count, device) for count in counts for device in devices]
-    candidates = [(sample_text, target_texts[0], *choice) for sample_text in samples_texts for choice in choices]
-    short_candidates = [(samples_texts[0], target_text, "", "") for target_text in (*target_texts[1:], "")]
+    sample_text, is_random = _sample_count_text(session)
+    devices = [f"  {text}" for text in builder_texts(session.builder)] if session.builder is not None else []
+    candidates = [(target_texts[0], device) for device in (*devices, "")]
+    short_candidates = [(target_text, "") for target_text in (*target_texts[1:], "")]
     with_config = len(candidates) + 2
     candidates += [*short_candidates[:2], *short_candidates]
-    for index, (sample_text, shown_target, count, device) in enumerate(candidates):
-        line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (shown_target, "@do('target')"),
+    for index, (shown_target, device) in enumerate(candidates):
+        line: Line = [(" ", ""), (outline.name, "strong"), (shown_target, "@do('target')"),
                       (sample_text, "warn" if is_random else ""), (device, "dim")]
         if line_width(line) + (line_width(right) + 2 if index < with_config else 0) <= width:
             break
@@ -114,36 +109,16 @@ def _target_texts(session: Session) -> list[str]:
     return [f"  target {text}{baseline_text}", f"  target {text}", f"  {text}"]
 
 
-def _sample_count_texts(session: Session, width: int) -> tuple[list[str], bool]:
-    """Returns the maximum number of samples that values are measured on with its shortest form, and True if the samples
-    are random."""
+def _sample_count_text(session: Session) -> tuple[str, bool]:
+    """Returns the maximum number of samples that values are measured on, and True if the samples are random."""
     data = session.data_summary
     if data is None:
-        return [""], False
+        return "", False
     if data.is_random:
-        return [f"  {data.judged_count} random inputs"], True
+        return f"  {data.judged_count} random inputs", True
     used = min(data.what_if_count, data.judged_count)
-    text = (f"  {used} of {data.judged_count} samples"
-            if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}")
-    if width < 110:
-        return [text], False
-    ranges = f", {session.ranges_source_text}" if session.ranges_source_text else ""
-    return [f"{text}{', labels' if data.label_names else ''}{ranges}", text], False
-
-
-def _device_texts(session: Session, width: int) -> list[str]:
-    """Returns descriptions of the builder, or of the simulation backend if there is none, from longest to shortest."""
-    backend = session.backend_summary
-    if session.builder is not None:
-        return [*(f"  {text}" for text in builder_texts(session.builder)), ""]
-    if backend is None:
-        return [""]
-    backend_text = f"  {backend.name} {backend.version}" + (f" · {backend.device}" if width >= 100 else "")
-    backend_text += "" if backend.real_fp16 or width < 100 else ", FP16 as FP32"
-    return [
-        *([f"{backend_text}, {session.execution_mode.name}"] if session.execution_mode is not None else []),
-        backend_text, ""
-    ]
+    return (f"  {used} of {data.judged_count} samples"
+            if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}"), False
 
 
 @dataclass(frozen=True)
@@ -189,12 +164,14 @@ class SummaryTable:
 
     Attributes:
         target_text: The target, as the title of the outcome column; "" if it does not fit.
+        mark: The mark of simulated values; "" if no other values are beside them, so that the titles have the mark.
     """
 
     columns: Sequence[SummaryColumn]
     metric_title: str
     is_wide: bool
-    target_text: str = ""
+    target_text: str
+    mark: str
 
     def select_columns(self, kind: str) -> list[SummaryColumn]:
         return [column for column in self.columns if column.kind == kind]
@@ -215,12 +192,13 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
     """Returns the columns of the summary table that fit into a width."""
     is_wide = width >= 110
     metric = session.metric_name or next(iter(session.results.reference_metric), None)
-    agreement = metric is None and any(
-        accuracy is not None and accuracy.agreement is not None
-        for accuracy in (session.get_run_results(run).accuracy for run in session.list_run_configs()))
+    accuracies = [accuracy for run in session.list_run_configs()
+                  if (accuracy := session.get_run_results(run).accuracy) is not None]
+    agreement = metric is None and any(accuracy.agreement is not None for accuracy in accuracies)
     metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
     titles, displayed_target = {"metric": metric_title}, find_displayed_target(session)
-    simulated_columns = list_run_columns("simulated", titles)
+    simulated_columns = list_run_columns("simulated", titles if any(
+        accuracy.nonfinite_count for accuracy in accuracies) else titles | {"NaN/Inf": ""})
     value_title = "SQNR" if displayed_target.kind == "sqnr" else metric_title
     position = next((index for index, column in enumerate(simulated_columns, 1) if column.title == value_title), 1)
     simulated_columns.insert(position, RunColumn(
@@ -243,12 +221,13 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
     title_cells = max(8, cell_width(title))
     built_columns[0] = replace(built_columns[0], title=title, width=title_cells, narrow_width=title_cells)
     ranks = {"simulated": {MARGIN_MARK: 1, "output": 4}, "built": {"MB": 2, "ms": 3, metric_title: 5}}
+    has_built = has_built_values(session)
     columns = {kind: [SummaryColumn(column.title if is_wide else column.narrow_title or column.title, True,
                                     column.width if is_wide else column.narrow_width or column.width,
                                     rank=ranks[kind].get(column.title, 0), kind=kind, run_column=column)
                       for column in run_columns]
                for kind, run_columns in (("simulated", simulated_columns),
-                                         ("built", built_columns if has_built_values(session) else []))}
+                                         ("built", built_columns if has_built else []))}
     every_column = [SummaryColumn("run", width=12, max_width=23), *columns["simulated"],
                     SummaryColumn("│", True, 2, kind="bar"), *columns["built"],
                     SummaryColumn("outcome", width=6, fills=True, kind="outcome",
@@ -263,7 +242,8 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
         first = next(index for index, column in enumerate(shown) if column.kind == "built")
         shown[first] = replace(shown[first], run_column=lost_metric[0].run_column)
     target_text = session.target_descriptions[0] if is_wide and session.target is not None else ""
-    return SummaryTable(shown, metric_title, is_wide, target_text if cell_width(target_text) < shown[-1].width else "")
+    return SummaryTable(shown, metric_title, is_wide, target_text if cell_width(target_text) < shown[-1].width else "",
+                        SIMULATED_MARK if has_built else "")
 
 
 def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
@@ -316,17 +296,18 @@ def summary_lines(session: Session, width: int, height: int = 40) -> list[Line]:
 def summary_rows(session: Session, width: int, height: int = 40) -> list[SummaryRow]:
     """Returns the summary table: titles, then a line for FP32, FP16, INT8 and the current config.
 
-    The FP32 line is omitted if there is no room and no problem to report, and the lines of FP16 and INT8 below
-    `FULL_WIDTH`. Further lines show the last built engine, and
-    the exported network if the file's own network cannot be exported unchanged.
+    The FP32 line is omitted if there is no room and no problem to report. The lines of FP16 and INT8 are omitted below
+    `FULL_WIDTH`, and if the config is the same. Further lines show the last built engine, and the exported network if
+    the file's own network cannot be exported unchanged.
     """
     if session.outline is None:
         return [SummaryRow("text", [])] * 4
     table = fit_summary_table(session, width)
     simulated_titles, built_titles = ([(column.title, "dim") for column in table.select_columns(kind)]
                                       for kind in ("simulated", "built"))
-    rows = [SummaryRow("titles", table.draw_line((f" vs {session.reference_name}", "dim"), simulated_titles,
-                                                 built_titles, (f" {table.target_text}", "dim@do('target')")))]
+    heading = f" {'' if table.mark else f'{SIMULATED_MARK} '}vs {session.reference_name}"
+    rows = [SummaryRow("titles", table.draw_line((heading, "dim"), simulated_titles, built_titles,
+                                                 (f" {table.target_text}", "dim@do('target')")))]
     engine = session.results.fp32_engine
     has_fault = engine is not None and bool(engine.failure_reason or fp32_engine_fault_text(engine))
     if session.opened_network.reference is not None or has_fault or table.is_wide and height >= _MIN_TALL_ROWS:
@@ -334,9 +315,10 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
     is_target_met = current_config_meets_target(session)
 
     for run, config in session.list_run_configs().items():
-        if width < FULL_WIDTH and run != "config":
+        is_current = run == "config"
+        if not is_current and (width < FULL_WIDTH or config == session.config):
             continue
-        results, is_current = session.get_run_results(run), run == "config"
+        results = session.get_run_results(run)
         last_engine = find_shown_engine(session, run)
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
         title_width = table.columns[0].width - 1
@@ -345,7 +327,7 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
                 config) < session.data_summary.what_if_count:
             longer_text = f"{title[0]} on {session.count_judging_samples(config)}"
             title = (longer_text if cell_width(longer_text) <= title_width else title[0]), title[1]
-        values = RunRow(results.accuracy, SIMULATED_MARK, results.engine_result, results.exported_run)
+        values = RunRow(results.accuracy, table.mark, results.engine_result, results.exported_run)
         built: RunRow | Sequence[Cell] = _engine_cells(None if old_engine is not None else last_engine,
                                                        results.accuracy, table)
         if results.exported_run is not None and results.engine_result is None:
@@ -358,11 +340,11 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
             texts = [f"{name}, built before", f"{name}, built", name]
             outcomes = session.config_target_outcomes(old_engine.config)
             entries.append(("engine", (choose_fitting_text(texts, title_width), "dim"),
-                            RunRow(accuracy, SIMULATED_MARK, old_engine.result),
+                            RunRow(accuracy, table.mark, old_engine.result),
                             _engine_cells(old_engine, accuracy, table),
                             partial(_target_outcome_spans, session, accuracy, outcomes, is_target_met)))
         if (accuracy := results.get_accuracy(RunKind.TYPED_NETWORK)) is not None:
-            entries.append(("exported", (run_title(EXPORTED), ""), RunRow(accuracy, SIMULATED_MARK),
+            entries.append(("exported", (run_title(EXPORTED), ""), RunRow(accuracy, table.mark),
                             _engine_cells(None, accuracy, table),
                             partial(_target_outcome_spans, session, accuracy, None, False)))
         rows += [SummaryRow(kind, table.draw_line((f" {title}", style), values, built, outcome), run, values)
@@ -371,7 +353,8 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
             rows += _list_output_rows(session, table, results.accuracy)[:height // 8]
     if table.is_wide and height >= _MIN_TALL_ROWS:
         rows += [SummaryRow("text", line) for heading, reasons in _list_outcome_reasons(session)
-                 for line in _outcome_reason_rows(heading, reasons, width, height // 20)]
+                 if (particular_reasons := [reason for reason in reasons if not reason.endswith(NO_ENGINE_DOUBT)])
+                 for line in _outcome_reason_rows(heading, particular_reasons, width, height // 20)]
     return [*rows, *_stage_rows(session, table, width, height)]
 
 
@@ -399,7 +382,7 @@ def _run_outcome_line(session: Session, run: str, accuracy: Accuracy | None, dim
     if leaves_quantized_precision_unused(outline, config):
         line = clip_line([*line, (f" nothing in {config.quantized.label}", "dim")], width)
     if run == "config" and not has_unfinished_accuracy(session, config):
-        line = [*line, *target_gauge_line(session, width - line_width(line))]
+        line = [*line, *target_gauge_line(session, width - line_width(line), has_built_values(session))]
     return line
 
 
@@ -476,7 +459,7 @@ def _fp32_row(session: Session, table: SummaryTable, has_fault: bool) -> Summary
         simulated = [fitting_cell(*fp32_engine_texts(engine), style="warn", is_left_aligned=True)]
     elif accuracy is None:
         titles = [column.title for column in table.select_columns("simulated")]
-        simulated = [("reference", "dim")]
+        simulated = [("", "")]
         if session.metric_name:
             metric = metric_text(next(iter(session.results.reference_metric.values()), None))
             index = titles.index(table.metric_title)

@@ -9,7 +9,7 @@ from textual.strip import Strip
 
 from trt_tui.core.network.layer_tree import BlockMatrix
 from trt_tui.formatting import cell_width
-from trt_tui.tui.spans import Line, Span, clip_line, line_width, shorten_distinctly
+from trt_tui.tui.spans import Line, Span, clip_line, shorten_distinctly
 from trt_tui.tui.state.columns import (
     SHARE_COLUMN,
     ColumnWidths,
@@ -17,6 +17,7 @@ from trt_tui.tui.state.columns import (
     find_column_at,
     fit_columns,
     layer_row_line,
+    list_row_signs,
     row_name_width,
 )
 from trt_tui.tui.state.marks import RAISED_MARK
@@ -32,6 +33,8 @@ from trt_tui.tui.state.rows import (
 from trt_tui.tui.table import Column, draw_row
 from trt_tui.tui.widgets.lines import RIGHT_BUTTON, LinePane
 
+_NOTE_CELLS, _MIN_BLOCK_CELLS = 18, 3
+"""The width of the precisions behind the blocks, and the minimum width of a block."""
 BLOCK_TITLE = "block"
 """The title before the numbers of the columns."""
 
@@ -92,18 +95,19 @@ class BlockMap(LinePane):
     @property
     def _label_width(self) -> int:
         roles = self.blocks.roles if self.blocks is not None else ()
-        return min(20, max((line_width([(role, "")]) for role in roles), default=0))
+        room = self.size.width - _NOTE_CELLS - _MIN_BLOCK_CELLS * len(self.blocks.columns if self.blocks else ())
+        return min(max(20, room), max(map(cell_width, roles), default=0))
 
     @property
     def _cell_width(self) -> int:
         columns = self.blocks.columns if self.blocks is not None else ()
         widest = max((len(column) for column in columns), default=1)
         roomy = self._blocks_width // max(1, len(columns))
-        return max(widest + 1, 3, min(5, roomy))
+        return max(widest + 1, _MIN_BLOCK_CELLS, min(5, roomy))
 
     @property
     def _blocks_width(self) -> int:
-        return max(3, self.size.width - self._label_width - 18)
+        return max(_MIN_BLOCK_CELLS, self.size.width - self._label_width - _NOTE_CELLS)
 
     @property
     def _visible_column_count(self) -> int:
@@ -237,6 +241,13 @@ class LayerTree(LinePane):
     def current_row(self) -> VisibleRow | None:
         """The row under the cursor; None if there are no rows."""
         return self.rows[self.cursor_index] if self.cursor_index < len(self.rows) else None
+
+    @property
+    def visible_signs(self) -> set[str]:
+        """The glyphs before the names of the visible rows, and the marks behind their precisions."""
+        top = self.scroll_offset.y
+        return {sign for row in self.rows[top:top + self.size.height] if self._row_values is not None
+                for sign in list_row_signs(self._row_values, row)}
 
     # -- the cursor ---------------------------------------------------------------------------------------------
 
