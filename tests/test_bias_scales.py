@@ -20,8 +20,8 @@ from trt_tui.core.moves.constant_moves import (
     BiasCorrectionMove,
     encode_vector,
 )
-from trt_tui.core.network.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.qdq.bias_quantization import FLOAT_TYPES, flag_channels_with_bias_overflow
 from trt_tui.core.precision import Precision
 
 FP16, FP32, INT8 = Precision.FP16, Precision.FP32, Precision.INT8

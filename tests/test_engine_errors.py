@@ -40,7 +40,7 @@ from trt_tui.core.measure.results import (
     OutputErrors,
 )
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.qdq_steps import QdqStep
+from trt_tui.core.network.qdq.steps import QdqStep
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError

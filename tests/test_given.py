@@ -30,9 +30,9 @@ from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
-from trt_tui.core.network.typed_refusals import ASYMMETRIC as ASYM
-from trt_tui.core.network.typed_refusals import NARROW, add_fp32_casts_to_operators
+from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.qdq.typed_refusals import ASYMMETRIC as ASYM
+from trt_tui.core.network.qdq.typed_refusals import NARROW, add_fp32_casts_to_operators
 from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8, FILE = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FILE

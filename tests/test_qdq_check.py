@@ -1,4 +1,4 @@
-"""The check of a file's Q/DQ nodes: ``lint``, trt_tui.core.network.qdq_check and the repairs."""
+"""The check of a file's Q/DQ nodes: ``lint``, trt_tui.core.network.qdq.check and the repairs."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from trt_tui.core.lowering.source_typed_network import lower_from_source_model
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.qdq_check import QDQ_RULES
+from trt_tui.core.network.qdq.check import QDQ_RULES
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

@@ -60,8 +60,8 @@ from trt_tui.core.network.layer_tree import Scope, build_scope_tree, walk_rows
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
-from trt_tui.core.network.typed_refusals import add_fp32_casts_to_operators
+from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.qdq.typed_refusals import add_fp32_casts_to_operators
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import BackendUnavailableError, InputError, RunFailedError

@@ -74,10 +74,10 @@ from trt_tui.core.measure.stages import (
     measure_output_spreads,
 )
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.half_precision import has_half_precision
 from trt_tui.core.network.known_defects import BuildTarget, parse_release
 from trt_tui.core.network.model_editing import add_outputs
 from trt_tui.core.network.model_file import read_model
+from trt_tui.core.network.qdq.half_precision import has_half_precision
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineRunner
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError

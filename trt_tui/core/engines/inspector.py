@@ -42,7 +42,7 @@ from trt_tui.core.lowering.rulebook import VALUE_PRESERVING
 from trt_tui.core.network.layers import LayerKind, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.qdq_steps import QdqStep, read_qdq_step
+from trt_tui.core.network.qdq.steps import QdqStep, read_qdq_step
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, broadcast_scales
 from trt_tui.core.runner import DebugTensor

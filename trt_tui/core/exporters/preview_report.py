@@ -14,7 +14,7 @@ from trt_tui.core.measure.engine_agreement import find_unused_quantization, unus
 from trt_tui.core.moves.config import KeepMove, PrecisionConfig
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding
-from trt_tui.core.network.qdq_check import QDQ_RULES
+from trt_tui.core.network.qdq.check import QDQ_RULES
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.core.report.document import Block, Section, Table

@@ -1,8 +1,8 @@
 """The raising of weight scales that are too small for ONNX Runtime's quantization of biases, and its cost in accuracy.
 
 If the bias of a channel would overflow, its weight scale is raised to the smallest value that avoids the overflow; see
-`trt_tui.core.network.bias_quantization`. `trt_tui.core.lowering.rulebook` gives the raised scale to all lowerings and
-to the simulation.
+`trt_tui.core.network.qdq.bias_quantization`. `trt_tui.core.lowering.rulebook` gives the raised scale to all lowerings,
+and to the simulation.
 """
 
 import math
@@ -11,7 +11,9 @@ from typing import Any
 
 import numpy as np
 
-from trt_tui.core.network.bias_quantization import (
+from trt_tui.core.network.layers import FusionGroup, QdqSite
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.qdq.bias_quantization import (
     BIAS_INPUTS,
     FLOAT_TYPES,
     MAX_BIAS_QUOTIENT,
@@ -19,8 +21,6 @@ from trt_tui.core.network.bias_quantization import (
     flag_channels_with_bias_overflow,
     measure_bias_channel_magnitudes,
 )
-from trt_tui.core.network.layers import FusionGroup, QdqSite
-from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import counted_noun_text, name_list_text, number_text
 

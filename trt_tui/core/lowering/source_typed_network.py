@@ -28,9 +28,9 @@ from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_editing import iterate_reachable, value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.opset_conversion import convert_opset, find_ir_version
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, is_cast, is_dequantize, is_quantize
-from trt_tui.core.network.source_model import SourceModel
-from trt_tui.core.network.typed_refusals import replace_refused_nodes
+from trt_tui.core.network.qdq.source_model import SourceModel
+from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE, is_cast, is_dequantize, is_quantize
+from trt_tui.core.network.qdq.typed_refusals import replace_refused_nodes
 from trt_tui.core.precision import MIN_UNSAFE_OPSET, Precision
 from trt_tui.errors import InputError
 

@@ -367,7 +367,7 @@ class SmoothQuantMove(ChannelScalingMove):
     Models" (ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division
     is folded into the constants of the producers (the scale and bias of a normalisation, or the weights and bias of a
     layer), the product into the weights of the readers. Nothing is added at run time, and only the rounding changes.
-    `trt_tui.core.network.channel_scaling` finds the channels.
+    `trt_tui.core.network.channels.channel_scaling` finds the channels.
 
     Attributes:
         strength: The exponent a from which the factors were computed.

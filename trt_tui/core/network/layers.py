@@ -227,7 +227,7 @@ class KnownIssue:
 
 @dataclass(frozen=True)
 class QdqFinding:
-    """A finding of the check of Q/DQ nodes in a file; `trt_tui.core.network.qdq_check` has the rules.
+    """A finding of the check of Q/DQ nodes in a file; `trt_tui.core.network.qdq.check` has the rules.
 
     Attributes:
         rule: The name of the rule.

@@ -14,6 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network import hashes, supported_precisions
+from trt_tui.core.network.channels.norm_finder import find_zero_cost_support
 from trt_tui.core.network.constants import ConstantValues
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 from trt_tui.core.network.graph import LayerGraph
@@ -21,7 +22,6 @@ from trt_tui.core.network.index_paths import find_groups_computing_indices
 from trt_tui.core.network.inference import check_constant_growth, infer_plugin_types
 from trt_tui.core.network.known_defects import find_known_issues
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding, ReferenceWeights, Shape
-from trt_tui.core.network.norm_finder import find_zero_cost_support
 from trt_tui.core.network.opening import OpenedModel, open_model, quantized_weights_note
 from trt_tui.core.network.operators import plugin_note
 from trt_tui.core.network.opset_conversion import convert_opset
@@ -91,7 +91,7 @@ class Network(NetworkOutline):
         qdq_findings: tuple[QdqFinding, ...] | None = None
         qdq_candidates: tuple[QdqFinding, ...] = ()
         if self.source_model is not None:
-            from trt_tui.core.network.qdq_check import find_qdq_findings, qdq_note_lines
+            from trt_tui.core.network.qdq.check import find_qdq_findings, qdq_note_lines
 
             qdq_findings, qdq_candidates = find_qdq_findings(graph, groups, self.source_model)
             notes = (*notes, *qdq_note_lines(qdq_findings or ()))

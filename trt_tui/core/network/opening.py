@@ -11,24 +11,26 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.core.network import half_precision, opset_conversion, qdq_removal
-from trt_tui.core.network.bias_quantization import find_overflowing_biases
+from trt_tui.core.network import opset_conversion
 from trt_tui.core.network.inference import check_declared_sizes, infer_shapes, propagate_types
 from trt_tui.core.network.model_editing import FreshNames, assign_node_names, inline_functions, list_subgraphs
 from trt_tui.core.network.model_file import read_model
 from trt_tui.core.network.operators import randomness_notes, unsupported_operator_notes
 from trt_tui.core.network.opset_conversion import convert_opset, drop_initializer_inputs, find_ir_version
-from trt_tui.core.network.qdq_steps import is_dequantize, is_quantize, read_qdq_step
-from trt_tui.core.network.quantized_copies import rewrite_quantized_copies
+from trt_tui.core.network.qdq import half_precision
+from trt_tui.core.network.qdq import removal as qdq_removal
+from trt_tui.core.network.qdq.bias_quantization import find_overflowing_biases
+from trt_tui.core.network.qdq.quantized_copies import rewrite_quantized_copies
+from trt_tui.core.network.qdq.source_model import SourceModel
+from trt_tui.core.network.qdq.steps import is_dequantize, is_quantize, read_qdq_step
+from trt_tui.core.network.qdq.typed_refusals import refusal_summary_lines
 from trt_tui.core.network.rotary_caches import expand_rotary_caches
-from trt_tui.core.network.source_model import SourceModel
 from trt_tui.core.network.structure_check import (
     OLDEST_OPSET,
     check_input_types,
     check_operand_ranks,
     check_operator_opsets,
 )
-from trt_tui.core.network.typed_refusals import refusal_summary_lines
 from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 

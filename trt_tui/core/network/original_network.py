@@ -19,8 +19,8 @@ from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.model_editing import FreshNames, value_name
 from trt_tui.core.network.opening import OpenedModel
 from trt_tui.core.network.operators import PRODUCTS
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, QdqStep, apply_qdq_step
-from trt_tui.core.network.source_model import SourceModel
+from trt_tui.core.network.qdq.source_model import SourceModel
+from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE, QdqStep, apply_qdq_step
 from trt_tui.core.runner import Backend
 from trt_tui.formatting import counted_noun_text
 

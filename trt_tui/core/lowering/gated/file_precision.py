@@ -10,7 +10,7 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.emitter import Nodes
 from trt_tui.core.lowering.gated.group_body import GroupBody, GroupEmitter
 from trt_tui.core.network.layers import FusionGroup, Layer
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE
+from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
 
 
 class FilePrecisionBody(GroupBody):

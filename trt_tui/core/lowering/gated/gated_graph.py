@@ -22,7 +22,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, QdqSite
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.qdq_steps import PRECISION_BY_FLOAT_TYPE
+from trt_tui.core.network.qdq.steps import PRECISION_BY_FLOAT_TYPE
 from trt_tui.core.network.zero_cost_support import Normalisation
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES

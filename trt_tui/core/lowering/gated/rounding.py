@@ -8,7 +8,7 @@ from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.gated.emitter import NodeEmitter, Nodes
 from trt_tui.core.lowering.rulebook import ONNX_TYPES
 from trt_tui.core.network.layers import FusionGroup, Layer, Shape
-from trt_tui.core.network.qdq_steps import PRECISION_BY_HALF_TYPE, QdqStep
+from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE, QdqStep
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES, QuantizedType
 

@@ -1,6 +1,6 @@
 """The finder of channels that can be divided at their producers and multiplied back at their readers.
 
-The numbers of `trt_tui.core.network.channel_numbers` that must share a factor become one factor. Factors whose
+The numbers of `trt_tui.core.network.channels.channel_numbers` that must share a factor become one factor. Factors whose
 producers or readers are the same layers become one `ChannelScaling`.
 """
 
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
-from trt_tui.core.network.channel_roots import ChannelRoots, label_components
+from trt_tui.core.network.channels.channel_numbers import UNSCALED, ChannelTracer
+from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_components
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
     ChannelScaling,

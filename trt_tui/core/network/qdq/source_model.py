@@ -18,7 +18,7 @@ from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.layers import FilePrecision, FusionGroup, Layer, LayerKind
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS, REDUCTIONS
-from trt_tui.core.network.qdq_steps import (
+from trt_tui.core.network.qdq.steps import (
     PRECISION_BY_FLOAT_TYPE,
     PRECISION_BY_HALF_TYPE,
     QdqStep,
@@ -29,10 +29,10 @@ from trt_tui.core.network.qdq_steps import (
     read_qdq_step,
     round_to_type,
 )
-from trt_tui.core.network.structure_check import find_schema
-from trt_tui.core.network.typed_refusals import (
+from trt_tui.core.network.qdq.typed_refusals import (
     find_node_refusals,
 )
+from trt_tui.core.network.structure_check import find_schema
 from trt_tui.core.precision import Precision
 from trt_tui.core.quantized_types import QUANTIZED_TYPES
 

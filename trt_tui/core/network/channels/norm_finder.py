@@ -4,9 +4,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from trt_tui.core.network.attention_scale import find_attention_scales
-from trt_tui.core.network.channel_numbers import ChannelTracer
-from trt_tui.core.network.channel_scaling import find_channel_scalings
+from trt_tui.core.network.channels.attention_scale import find_attention_scales
+from trt_tui.core.network.channels.channel_numbers import ChannelTracer
+from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

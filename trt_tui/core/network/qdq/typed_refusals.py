@@ -21,8 +21,8 @@ from trt_tui.core.network.constants import largest_magnitude, stored_tensor
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values, replace_value
 from trt_tui.core.network.model_editing import list_subgraphs, value_name
 from trt_tui.core.network.operators import UNSUPPORTED_FLOAT_TYPES
-from trt_tui.core.network.qdq_removal import can_be_negative
-from trt_tui.core.network.qdq_steps import (
+from trt_tui.core.network.qdq.removal import can_be_negative
+from trt_tui.core.network.qdq.steps import (
     PRECISION_BY_HALF_TYPE,
     QdqStep,
     apply_qdq_step,

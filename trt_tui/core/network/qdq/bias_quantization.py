@@ -16,8 +16,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.qdq_steps import PRECISION_BY_FLOAT_TYPE, is_cast, is_dequantize
-from trt_tui.core.network.source_model import SourceModel
+from trt_tui.core.network.qdq.source_model import SourceModel
+from trt_tui.core.network.qdq.steps import PRECISION_BY_FLOAT_TYPE, is_cast, is_dequantize
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 
 MAX_BIAS_QUOTIENT = {Precision.FP16: FP16_MAX, Precision.FP32: 2.0**30}

@@ -4,7 +4,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.model_editing import FreshNames, value_name
-from trt_tui.core.network.qdq_removal import Fp32Conversion
+from trt_tui.core.network.qdq.removal import Fp32Conversion
 
 _HALF_TYPES = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")

@@ -12,11 +12,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.network.channels.reshape_blocks import (
+    MAX_NUMBERS,
+    has_equal_sizes,
+    match_all_blocks,
+    reshape_channels,
+)
+from trt_tui.core.network.channels.traced_sizes import SizeReader
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph, reads_only_shape
 from trt_tui.core.network.layers import Layer, LayerKind
-from trt_tui.core.network.reshape_blocks import MAX_NUMBERS, has_equal_sizes, match_all_blocks, reshape_channels
-from trt_tui.core.network.traced_sizes import SizeReader
 from trt_tui.core.network.zero_cost_support import ClippedTensor
 
 UNSCALED = 0

@@ -8,8 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
-from trt_tui.core.network.channel_roots import ChannelRoots
+from trt_tui.core.network.channels.channel_numbers import UNSCALED, ChannelTracer
+from trt_tui.core.network.channels.channel_roots import ChannelRoots
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.fusion.attention import SCORES_ROLE
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind

@@ -8,7 +8,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph_editor import GraphEditor, remove_unread_values
-from trt_tui.core.network.qdq_steps import has_known_attributes, is_dequantize
+from trt_tui.core.network.qdq.steps import has_known_attributes, is_dequantize
 
 _COPY_OPERATORS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
 """Operators that copy quantized values unchanged, so that they have the same effect on dequantized values."""

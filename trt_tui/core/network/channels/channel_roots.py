@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from trt_tui.core.network.channel_numbers import UNSCALED, ChannelTracer
+from trt_tui.core.network.channels.channel_numbers import UNSCALED, ChannelTracer
 
 
 class ChannelRoots:

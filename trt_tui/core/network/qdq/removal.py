@@ -1,6 +1,6 @@
 """The removal of Q/DQ pairs from a quantized network, which yields the FP32 network that it was made from.
 
-The file's version of the network is kept beside the result (`trt_tui.core.network.source_model`).
+The file's version of the network is kept beside the result (`trt_tui.core.network.qdq.source_model`).
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from trt_tui.core.network.constants import register_constant, stored_tensor
 from trt_tui.core.network.graph import SHAPE_READERS
 from trt_tui.core.network.graph_editor import replace_value
 from trt_tui.core.network.model_editing import FreshNames, iterate_reachable, list_subgraphs, value_name
-from trt_tui.core.network.qdq_steps import (
+from trt_tui.core.network.qdq.steps import (
     PRECISION_BY_FLOAT_TYPE,
     TYPE_NAMES,
     QdqStep,

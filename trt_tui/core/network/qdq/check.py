@@ -16,8 +16,8 @@ from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind, QdqFinding, QdqSite
 from trt_tui.core.network.operators import COPIES, PRODUCTS
-from trt_tui.core.network.qdq_steps import TYPE_NAMES, QdqStep, is_cast, is_dequantize, is_quantize
-from trt_tui.core.network.source_model import SourceModel
+from trt_tui.core.network.qdq.source_model import SourceModel
+from trt_tui.core.network.qdq.steps import TYPE_NAMES, QdqStep, is_cast, is_dequantize, is_quantize
 from trt_tui.core.precision import FP16_MIN, MIN_FP16_SCALE, Precision
 from trt_tui.core.quantized_types import INT8, QUANTIZED_TYPES
 from trt_tui.formatting import counted_noun_text, name_list_text, percent_text

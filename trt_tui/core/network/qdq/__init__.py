@@ -1,0 +1,1 @@
+"""Quantized and typed files: their Q/DQ nodes, the FP32 network behind them, and the check of `lint`."""
