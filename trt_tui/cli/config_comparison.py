@@ -45,16 +45,6 @@ class ComparedConfig:
     setup_text: str
     target_misses: Mapping[RunKind, str]
 
-    @property
-    def target_outcome_text(self) -> str:
-        """The pass or fail of the config as text, or a note that all its layers run in FP32."""
-        return "all in FP32" if self.reduces_no_precision else " ".join(outcome_texts(self.results))
-
-    @property
-    def meets_target(self) -> bool | None:
-        """True if all target results of the config pass. None if there are none, or all its layers run in FP32."""
-        return all(result.passes for result in self.results.values()) if self.results else None
-
 
 def require_reduced_precision(session: Session, run: str, target: str) -> None:
     """Checks that a run reduces the precision of a layer, so that its target means something.
@@ -163,7 +153,8 @@ def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[
         kernel_cells = [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
         rows.append([compared_config.name, str(raised_count),
                      *(column.text(run_row) or NOT_MEASURED for column in columns), *kernel_cells,
-                     compared_config.target_outcome_text])
+                     "all in FP32" if compared_config.reduces_no_precision else
+                     " ".join(outcome_texts(compared_config.results))])
     return rows
 
 
@@ -202,14 +193,14 @@ def _comparison_record(outline: NetworkOutline, compared_configs: Sequence[Compa
     for compared_config in compared_configs:
         accuracy, engine = compared_config.measured.accuracy, compared_config.measured.engine_result
         errors = accuracy.worst_errors if accuracy is not None else None
-        results = {RECORD_KEYS[kind]: target_outcome_record(result)["result"]
-                   for kind, result in compared_config.results.items()}
+        outcomes = compared_config.results
+        results = {RECORD_KEYS[kind]: target_outcome_record(result)["result"] for kind, result in outcomes.items()}
         config_records.append({
             "name": compared_config.name,
             "sqnr_db": errors.sqnr_db if errors is not None else None,
             "output": accuracy.worst_output[0] if accuracy is not None and accuracy.worst_output is not None else None,
-            "metric": dict(accuracy.metric) if accuracy is not None else {}, "met": compared_config.meets_target,
-            "results": results,
+            "metric": dict(accuracy.metric) if accuracy is not None else {},
+            "met": all(result.passes for result in outcomes.values()) if outcomes else None, "results": results,
             "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
             "engine_bytes": engine.engine_bytes if engine is not None else None,
             "builder": engine.builder_text if engine is not None else None, "exported_network": exported_run_record(
