@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.measure.error_metrics import CONFIDENCE
-from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, RunKind
+from trt_tui.core.measure.results import Accuracy, EngineResult, ErrorShare, ExportedRun
 from trt_tui.core.measure.target import Target
 from trt_tui.core.network.known_defects import known_issue_lines
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, tensor_shape_text
@@ -19,13 +19,13 @@ from trt_tui.formatting import (
     NOT_MEASURED,
     RUN_TITLES,
     SIMULATED_MARK,
-    builder_device_text,
     counted_noun_text,
     number_text,
     run_title,
     take_first_cells,
 )
 from trt_tui.jobs.requests import MeasureToggles
+from trt_tui.session.results import RESULT_SUFFIXES
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, find_span_text, labelled_lines, shorten_path, wrap_text
@@ -74,30 +74,20 @@ class Explanation:
         return lines
 
 
-@dataclass(frozen=True)
-class Origin:
-    """Where a value comes from.
+def origin_text(config: str, source: str = "", samples: str = "", interval: str = "", doubts: Sequence[str] = ()
+                ) -> str:
+    """Returns where a value comes from as a sentence, with a sentence for each doubt.
 
-    Attributes:
+    Args:
         config: The config of the value.
         source: What the value was measured or read from.
         samples: The samples that it was measured on; "" if it was measured on none.
         interval: The confidence interval of the value; "" if there is none.
         doubts: What the value does not tell, and how it is judged. Empty texts do not count.
     """
-
-    config: str
-    source: str = ""
-    samples: str = ""
-    interval: str = ""
-    doubts: Sequence[str] = ()
-
-    @property
-    def text(self) -> str:
-        """The origin as a sentence, with a sentence for each doubt."""
-        parts = (f"of {self.config}", self.source, self.samples and f"measured on {self.samples}",
-                 self.interval and f"{CONFIDENCE:.0%} confidence interval {self.interval}")
-        return " ".join(_sentence(text) for text in (", ".join(filter(None, parts)), *self.doubts) if text)
+    parts = (f"of {config}", source, samples and f"measured on {samples}",
+             interval and f"{CONFIDENCE:.0%} confidence interval {interval}")
+    return " ".join(_sentence(text) for text in (", ".join(filter(None, parts)), *doubts) if text)
 
 
 def _sentence(text: str) -> str:
@@ -238,20 +228,20 @@ def _precision_text(session: Session, row_values: RowValues, visible_row: Visibl
     if isinstance(row, Scope):
         count = counted_noun_text(len(row.groups), "fused layer")
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return Origin(row_values.config_name, f"{raised_count} of {count} raised").text
+        return origin_text(row_values.config_name, f"{raised_count} of {count} raised")
     if not isinstance(row, GroupRow):
         return _NO_PRECISION_TEXT
     source = detail.settings_text(session, row_values.config, row.group)
     preview_texts = (detail.implementation_texts(session, row_values, row) if row_values.preview is not None else
                      [engine_texts.preview_refusal_text(session)])
-    return Origin(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts).text
+    return origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts)
 
 
 def _engine_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     texts = detail.implementation_texts(session, row_values, visible_row.row)
     if shown_engine is not None:
-        texts.append(_engine_origin(shown_engine.result, shown_engine.name).text)
+        texts.append(_built_origin(shown_engine.result, shown_engine.name))
         if shown_engine.is_stale:
             texts.append(f"{counted_noun_text(shown_engine.edits_behind, 'change')} were made since")
     return " ".join(map(_sentence, texts))
@@ -264,23 +254,23 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
         config = row_values.stale_config_name or config
         rule = "the sum over" if is_share else "the worst of"
         missing = ["not all of them are measured"] * (row.path in row_values.partial_scopes)
-        return Origin(config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing).text
+        return origin_text(config, f"{rule} its {counted_noun_text(len(row.groups), 'fused layer')}", doubts=missing)
     if not isinstance(row, GroupRow):
         return "Only fused layers have a value."
     if replacement := row_values.share_replacement_text(row.group):
-        return Origin(config, f"{replacement}: the row runs in FP32, so it causes none of the error").text
+        return origin_text(config, f"{replacement}: the row runs in FP32, so it causes none of the error")
     if row_values.measure is ColourMeasure.ENGINE and results.engine_result is not None:
-        return _engine_origin(results.engine_result, config).text
+        return _built_origin(results.engine_result, config)
     if not is_share:
-        return _simulation_origin(session, config, results.accuracy).text
+        return _simulation_origin(session, config, results.accuracy)
     shares, name = _find_shown_shares(session, row_values), row.group.name
     if row_values.stale_config is not None:
         config = f"{row_values.stale_config_name}, before your change"
     if (share := shares.get(name)) is None:
-        return Origin(config, _not_measured_text(session)).text
+        return origin_text(config, _not_measured_text(session))
     points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
-    return Origin(config, "simulated", _used_sample_count_text(session, share.samples), points,
-                  [share.unknown_reason or detail.share_doubt_text(shares, name)]).text
+    return origin_text(config, "simulated", _used_sample_count_text(session, share.samples), points,
+                       [share.unknown_reason or detail.share_doubt_text(shares, name)])
 
 
 def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -299,15 +289,15 @@ def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRo
     accuracy = session.results.get_results_or_empty(toggled_config).accuracy
     share = session.get_run_results("config").shares.get(groups[0].name)
     if accuracy is not None or share is None or not row_values.find_toggle(groups).value_text:
-        return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0)).text
-    return Origin(config, "simulated with the error share", _used_sample_count_text(session, share.samples)).text
+        return _simulation_origin(session, config, accuracy, session.target or Target("sqnr", 0.0))
+    return origin_text(config, "simulated with the error share", _used_sample_count_text(session, share.samples))
 
 
 def _cost_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     if row_values.group_times and shown_engine is not None:
         return " ".join(("A kernel that contains several rows counts for one of them.",
-                         _engine_origin(shown_engine.result, shown_engine.name).text))
+                         _built_origin(shown_engine.result, shown_engine.name)))
     row, model = visible_row.row, row_values.model
     macs = (model.group_macs[row.group.name] if isinstance(row, GroupRow) else
             model.scope_macs.get(row.path) if isinstance(row, Scope) else None)
@@ -384,7 +374,7 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     row_name = config_name(session) if is_config else row.kind.upper()
     if column.kind == "run":
         return Explanation(title, (("", run_text), ("", explain_word("run"))), row_name, value)
-    accuracy, engine, exported_run = row.values.accuracy, row.values.engine, row.values.exported_run
+    accuracy = row.values.accuracy
     if column.kind == "outcome":
         word = find_term(value.split(" ")[0])
         return Explanation(title, (("how", _outcome_text(session, row, accuracy)),
@@ -395,13 +385,9 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     if is_simulated and row.kind == "fp32" and accuracy is None:
         origin = "The reference has no error."
     elif is_simulated:
-        origin = _simulation_origin(session, row_name, accuracy, target).text
-    elif engine is not None:
-        origin = _engine_origin(engine, row_name, target).text
-    elif exported_run is not None:
-        interval = _interval_text(exported_run.accuracy, target)
-        origin = Origin(row_name, "the exported file, executed by ONNX Runtime", interval=interval,
-                        doubts=[exported_run.missing_reason]).text
+        origin = _simulation_origin(session, row_name, accuracy, target)
+    elif (result := row.values.engine or row.values.exported_run) is not None:
+        origin = _built_origin(result, row_name, target)
     else:
         done_text = "no engine of it is built" if session.builder is not None else "its export was not executed"
         origin = f"Not measured: {done_text}. {shown_key('build')} does it for the current config."
@@ -448,12 +434,11 @@ def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) 
     if row.kind == "fp32" or not row.run:
         outcome = session.target_outcome(accuracy)
         return _sentence(outcome.text if outcome is not None else "")
-    titles = {RunKind.SIMULATED_CONFIG: "simulated", RunKind.BUILT_ENGINE: "as built",
-              RunKind.TYPED_NETWORK: EXPORTED, RunKind.EXPORTED_FILE: EXPORTED_NETWORK}
     outcomes = session.config_target_outcomes(session.get_run_config(row.run))
     if not outcomes or accuracy is None:
         return "There is no outcome yet."
-    texts = [f"{titles[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
+    name = config_name(session) if row.run == "config" else run_title(row.run)
+    texts = [f"{name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
     texts += [f"{target.measured_value_text(accuracy)} simulated, for {target.for_samples_of(accuracy).description}"
               for target in session.targets]
     return " ".join(map(_sentence, texts))
@@ -464,21 +449,25 @@ def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
     return target.confidence_interval_text(accuracy) if accuracy is not None and target is not None else ""
 
 
-def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None, target: Target | None = None
-                       ) -> Origin:
+def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None,
+                       target: Target | None = None) -> str:
     if accuracy is None:
-        return Origin(config, _not_measured_text(session))
+        return origin_text(config, _not_measured_text(session))
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
     outcome = session.target_outcome(accuracy) if target is not None else None
-    return Origin(config, f"simulated in {backend} against {session.reference_name}",
-                  _sample_count_text(session, accuracy.samples), _interval_text(accuracy, target),
-                  [outcome.text] if outcome is not None else [])
+    return origin_text(config, f"simulated in {backend} against {session.reference_name}",
+                       _sample_count_text(session, accuracy.samples), _interval_text(accuracy, target),
+                       [outcome.text] if outcome is not None else [])
 
 
-def _engine_origin(engine: EngineResult, config: str, target: Target | None = None) -> Origin:
-    samples = counted_noun_text(engine.accuracy.samples, "sample") if engine.accuracy else ""
-    return Origin(config, f"from the engine, built by {builder_device_text(engine.builder_name, engine.device_name)}",
-                  samples, _interval_text(engine.accuracy, target))
+def _built_origin(result: EngineResult | ExportedRun, config: str, target: Target | None = None) -> str:
+    """Returns the origin of a value of an engine or of an executed export."""
+    samples = counted_noun_text(result.accuracy.samples, "sample") if result.accuracy else ""
+    interval = _interval_text(result.accuracy, target)
+    if isinstance(result, ExportedRun):
+        return origin_text(config, f"the exported file, executed by {result.executor_name}", samples, interval,
+                           [result.missing_reason])
+    return origin_text(config, f"from the engine, built by {result.builder_text}", samples, interval)
 
 
 def _used_sample_count_text(session: Session, count: int) -> str:
