@@ -70,12 +70,12 @@ def test_the_marks_of_bands_name_their_limits():
         assert f"{percent_text(share)} or more" in texts[glyph] and f"below {decibels:.0f} dB" in texts[glyph]
 
 
-_PLAIN_WORDS = set("""accurate almost arise attn auto begins beyond cache cell cheaper cold commands commas confirm
-    constant corrected cpu cuda depends device different download esc even everywhere exceed
-    excluded halves held home html identical like logits machine markdown measuring mlp
+_PLAIN_WORDS = set("""accurate almost apply arise attn auto begins beyond cache cell cheaper cold commands commas
+    confirm constant corrected cpu cuda depends device different download esc even evaluations everywhere exceed
+    excluded greedy halves held home html identical like logits machine markdown measuring mlp
     normalisations note once opened opening overflowing pgdn pgup position postprocess problem proj
     pv qkv random real regions scroll searches seen settings slowest smoothing space spans start
-    starts still taller timing tried trt trt-tui unknown unsafe web yields""".split())
+    starts still swaps taller timing tried trt trt-tui unknown unsafe web yields""".split())
 """Words of the pictures that mean what a dictionary says, names of keys, and names of networks and their scopes."""
 
 
