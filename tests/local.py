@@ -139,7 +139,10 @@ class NullClient(LocalClient):
     def __init__(self, deliver: Callable[[ev.Event], None], store: ResultStore, builder: NullBuilder | None,
                  held: Collection[type]) -> None:
         super().__init__(self._deliver, store)
-        self.scheduler.is_report_due = lambda kind: True  # all that is told, on machines of any speed
+        self._works_in_steps, reports = False, itertools.count()
+        # All that is told, on machines of any speed, but of the progress of work up to its end every 25th report.
+        self.scheduler.is_report_due = (
+            lambda kind: kind != "progress" or self._works_in_steps or next(reports) % 25 == 0)
         self.sent: list[rq.Request] = []
         self.stops = 0
         self.closed = False
@@ -188,6 +191,7 @@ class NullClient(LocalClient):
 
     def work(self, steps: int | None = None) -> None:
         """Does what is to be done, so many steps of it at most, up to a wait for a thread."""
+        self._works_in_steps = steps is not None
         with ExitStack() as patched:
             for module in [one for name, one in sys.modules.items() if name.startswith("trt_tui.")]:
                 if stand_ins := {name: one for name, one in self._stand_ins.items() if name in vars(module)}:

@@ -278,7 +278,7 @@ class UserFunction:
     @contextlib.contextmanager
     def _convert_script_errors(self, error_title: str) -> Iterator[None]:
         _activate_folder_modules(self.path.parent)
-        folder, before = str(self.path.parent), set(sys.modules)
+        folder, before = str(self.path.parent), list(sys.modules)
         sys.path.append(folder)
         sys.path_hooks.insert(0, _find_script_folder_loader)
         sys.path_importer_cache.pop(folder, None)
@@ -299,11 +299,12 @@ class UserFunction:
             sys.path_importer_cache.pop(folder, None)
             if folder in sys.path:
                 del sys.path[-1 - sys.path[::-1].index(folder)]
-            _imported_modules[self.path.parent].update({
-                name: sys.modules[name]
-                for name in set(sys.modules) - before
-                if _is_script_module(name, self.path.parent)
-            })
+            if list(sys.modules) != before:  # equal lists are compared faster than sets are made
+                _imported_modules[self.path.parent].update({
+                    name: sys.modules[name]
+                    for name in sys.modules.keys() - before
+                    if _is_script_module(name, self.path.parent)
+                })
 
     def _describe_error(self, error: BaseException) -> str:
         """Returns the text of an exception with the innermost line of the user's file in its traceback."""
