@@ -655,7 +655,7 @@ def test_an_exact_error_has_no_unit(session):
     line = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
     exact, inexact = ErrorMetrics(exact=True), ErrorMetrics(30.0)
     for isolated, accumulated, expected in (
-            (inexact, inexact, "isolated ~30.0 · accumulated ~30.0 dB"),
+            (inexact, inexact, "isolated ~30.0 dB · accumulated ~30.0 dB"),
             (exact, exact, "isolated exact · accumulated exact"),
             (inexact, exact, "isolated ~30.0 dB · accumulated exact"),
             (exact, inexact, "isolated exact · accumulated ~30.0 dB")):

@@ -69,9 +69,9 @@ class ExportDialog(Dialog):
         return str(Path.cwd() / f"{stem}{EXPORT_FORMATS[export_format].suffix}")
 
     def compose_contents(self) -> ComposeResult:
-        more_count = len(self.export_formats) - _FIRST_FORMATS
-        yield KeyedOptionList(*self._make_options()[:_FIRST_FORMATS],
-                              Option(f"{'more':<16} {more_count} formats for other tools"), compact=True)
+        yield KeyedOptionList(
+            *self._make_options()[:_FIRST_FORMATS],
+            Option(f"{'more':<16} {len(self.export_formats) - _FIRST_FORMATS} formats for other tools"), compact=True)
         yield Static("to", classes="dim")
         yield TextField(self.default_export_path(self.export_format), compact=True)
         yield Static("", id="note", markup=False)

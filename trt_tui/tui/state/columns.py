@@ -121,9 +121,9 @@ def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
 
 def choose_list_width(row_values: RowValues, screen_width: int) -> int:
     """Returns the width of the layer list beside a detail pane: what its columns and its longest name need."""
-    columns = [column for column in LAYER_COLUMNS if column is not NAME_COLUMN
-               and (row_values.has_engines or not column.needs_engines)]
-    needed = _MARK_CELLS + row_values.model.longest_name_cells + sum(column.width + 1 for column in columns)
+    needed = _MARK_CELLS + row_values.model.longest_name_cells + sum(
+        column.width + 1 for column in LAYER_COLUMNS
+        if column is not NAME_COLUMN and (row_values.has_engines or not column.needs_engines))
     return max(_MIN_LIST_CELLS, min(needed, _MAX_WIDTH_CELLS, screen_width - _MIN_DETAIL_CELLS))
 
 
@@ -298,17 +298,17 @@ def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Precision
                              chip_style, style)
     if isinstance(row, Scope):
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        differs = row_values.preview is not None and row.path in row_values.scope_other_counts
-        return PrecisionCell(f"{raised_count} {RAISED_MARK}" if raised_count else "",
-                             preview_mark=OTHER_PRECISION_MARK * differs, style="strong")
+        return PrecisionCell(f"{raised_count} {RAISED_MARK}" if raised_count else "", style="strong",
+                             preview_mark=OTHER_PRECISION_MARK * (row_values.preview is not None and (
+                                 row.path in row_values.scope_other_counts)))
     return PrecisionCell("FP32" if isinstance(row, UngroupedRow) else "")
 
 
 def list_row_signs(row_values: RowValues, visible_row: VisibleRow) -> list[str]:
     """Returns the glyph before the name of a row, and the marks behind its precision."""
     cell, row = _precision_cell(row_values, visible_row), visible_row.row
-    glyphs = [row_values.group_glyph_span(row.group)[0]] if isinstance(row, GroupRow) else [*cell.text]
-    return [*glyphs, *cell.marks, *cell.preview_mark]
+    return [*(row_values.group_glyph_span(row.group)[:1] if isinstance(row, GroupRow) else cell.text),
+            *cell.marks, *cell.preview_mark]
 
 
 def _draw_precision(cell: PrecisionCell, width: int) -> Line:
@@ -434,8 +434,7 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
     value_cells, outcome = width - _OUTCOME_CELLS - 1, toggle.outcome_text
     if len(outcome) > _OUTCOME_CELLS:
         outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
-    is_in_list = width <= TOGGLE_COLUMN.max_width  # an explanation has the value in any case
-    value_text = "" if outcome == SAME_VALUE_MARK and is_in_list else shorten_number_in_text(
+    value_text = "" if outcome == SAME_VALUE_MARK and width <= TOGGLE_COLUMN.max_width else shorten_number_in_text(
         toggle.value_text.removeprefix(SIMULATED_MARK), value_cells)
     return [(f"{value_text:>{value_cells}} ", toggle.value_style),
             (f"{outcome:<{_OUTCOME_CELLS}}", toggle.outcome_style)]

@@ -47,6 +47,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.keys import find_current_key
 from trt_tui.tui.spans import (
     Line,
+    Span,
     choose_fitting_text,
     clip_line,
     justify_line,
@@ -381,20 +382,23 @@ def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
     return "; ".join(texts)
 
 
+def _first_reason(session: Session, group: FusionGroup, reason_texts: Sequence[str]) -> Span:
+    """Returns the most important reason for the error of a group, or what is known without one."""
+    if reason_texts:
+        return reason_texts[0], ""
+    if session.data_summary is None:
+        return NOT_MEASURED, "dim"
+    return NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …", "dim"
+
+
 def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     group = row.group
     reason_texts = loss_reason_texts(session, row_values, group)
     share = session.get_run_results(row_values.run).shares.get(group.name)
     if share is not None and share.fraction <= -MIN_SHOWN_SHARE and not row_values.share_replacement_text(group):
         reason_texts = [f"share {percent_text(share.fraction, SIMULATED_MARK)}: {RAISING_HARMS_TEXT}", *reason_texts]
-    lines: list[Line] = []
-    if reason_texts:
-        lines.append(_labelled_line("why", reason_texts[0], width))
-    elif session.is_busy or group.name not in session.results.values_of(GROUP_DETAILS):
-        lines.append(
-            _labelled_line("why", "measuring …" if session.data_summary is not None else NOT_MEASURED, width, "dim"))
-    else:
-        lines.append(_labelled_line("why", NO_CAUSE_TEXT, width, "dim"))
+    text, style = _first_reason(session, group, reason_texts)
+    lines = [_labelled_line("why", text, width, style)]
     all_remedies = session.results.find(ev.REMEDIES, (group.name, session.config))
     remedies = _choose_best_remedy_per_kind(session, all_remedies or ())
     if remedies:
@@ -418,10 +422,8 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
 def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     group = row.group
     reason_texts = loss_reason_texts(session, row_values, group)
-    lines = labelled_lines(" why", reason_texts[:1], width)
-    if not reason_texts:
-        empty = NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …"
-        lines += labelled_lines(" why", empty if session.data_summary is not None else NOT_MEASURED, width, "dim")
+    text, style = _first_reason(session, group, reason_texts)
+    lines = labelled_lines(" why", text, width, style)
     margin = 10 if width > _NARROW_CELLS else 7
     for index, remedy_line in enumerate(remedy_lines(session, group, max(10, width - margin), width <= _NARROW_CELLS)):
         lines.append([((f" try {SIMULATED_MARK}" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
@@ -465,16 +467,11 @@ def _error_lines(session: Session, row_values: RowValues, group: FusionGroup, wi
     lines: list[Line] = []
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     if width > _NARROW_CELLS and errors is not None and (errors.isolated or errors.accumulated):
-        isolated_text, isolated_style = sqnr_span(errors.isolated)
-        accumulated_text, accumulated_style = sqnr_span(errors.accumulated)
-        shown_text = add_decibel_unit(accumulated_text)
-        if shown_text == accumulated_text:  # the unit behind the second value is not there for both
-            isolated_text = add_decibel_unit(isolated_text)
-        isolated_line: Line = [(" error    ", "dim"), ("isolated ", "dim"), (isolated_text, isolated_style)]
-        accumulated_line: Line = [("accumulated ", "dim"), (accumulated_text, accumulated_style),
-                                  (shown_text.removeprefix(accumulated_text), "dim"),
-                                  (f" in {row_values.config_name}" if width > 60 else "", "dim")]
-        lines.append(clip_line([*isolated_line, (" · ", "dim"), *accumulated_line], width))
+        (isolated_text, isolated_style), (accumulated_text, accumulated_style) = map(
+            sqnr_span, (errors.isolated, errors.accumulated))
+        lines.append(clip_line([(" error    isolated ", "dim"), (add_decibel_unit(isolated_text), isolated_style),
+                                (" · accumulated ", "dim"), (add_decibel_unit(accumulated_text), accumulated_style),
+                                (f" in {row_values.config_name}" if width > 60 else "", "dim")], width))
     if (errors_inside := find_engine_errors(session, row_values.run).get(group.name)) is not None:
         text, style = sqnr_span(errors_inside, False)
         lines.append(clip_line([(" engine   ", "dim"), ("accumulated ", "dim"), (text, style),

@@ -309,8 +309,9 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
     for group in groups.values():
         (line, effect), count = group[0], len(group)
         subject = (tree_model.titles.get(line.subject, line.subject) if count == 1 else
-                   f"{CLOSED_MARK} {counted_noun_text(count, line.move_class.subject_kind.noun)}")
-        rows.append([(line.move_class.difference_title(subject), ""), (line.first_text, "dim"),
+                   counted_noun_text(count, line.move_class.subject_kind.noun))
+        rows.append([(f"{CLOSED_MARK} " * (count > 1) + line.move_class.difference_title(subject), ""),
+                     (line.first_text, "dim"),
                      (line.second_text, "strong"), (effect, "")])
     columns = [Column(f"{counted_noun_text(len(differences), 'change')}", min_width=12), Column("from"), Column("to"),
                Column("without it" if any(row[-1][0] for row in rows) else "")]

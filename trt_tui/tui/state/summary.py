@@ -84,16 +84,14 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
     target_texts = [""] * 3 if table.target_text else _target_texts(session)
     sample_text, is_random = _sample_count_text(session)
     devices = [f"  {text}" for text in builder_texts(session.builder)] if session.builder is not None else []
-    candidates = [(target_texts[0], device) for device in (*devices, "")]
-    short_candidates = [(target_text, "") for target_text in (*target_texts[1:], "")]
-    with_config = len(candidates) + 2
-    candidates += [*short_candidates[:2], *short_candidates]
-    for index, (shown_target, device) in enumerate(candidates):
-        line: Line = [(" ", ""), (outline.name, "strong"), (shown_target, "@do('target')"),
-                      (sample_text, "warn" if is_random else ""), (device, "dim")]
-        if line_width(line) + (line_width(right) + 2 if index < with_config else 0) <= width:
-            break
-    return justify_line(line, width, right)
+    choices = [*((target_texts[0], device) for device in (*devices, "")),
+               *((target_text, "") for target_text in (*target_texts[1:], ""))]
+    lines: list[Line] = [[(" ", ""), (outline.name, "strong"), (shown_target, "@do('target')"),
+                          (sample_text, "warn" if is_random else ""), (device, "dim")]
+                         for shown_target, device in choices]
+    candidates = [*((line, line_width(right) + 2) for line in lines[:-1]), *((line, 0) for line in lines[-3:])]
+    return justify_line(next((line for line, end_cells in candidates if line_width(line) + end_cells <= width),
+                             lines[-1]), width, right)
 
 
 def _target_texts(session: Session) -> list[str]:
@@ -458,12 +456,9 @@ def _fp32_row(session: Session, table: SummaryTable, has_fault: bool) -> Summary
     if has_fault and engine is not None:
         simulated = [fitting_cell(*fp32_engine_texts(engine), style="warn", is_left_aligned=True)]
     elif accuracy is None:
-        titles = [column.title for column in table.select_columns("simulated")]
-        simulated = [("", "")]
-        if session.metric_name:
-            metric = metric_text(next(iter(session.results.reference_metric.values()), None))
-            index = titles.index(table.metric_title)
-            simulated += [*[None] * (index - 1), (metric, ""), *[("", "")] * (len(titles) - index - 1)]
+        metric = metric_text(next(iter(session.results.reference_metric.values()), None)) if session.metric_name else ""
+        simulated = [(metric if column.title == table.metric_title else "", "")
+                     for column in table.select_columns("simulated")]
     outcome_texts = [" FP32 engine OK", " FP32 OK", ""] if engine is not None and not has_fault else [""]
     line = table.draw_line((f" {FP32_TITLE}", ""), simulated, _engine_cells(shown_engine, None, table),
                            fitting_cell(*outcome_texts))
