@@ -232,7 +232,7 @@ async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
 
 
 async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="tiny_resnet", target="sqnr>=60") as (app, main, pilot):
+    async with opened(tmp_path, size=(120, 40), network="small_resnet", target="sqnr>=60") as (app, main, pilot):
         session, row_values = app.session, main.layer_list.row_values
         accuracy, shares = session.get_run_results("config").accuracy, session.get_run_results("config").shares
         outline, config = session.outline, session.config
