@@ -142,8 +142,8 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
     report = comparison_markdown(session)
     assert "| relative L2 |" in report and f"| ~{number_text(value)} |" in report
     header, (shown, *_) = config_table(session, 100)
-    assert "relative L2" in [text.strip() for text, _ in header]
-    assert f"~{number_text(value)}" in [text.strip() for text, _ in shown[1]]
+    assert "~relative L2" in [text.strip() for text, _ in header]
+    assert number_text(value) in [text.strip() for text, _ in shown[1]]
 
 
 def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, measured_before):
@@ -160,13 +160,13 @@ def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, 
     verdict = comparison_markdown(session).partition("## Judged")[0]
     assert "| on samples |" in verdict and f"| ~{samples} |" in verdict
     header, (shown, *_) = config_table(session, 100)
-    assert "on samples" in [text.strip() for text, _ in header]
-    assert f"~{samples}" in [text.strip() for text, _ in shown[1]]
+    assert "~on samples" in [text.strip() for text, _ in header]
+    assert str(samples) in [text.strip() for text, _ in shown[1]]
     for width in (90, 120):
         title_line, *lines = summary_lines(session, width)
         assert "on samples" in [text.strip() for text, _ in title_line]
-        line = next(line for line in lines if line[0][0].startswith(" INT8"))
-        assert f"~{samples}" in [text.strip() for text, _ in line]
+        line = next(line for line in lines if line[0][0].startswith(" c0"))
+        assert str(samples) in [text.strip() for text, _ in line]
 
 
 def test_metrics_are_computed_from_sums_that_numpy_and_graphs_take():

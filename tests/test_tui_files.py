@@ -71,7 +71,7 @@ async def test_the_footer_follows_the_focus(tmp_path, size):
             await answered(pilot, *closes)
         if size[1] >= 34:
             await press(pilot, "4")
-            assert footer().startswith(" enter select  4 name")
+            assert footer().startswith(" enter selects it  n name")
 
 
 async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_path):

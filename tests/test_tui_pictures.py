@@ -137,7 +137,7 @@ def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
             assert drawn.lines and all(spans.line_width(line) <= size[0] for line in drawn.lines), label
         row = MODEL.rows_by_group[MODEL.outline.groups[0].name]
         found = build_row_values(session, MODEL, ColourMeasure.SHARE, "config")
-        lines = text(detail_pane_lines(session, found, VisibleRow(row.path, 0, row), row.group, 60, 60))
+        lines = text(detail_pane_lines(session, found, VisibleRow(row.path, 0, row), row.group, 120, 60))
         assert all((word in lines) is not bool(held) for word in ("ranges by channel", "|x| of", "depth"))
 
 

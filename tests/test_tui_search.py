@@ -76,6 +76,16 @@ def test_budgets_are_read(text, budget):
     assert parse_budget(text) == budget
 
 
+async def test_a_search_has_all_targets_of_the_session(tmp_path):
+    targets = "sqnr>=20; cosine>=0.5"
+    async with opened(tmp_path, size=LARGE, network="tiny_resnet", target=targets) as (app, main, pilot):
+        await press(pilot, "a")
+        assert app.screen.query_one("#tolerance", Input).value == targets
+        await answered(pilot, "enter")
+        assert main.session.search_status.request.tolerances == ("sqnr>=20", "cosine>=0.5")
+        assert main.session.targets_text == targets
+
+
 async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_path):
     async with opened(tmp_path, size=LARGE) as (app, main, pilot):
         before = main.session.config

@@ -20,10 +20,10 @@ class Urgency(IntEnum):
 
     OPENING = 0
     WHAT_IF = 1
-    TENSOR_STATS = 2
-    REMEDIES = 3
-    FIRST_ACCURACY = 4
-    BUILD = 5
+    BUILD = 2
+    TENSOR_STATS = 3
+    REMEDIES = 4
+    FIRST_ACCURACY = 5
     ACCURACY = 6
     FIRST_SHARES = 7
     SEARCH = 8

@@ -83,8 +83,9 @@ class PreemptionError(Exception):
     """The interruption of a job by a more urgent job. The interrupted job starts again afterwards."""
 
 
-INTERACTIVE_URGENCY = Urgency.FIRST_ACCURACY
-"""The lowest urgency of steps that the user waits for."""
+INTERACTIVE_URGENCIES = frozenset({Urgency.OPENING, Urgency.WHAT_IF, Urgency.TENSOR_STATS, Urgency.REMEDIES,
+                                    Urgency.FIRST_ACCURACY})
+"""The urgencies of short steps that the user waits for. Previews pause meanwhile."""
 
 MIN_REPORT_INTERVAL_S = 0.1
 """The minimum time in seconds between two reports of one kind."""
@@ -184,7 +185,7 @@ class Scheduler:
             if scheduled_job not in waiting_jobs and scheduled_job.urgency not in blocked
         ]
         next_job = min(ready_jobs, key=lambda task: task.priority_key, default=None)
-        is_interactive = next_job is not None and next_job.urgency <= INTERACTIVE_URGENCY
+        is_interactive = next_job is not None and next_job.urgency in INTERACTIVE_URGENCIES
         if is_interactive != self._others_paused:
             self._others_paused = is_interactive
             self._pause_others(is_interactive)

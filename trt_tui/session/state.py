@@ -1,6 +1,6 @@
 """The state of a session: the opened network, its data, configs, results, targets and pending requests."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
@@ -515,17 +515,21 @@ class SessionState:
         return f"{targets}, and it has {measured_text}" + (f" ({target_outcome.outcome.value}: {reasons})"
                                                            if reasons else "")
 
-    def config_target_outcomes(self, config: PrecisionConfig) -> dict[RunKind, TargetOutcome]:
+    def config_target_outcomes(self, config: PrecisionConfig,
+                               targets: Sequence[Target] | None = None) -> dict[RunKind, TargetOutcome]:
         """Returns the target results of a config by kind of run: simulated, exported, and built as requested.
 
         Empty for a config with all layers in FP32, which proves nothing.
+
+        Args:
+            targets: The targets; None for those of the session.
         """
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
         doubt = self._search_doubt(config)
         return {kind: outcome.with_doubt(doubt) for kind, accuracy in accuracies.items()
-                if (outcome := self.target_outcome(accuracy)) is not None}
+                if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None}
 
     def _search_doubt(self, config: PrecisionConfig) -> str:
         """Returns the reason for doubt that a search for the same targets found in a config; "" if there is none.

@@ -178,7 +178,7 @@ EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None],
     ev.SearchEnded: (MainScreen.report_search_result,),
     ev.JobFailed: (MainScreen.show_failed_job,),
     ev.ChildProcessDied: (MainScreen.show_child_process_exit,),
-    ev.JobCancelled: (MainScreen.report_search_result, MainScreen.show_stopped_opening,
+    ev.JobCancelled: (MainScreen.forget_awaited_range, MainScreen.report_search_result, MainScreen.show_stopped_opening,
                       MainScreen.show_cancelled_export),
     ev.ConfigExported: (MainScreen.show_finished_export,)}
 """The methods that handle events of the background process, by type of event.

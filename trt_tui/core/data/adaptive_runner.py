@@ -8,6 +8,7 @@ grown is never given back, and smaller executions would only find pieces of it.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -68,7 +69,8 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
     """
     device = backend.capabilities.has_device
     runner = AdaptiveRunner(samples, run_kind, on_mode_change, {**_find_joins_of_reductions(model), **(joins or {})},
-                            extra_inputs, _memory_kind_name(backend), indivisible=_has_random_operators(model))
+                            extra_inputs, _memory_kind_name(backend), keep_portions=keep_on_device and device,
+                            indivisible=_has_random_operators(model))
     default_loader = partial(backend.load, model, **options)
     if keep_on_device and device:
         device_loader: RunnerLoader = partial(
@@ -96,7 +98,7 @@ def load_single_mode_runner(mode_name: str, runner_loader: RunnerLoader, backend
         mode_name: The name of the mode, which is reported unless it is empty.
     """
     runner = AdaptiveRunner(samples, run_kind, on_mode_change, joins or {}, extra_inputs, _memory_kind_name(backend),
-                            indivisible=_has_random_operators(model))
+                            keep_portions=False, indivisible=_has_random_operators(model))
     runner.strategies.append((mode_name, runner_loader))
     runner.load()
     return runner
@@ -112,19 +114,21 @@ class AdaptiveRunner:
 
     Args:
         memory_name: The name of the exhausted memory in messages.
+        keep_portions: True if portions of an array are kept as long as the array, so that a device recognises them.
         indivisible: True if feeds must not be divided, because random operators would draw other values for portions.
     """
 
     def __init__(self, samples: Samples, kind: str, on_mode_change: Callable[[ExecutionMode], None] | None,
                  joins: Mapping[str, OutputJoin], extra_inputs: Collection[str], memory_name: str, *,
-                 indivisible: bool) -> None:
+                 keep_portions: bool, indivisible: bool) -> None:
         self.strategies: list[tuple[str, RunnerLoader]] = []
         self._samples, self._kind, self._on_mode_change = samples, kind, on_mode_change
         self._joins = dict(joins)
         self._divisible_inputs = samples.per_sample_array_names.union(extra_inputs)
         self._memory_name = memory_name
-        self._is_indivisible = indivisible
+        self._keeps_portions, self._is_indivisible = keep_portions, indivisible
         self._sample_axes: dict[str, int | None] = {}
+        self._kept_portions: dict[int, tuple[weakref.ref[np.ndarray], _PortionBounds, list[np.ndarray]]] = {}
         self._device_mode: ExecutionMode | None = None
         self._state = samples.memory_fallbacks.get_fallback_state(kind)
         self._runner: Runner | None = None
@@ -179,6 +183,7 @@ class AdaptiveRunner:
         if self._runner is not None:
             self._runner.close()
             self._runner = None
+        self._kept_portions.clear()
 
     def __enter__(self) -> AdaptiveRunner:
         return self
@@ -280,13 +285,17 @@ class AdaptiveRunner:
     def _run_portions(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None, portion_bounds: _PortionBounds
                       ) -> dict[str, np.ndarray]:
         rows = portion_bounds[-1][1]
-        divided = {name: array for name, array in feed.items()
-                   if name in self._divisible_inputs and array.ndim and len(array) == rows}
+        portions_by_input = {name: self._split_array(array, portion_bounds) for name, array in feed.items()
+                             if name in self._divisible_inputs and array.ndim and len(array) == rows}
         arrays_by_output: dict[str, list[np.ndarray]] = {}
-        for start, stop in portion_bounds:
-            portions = {name: array[start:stop] for name, array in divided.items()}
+        for portion_index in range(len(portion_bounds)):
             try:
-                outputs = self._loaded_runner.run({**feed, **portions}, fetch)
+                outputs = self._loaded_runner.run(
+                    {
+                        **feed, **
+                        {name: input_portions[portion_index]
+                         for name, input_portions in portions_by_input.items()}
+                    }, fetch)
             except OutOfMemoryError:
                 raise
             except TrtTuiError as error:
@@ -295,6 +304,21 @@ class AdaptiveRunner:
                 arrays_by_output.setdefault(name, []).append(np.asarray(array))
         sizes = [stop - start for start, stop in portion_bounds]
         return {name: self._join_output(name, arrays, sizes) for name, arrays in arrays_by_output.items()}
+
+    def _split_array(self, array: np.ndarray, portion_bounds: _PortionBounds) -> list[np.ndarray]:
+        """Splits an array of a feed into portions. If portions are kept, a second call returns the same portion arrays.
+        """
+        if not self._keeps_portions:
+            return [array[start:stop] for start, stop in portion_bounds]
+        key = id(array)
+        cached = self._kept_portions.get(key)
+        if cached is not None and cached[0]() is array and cached[1] == portion_bounds:
+            return cached[2]
+        array_portions = [array[start:stop].copy()
+                          for start, stop in portion_bounds]  # a view would keep the array alive
+        self._kept_portions[key] = weakref.ref(
+            array, lambda _: self._kept_portions.pop(key, None)), portion_bounds, array_portions
+        return array_portions
 
     def _join_output(self, output_name: str, arrays: Sequence[np.ndarray], portion_sizes: Sequence[int]) -> np.ndarray:
         if output_name in self._joins:

@@ -232,6 +232,9 @@ class RangeController(Presenter):
     _awaited_range: tuple[FusionGroup, PrecisionConfig] | None = None
     """The group whose next range method follows when its ranges are measured, in its config; None if there is none."""
 
+    def forget_awaited_range(self, event: ev.JobCancelled) -> None:
+        self._awaited_range = None
+
     def apply_awaited_range(self, event: ev.ValueMeasured | ev.CalibrationReady) -> None:
         awaited, self._awaited_range = self._awaited_range, None
         if self.app.screen is self and awaited == (self.current_group, self.session.config):

@@ -198,7 +198,7 @@ class SearchController(Presenter):
 
         def start_chosen_search(answer: tuple[str, rq.FindMixedPrecisionConfig]) -> None:
             tolerance, request = answer
-            if session.target is None or tolerance != session.target.text:
+            if tolerance != session.targets_text:
                 session.set_target(tolerance)
             self._start_search(request)
 
@@ -232,8 +232,8 @@ class SearchController(Presenter):
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
-            summary = ("no layer has to be raised" if result.config == search_status.request.config else
-                       result.summary)
+            summary = ("no layer has to be raised" if result.is_met and result.config == search_status.request.config
+                       else result.summary)
             if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
                 counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
                 summary = f"{counts_text}, without the margin that an exported network or an engine lost"

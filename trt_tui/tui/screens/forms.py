@@ -24,6 +24,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import escape_hidden_characters, is_hidden_character
 from trt_tui.session.search_status import MAX_BUILDS, make_search_request
 from trt_tui.session.session import Session
+from trt_tui.session.state import TOLERANCE_SEPARATOR
 from trt_tui.tui.keys import fill_in_keys
 from trt_tui.tui.screens.dialogs import ChoiceField, Dialog, FieldsDialog, KeyHints
 from trt_tui.tui.state.config_status import config_title
@@ -250,7 +251,7 @@ class ConfigSearchDialog(FieldsDialog):
         super().__init__()
         self.config, self.get_error_text = session.config, get_error_text
         self.heading, self.is_downwards = f"Find the fix: the fewest layers of {name} to raise", False
-        self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
+        self.tolerance = session.targets_text or "sqnr>=20"
         self.can_confirm = session.builder is not None and session.builder.can_run
         outline = session.outline
         assert outline is not None, "a search needs an open network"
@@ -325,7 +326,7 @@ class ConfigSearchDialog(FieldsDialog):
             return
         higher, intermediate = self.higher_field.value
         self.dismiss((tolerance,
-                      make_search_request(config, (tolerance, ), method=self.method_field.value,
+                      make_search_request(config, tolerance.split(TOLERANCE_SEPARATOR), method=self.method_field.value,
                                           higher_precision=higher, intermediate_precisions=intermediate,
                                           try_ranges=self.ranges_field.value if self.ranges_field is not None else None,
                                           max_raised=max_raised, max_latency=max_latency, max_builds=max_builds)))

@@ -1,8 +1,8 @@
 """The pages: the log and explanations, configs, jobs and sessions, help, charts, and what a search found."""
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import groupby
 
 from textual import events, on
 from textual.app import ComposeResult
@@ -36,8 +36,9 @@ from trt_tui.tui.screens.dialogs import (
 from trt_tui.tui.spans import Line, clip_line, labelled_lines, wrap_text
 from trt_tui.tui.state.charts import CHARTS, ChartFrame, DrawnChart, chart_title_line
 from trt_tui.tui.state.config_list import config_table
-from trt_tui.tui.state.config_status import config_name
+from trt_tui.tui.state.config_status import config_name, current_config_meets_target
 from trt_tui.tui.state.explanations import Explanation
+from trt_tui.tui.state.marks import CLOSED_MARK
 from trt_tui.tui.state.rows import RowValues, TreeModel
 from trt_tui.tui.state.search_result import (
     BEST_SO_FAR,
@@ -62,10 +63,11 @@ _STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "
 
 
 def merge_equal_messages(log: Sequence[str]) -> list[str]:
-    """Returns a log in which equal sentences are one with their number; raw lines stay as they are."""
-    counts = Counter(text for text in log if text.endswith("."))
-    messages = {text if text in counts else (index, text): text for index, text in enumerate(log)}
-    return [f"{text} ({counts[text]} times)" if counts[text] > 1 else text for text in messages.values()]
+    """Returns a log in which equal sentences behind each other are one with their number; raw lines stay as they are.
+    """
+    runs = [(text, len([*run])) for text, run in groupby(log)]
+    return [line for text, count in runs
+            for line in ([f"{text} ({count} times)"] if count > 1 and text.endswith(".") else [text] * count)]
 
 
 def log_lines(log: list[str], width: int) -> list[Line]:
@@ -554,8 +556,8 @@ MIN_HEIGHT_WITH_GAP = 18
 """The minimum height of the page, in lines, at which a blank line is between the checks and the changes."""
 
 
-def _wrapped_lines(texts: Sequence[str], width: int) -> list[Line]:
-    return [line for text in texts for line in labelled_lines(" ", text, width, "dim", label_width=2)]
+def _wrapped_lines(texts: Sequence[str], width: int, style: str = "dim") -> list[Line]:
+    return [line for text in texts for line in labelled_lines(" ", text, width, style, label_width=2)]
 
 
 class SearchResultPage(ScrolledPage):
@@ -576,15 +578,18 @@ class SearchResultPage(ScrolledPage):
         self.session, self.tree_model, self._newest = session, tree_model, search_status
         self.search_status = replace(search_status)
         self.options: tuple[SearchOption, ...] = ()
-        self._cursor_index, self._has_cut_checks, self._lists_changes = 0, False, False
+        self._cursor_index, self._has_cut_checks, self._lists_changes, self._has_folded_changes = 0, False, False, False
         self._load_newest()
 
     def _load_newest(self) -> None:
-        """Shows the newest state of the search, with the cursor on its result."""
+        """Shows the newest state of the search. The cursor is on its result unless only the current config passes."""
         self.search_status = replace(self._newest)
         self.options = list_search_options(self.session, self.search_status)
         self._cursor_index = next((index for index, option in enumerate(self.options)
                                    if option.relation in (RESULT, BEST_SO_FAR)), 0)
+        outcome = self.chosen_option.outcome
+        if outcome is not None and not outcome.passes and current_config_meets_target(self.session):
+            self._cursor_index = 0  # the current config is better than what the search found
         self._top_line = 0
 
     def on_mount(self) -> None:
@@ -614,14 +619,16 @@ class SearchResultPage(ScrolledPage):
                                      self._cursor_index, width, option_rows)
         changes = search_change_lines(self.session, self.tree_model, self.search_status, self.chosen_option, width,
                                       self._lists_changes)
+        self._has_folded_changes = any(CLOSED_MARK in text for line in changes for text, *_ in line)
         notes = search_note_texts(self.session, self.search_status)
         checks = search_check_texts(self.session, self.search_status, self.chosen_option)
         gap: list[Line] = [[]] if height >= MIN_HEIGHT_WITH_GAP else []
         room = height - len(lines) - len(gap) - 1 - min(len(changes) - 1, height // 3)
-        check_lines = _wrapped_lines(checks, width)
+        style = "dim" if self.search_status.is_target_met else "warn"
+        check_lines = _wrapped_lines(checks, width, style)
         self._has_cut_checks = len(check_lines) > room
         if self._has_cut_checks:  # they are in full below the changes
-            check_lines = [clip_line([(f"  {text}", "dim")], width) for text in checks][:max(1, room)]
+            check_lines = [clip_line([(f"  {text}", style)], width) for text in checks][:max(1, room)]
             notes = [*notes, *checks]
         return ([*lines, *check_lines, *gap, changes[0]],
                 [*changes[1:], *([[]] if notes else []), *_wrapped_lines(notes, width)])
@@ -634,7 +641,7 @@ class SearchResultPage(ScrolledPage):
         hints += [f"{{page_down}} {self._hidden_count} more"] * bool(self._hidden_count)
         hints += ["{last} checks in full"] * bool(self._hidden_count and self._has_cut_checks)
         hints += ["{up}{down} others"] * (len(self.options) > 2)
-        hints += ["{right} all changes"] * (not self._lists_changes)
+        hints += ["{right} all changes"] * self._has_folded_changes
         hints += ["{find} searches again"] * (not self.has_newer_result and not is_searching)
         hints += ["{page_up} back"] * bool(self._top_line)
         return [*hints, f"{{close}} keeps {config_name(self.session)}"]

@@ -98,7 +98,7 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
     remedies = session.results.find(ev.REMEDIES, (group.name, session.config))
-    lines += [cause.text if remedies else f"{cause.text}; {cause.remedy}" for cause in causes]
+    lines += [cause.text if remedies and cause.kind == "range" else f"{cause.text}; {cause.remedy}" for cause in causes]
     config = row_values.run_config or row_values.config
     raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
     lines += [f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"

@@ -20,6 +20,7 @@ from trt_tui.formatting import (
     RUN_TITLES,
     SIMULATED_MARK,
     counted_noun_text,
+    name_list_text,
     number_text,
     run_title,
     take_first_cells,
@@ -361,8 +362,10 @@ def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
         others = ("others" if session.options.calib_data is not None or data.calibration_count == data.judged_count
                   else "of them, which do not judge the runs with these ranges")
         texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
-    if session.ranges_source_text.startswith("ranges of"):
+    if session.ranges_source_text not in ("", f"calibrated on {data.calibration_count}"):
         texts.append(_sentence(session.ranges_source_text))
+    if data.label_names:
+        texts.append(f"Labels: {name_list_text(data.label_names)}.")
     return f"{used} of {data.judged_count}", texts
 
 

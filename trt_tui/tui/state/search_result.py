@@ -132,7 +132,7 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
     elif config == search_status.best_config and search_status.best_evaluation is not None:
         return _make_option(config, CURRENT, search_status.best_evaluation)
     if _other_samples_text(session, search_status):
-        return SearchOption(config, CURRENT, None, None, None)
+        return SearchOption(config, CURRENT, None, None, session_outcome)
     return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy,
                         session_outcome)
 

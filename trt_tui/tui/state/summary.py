@@ -11,7 +11,7 @@ from trt_tui.core.lowering.lowering_checks import leaves_quantized_precision_unu
 from trt_tui.core.measure.engine_agreement import fp32_engine_fault_text, sqnr_gap_of_engine_db
 from trt_tui.core.measure.judged_outputs import FLOAT_KIND
 from trt_tui.core.measure.results import NO_ENGINE_DOUBT, Accuracy, RunKind
-from trt_tui.core.measure.target import TargetOutcome, judge_accuracy
+from trt_tui.core.measure.target import TargetOutcome
 from trt_tui.core.report.run_columns import RunColumn, RunRow, list_run_columns
 from trt_tui.formatting import (
     EXPORTED,
@@ -361,13 +361,13 @@ def _list_output_rows(session: Session, table: SummaryTable, accuracy: Accuracy)
     targets = [target for target in session.targets if target.output_name is not None and len(session.targets) > 1]
     rows: list[SummaryRow] = []
     for target in sorted(targets, key=lambda target: target.margin_score(accuracy) or 0.0):
-        value, outcome = target.measured_value(accuracy), judge_accuracy([target], accuracy)
-        if value is not None and outcome is not None:
-            value_text = target.bounded_value.value_with_unit_text(value, SIMULATED_MARK)
+        value, outcomes = target.measured_value(accuracy), session.config_target_outcomes(session.config, [target])
+        if value is not None and outcomes:
+            value_text = target.bounded_value.value_with_unit_text(value, table.mark)
             rows.append(SummaryRow("text", table.draw_line(
                 (f"   {shorten_middle(target.output_name or '', table.columns[0].width - 3)}", "dim"),
                 [fitting_cell(f"{value_text}: {target.description}", value_text, is_left_aligned=True)], [],
-                partial(_target_outcome_spans, session, accuracy, {RunKind.SIMULATED_CONFIG: outcome}, False))))
+                partial(_target_outcome_spans, session, accuracy, outcomes, False))))
     return rows
 
 

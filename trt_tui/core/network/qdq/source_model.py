@@ -42,7 +42,7 @@ _EVALUATED_OPERATORS = POINTWISE | REDUCTIONS | PRODUCTS | _EVALUATED_COPIES
 """Operators on constants that are evaluated here; their results are not larger than their operands imply."""
 
 _TYPES_BY_WIDTH = ("NVFP4", "FP4", "INT4", "MXFP8", "FP8", "FP8 E5M2", "INT8", "INT16")
-"""The names of quantized types in `qdq_steps.TYPE_NAMES`, by increasing number of bits."""
+"""The names of quantized types in `steps.TYPE_NAMES`, by increasing number of bits."""
 
 
 class SourceModel:
