@@ -40,7 +40,7 @@ class Screen:
     """The app in a pseudo-terminal."""
 
     def __init__(self, model: Path, state: Path) -> None:
-        self.started = time.perf_counter()
+        self.started, self.written = time.perf_counter(), b""
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
             os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", XDG_STATE_HOME=str(state),
@@ -55,12 +55,11 @@ class Screen:
 
     def until(self, pattern: bytes, seconds: float) -> float:
         """Seconds from the start until the output matches."""
-        seen = b""
         while time.perf_counter() - self.started < seconds:
-            seen += self.read(0.01)
-            if re.search(pattern, seen):
+            self.written += self.read(0.01)
+            if re.search(pattern, self.written):
                 return time.perf_counter() - self.started
-        raise SystemExit(f"{pattern!r} did not appear within {seconds} s; written last: {seen[-500:]!r}")
+        raise SystemExit(f"{pattern!r} did not appear within {seconds} s; written last: {self.written[-500:]!r}")
 
     def drain(self, seconds: float) -> None:
         end = time.perf_counter() + seconds
