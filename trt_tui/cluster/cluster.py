@@ -468,7 +468,7 @@ class ClusterWorkerPool:
         self._workers: dict[str, WorkerHandle] = {}
         self._manifest: WorkspaceManifest | None = None
         self._listed_manifest: WorkspaceManifest | None = None
-        self._proven_workers: list[WorkerHandle] = []
+        self._workers_ready_before_list: list[WorkerHandle] = []
         self._environment: WorkerEnvironment
         self._piece_futures: dict[tuple[str, int], Future[bytes]] = {}
         self._piece_lock = threading.Lock()
@@ -638,8 +638,8 @@ class ClusterWorkerPool:
         assert client.scheduler is not None, "the client is connected"
         listed_addresses = client.sync(client.scheduler.identity, n_workers=-1,
                                        callback_timeout=LIST_TIMEOUT_S)["workers"]
-        # A worker that has become ready since the last list may be later than the loss, and does not get earlier tasks.
-        survivors = [handle for handle in self._proven_workers if handle.address in listed_addresses]
+        # A worker that became ready after the last list may be younger than the loss. Dask gives it no earlier tasks.
+        survivors = [handle for handle in self._workers_ready_before_list if handle.address in listed_addresses]
         for address in set(self._workers) - set(listed_addresses):
             handle = self._workers.pop(address)
             handle.is_lost = True
@@ -656,7 +656,7 @@ class ClusterWorkerPool:
             if manifest is not None and (known is None or known.manifest is not manifest):
                 handle = self._workers[address] = WorkerHandle(address, manifest)
                 threading.Thread(target=self._prepare_worker, args=(handle,), daemon=True).start()
-        self._listed_manifest, self._proven_workers = manifest, ready_workers
+        self._listed_manifest, self._workers_ready_before_list = manifest, ready_workers
 
     # -- the workspace of a worker ------------------------------------------------------------------------------------
 
