@@ -495,6 +495,8 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         current, best = page.options
         assert session.results[session.config].accuracy.samples == 8 != best.accuracy.samples
         assert current.accuracy is None and current.config != best.config, "it has a value of other samples"
+        row = next(line for line in page.text.splitlines() if CURRENT in line)
+        assert row.endswith(f"{current.outcome.outcome.value} on the main screen's 8 samples"), "an outcome names them"
         progress = search_status.progress
         search_status.progress = replace(progress, config=session.config)
         current, best = list_search_options(session, search_status)

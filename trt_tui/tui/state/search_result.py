@@ -114,8 +114,9 @@ def _missed_check_text(session: Session, search_status: SearchStatus, config: Pr
 def _make_current_option(session: Session, search_status: SearchStatus) -> SearchOption:
     """Returns the option of the current config.
 
-    Its values are from the search if the search evaluated the config. Values on other samples are not compared. The
-    outcome is that of the main screen, which knows the confidence interval of the metric, if both pass or both fail.
+    Its values are from the search if the search evaluated the config. Of values on other samples, only the outcome is
+    given. The outcome is that of the main screen, which knows the confidence interval of the metric, if both pass or
+    both fail.
     """
     config, end_event = session.config, search_status.end_event
     session_outcome = find_decisive_outcome(session.config_target_outcomes(config))
@@ -211,15 +212,17 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
         f"{option.relation}, all in FP32")
     value, value_style = _option_value_span(session, option)
     margin = value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy) if option.accuracy else ""
-    simulated_text = (f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}"
-                      if option.simulated_outcome is not None else "")
+    addition = (f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}"
+                if option.simulated_outcome is not None else "")
+    if option.relation == CURRENT and option.accuracy is None:
+        addition += f" on the main screen's {counted_noun_text(session.count_judging_samples(option.config), 'sample')}"
     return [(f"{CURSOR_MARK if has_cursor else ' '} {f'{name} ' if name else ''}{relation}",
              "strong" if has_cursor else ""),
             (str(len(option.config.find_raised_groups(tree_model.outline))), ""),
             (f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%" if tree_model.total_macs else "", ""),
             (str(len(preview.kernels)) if preview is not None and preview.kernels else NOT_MEASURED, "dim"),
             (latency, ""), (value or NOT_MEASURED, value_style), (margin or NOT_MEASURED, "dim"),
-            (f"{option.outcome.outcome.value}{simulated_text}", "good" if option.outcome.passes else "bad")
+            (f"{option.outcome.outcome.value}{addition}", "good" if option.outcome.passes else "bad")
             if option.outcome is not None else ("", "")]
 
 
