@@ -31,7 +31,7 @@ from trt_tui.core.measure.fp16_range import (
     uses_fp16,
 )
 from trt_tui.core.measure.judged_outputs import list_tensor_outputs
-from trt_tui.core.measure.results import Accuracy, Caveat, Run, RunKind
+from trt_tui.core.measure.results import RANDOM_INPUTS_CAVEAT, Accuracy, Caveat, Run, RunKind
 from trt_tui.core.measure.run_sources import FeedCache, IndexedRunSource, IterableRunSource, RunSource, TensorCache
 from trt_tui.core.measure.simulation import SampleDependence, Simulation, measure_sample_dependence
 from trt_tui.core.measure.simulation_limits import (
@@ -182,9 +182,11 @@ class Analysis(Simulation):
         }
         outputs = {name: replace(output_errors, variation_db=dependence.variations_db.get(name))
                    for name, output_errors in accuracy.outputs.items()}
+        data_caveats = (RANDOM_INPUTS_CAVEAT,) if self.samples.is_random else ()
         return replace(
             accuracy, outputs=outputs, meaningless_accuracies=meaningless,
-            caveats=(*accuracy.caveats, *config_caveats, *dependence.make_steady_output_caveats(list(outputs))))
+            caveats=(*accuracy.caveats, *config_caveats, *data_caveats,
+                     *dependence.make_steady_output_caveats(list(outputs))))
 
     def _get_sample_dependence(self, feed_indices: tuple[int, ...]) -> SampleDependence:
         """Returns the dependence of the reference on the sample over some feeds, which is measured only once."""

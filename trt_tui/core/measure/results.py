@@ -121,7 +121,8 @@ class Caveat:
     Attributes:
         kind: A short name for records: "failed run", "overflow", "may overflow", "unchecked range", "steady output",
             "trivial target", "known gap", "data dependent", "builds differ", "not executed", "not met as exported",
-            "held-out samples", "no engine", "unjudged output", "unsimulated layers" or "other precisions".
+            "held-out samples", "no engine", "unjudged output", "unsimulated layers", "random inputs" or "other
+            precisions".
         text: The reason as one sentence without a full stop.
         gap_db: The margin to the target, in dB, below which the caveat counts; None if it always counts.
         fails_run: True if the run misses every target, whatever its values are.
@@ -131,6 +132,9 @@ class Caveat:
     text: str
     gap_db: float | None = None
     fails_run: bool = False
+
+
+RANDOM_INPUTS_CAVEAT = Caveat("random inputs", "the inputs are random, and real data may lose more")
 
 
 @dataclass(frozen=True)
