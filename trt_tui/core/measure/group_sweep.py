@@ -30,7 +30,7 @@ of the first, and each stage is a valid draw by itself. The seed is fixed, so a 
 """
 
 import math
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -439,78 +439,61 @@ class GroupSweep:
     def _measure_requested_groups(self, planner: SweepPlanner, task: _GroupNoiseTask,
                                   samples_by_group: Mapping[str, tuple[int, ...]],
                                   has_finite_config: bool) -> Iterator[tuple[float, float]]:
-        """Measures groups on the requested samples, and passes the results to the planner."""
+        """Measures groups on the requested samples, and passes the results to the planner.
+
+        The noise of a group is joined in the order of its batches, in whichever order they are finished. If the noise
+        is not finite and that settles the group, its rows end with the first such batch: no further sample can change
+        the result.
+        """
         swept, keeps_nonfinite = self.state, self._reduces_groups or has_finite_config
-        noise_by_group: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
-        measured_counts = {name: len(planner.contributions.get(name, ())) for name in samples_by_group}
+        noise_by_measurement: dict[GroupMeasurement, np.ndarray] = {}
+        open_batches: dict[str, list[tuple[int, ...]]] = {}
         for name, units in samples_by_group.items():
-            earlier_noise = swept.group_noise.get(name, [])
-            if len(earlier_noise) < measured_counts[name] + len(units):
-                swept.group_noise[name], noise_by_group[name] = earlier_noise[:measured_counts[name]], {}
-        batches = list(
-            dict.fromkeys(batch for name in noise_by_group
-                          for batch in self._split_into_batches(samples_by_group[name])))
-        bases = {batch for batch in batches if swept.by_sample and any(unit not in swept.base_noise for unit in batch)}
-        nonfinite_groups: set[str] = set()
+            measured_count = len(planner.contributions.get(name, ()))
+            if len(swept.group_noise.get(name, ())) < measured_count + len(units):
+                swept.group_noise[name] = swept.group_noise.get(name, [])[:measured_count]
+                open_batches[name] = list(self._split_into_batches(units))
+            else:
+                self._report_noise_to_planner(planner, name, units)
+                yield self._count_samples()
+        all_batches = dict.fromkeys(batch for batches in open_batches.values() for batch in batches)
 
         def list_measurements() -> Iterator[GroupMeasurement]:
-            for batch in batches:
-                if batch in bases:
-                    yield "", batch
-            for name in list(noise_by_group):
-                for batch in self._split_into_batches(samples_by_group[name]):
-                    if name not in nonfinite_groups:
-                        yield name, batch
+            yield from [("", batch) for batch in all_batches if not self._has_config_noise(batch)]
+            for name, batches in open_batches.items():
+                yield from ((name, batch) for batch in tuple(batches) if batch in batches)
 
-        def report_noise_to_planner(group_name: str) -> None:
-            units = samples_by_group[group_name]
-            noise = np.array(swept.group_noise[group_name][measured_counts[group_name]:measured_counts[group_name]
-                                                           + len(units)])
-            planner.add_error_contributions(group_name, self._compute_error_contributions(units[:len(noise)], noise))
-            self.updated_groups.append(group_name)
-
-        for name in [name for name in samples_by_group if name not in noise_by_group]:
-            report_noise_to_planner(name)
-            yield self._count_samples()
         for result in self.executor.map(task, list_measurements()):
             if result is not None:
-                (name, batch), (noise, _) = result
+                measurement, (noise, _) = result
+                group_name, batch = measurement
                 noise = noise if swept.by_sample else noise.sum(0, keepdims=True)
                 self._spent_samples += len(batch) * self._samples_per_unit
-                if not name:
+                if group_name:
+                    noise_by_measurement[measurement] = noise
+                else:
                     swept.base_noise.update(zip(batch, noise.tolist(), strict=True))
-                    bases.discard(batch)
-                elif name in noise_by_group:
-                    noise_by_group[name][batch] = noise
-                    if not (keeps_nonfinite or np.isfinite(noise).all()):
-                        nonfinite_groups.add(name)
-                for completed in [name] if name else list(noise_by_group) if not bases else ():
-                    if completed in noise_by_group and (rows := self._join_noise_of_batches(
-                            samples_by_group[completed], noise_by_group[completed], bases, completed
-                            in nonfinite_groups)) is not None:
-                        del noise_by_group[completed]
-                        swept.group_noise[completed] = [*swept.group_noise[completed], *rows]
-                        report_noise_to_planner(completed)
+                for name in [group_name] if group_name else open_batches:
+                    batches = open_batches[name]
+                    while batches and (name, batches[0]) in noise_by_measurement and self._has_config_noise(batches[0]):
+                        noise = noise_by_measurement.pop((name, batches.pop(0)))
+                        swept.group_noise[name] += noise.tolist()
+                        if not (keeps_nonfinite or np.isfinite(noise).all()):
+                            batches.clear()
+                        if not batches:
+                            self._report_noise_to_planner(planner, name, samples_by_group[name])
             yield self._count_samples()
 
-    def _join_noise_of_batches(self, samples: Sequence[int], noise_by_batch: Mapping[tuple[int, ...], np.ndarray],
-                               batches_without_config_noise: Collection[tuple[int, ...]],
-                               is_nonfinite: bool) -> list[list[float]] | None:
-        """Joins the noise (squared error) of a group over all batches of its samples; None while a batch is missing.
+    def _has_config_noise(self, samples: Sequence[int]) -> bool:
+        """Returns True if the noise of the unchanged config is known on some samples or feeds."""
+        return not self.state.by_sample or all(unit in self.state.base_noise for unit in samples)
 
-        If the noise is not finite and that settles the group, the rows end with the first batch that is not finite. No
-        further sample can change such a result.
-        """
-        batches = list(self._split_into_batches(
-            samples)) if is_nonfinite or len(noise_by_batch) * self._samples_or_feeds_per_run >= len(samples) else []
-        rows: list[list[float]] = []
-        for batch in batches:
-            if batch not in noise_by_batch or batch in batches_without_config_noise:
-                return None
-            rows += noise_by_batch[batch].tolist()
-            if is_nonfinite and not np.isfinite(noise_by_batch[batch]).all():
-                break
-        return rows or None
+    def _report_noise_to_planner(self, planner: SweepPlanner, group_name: str, samples: Sequence[int]) -> None:
+        """Passes the noise of a group on its requested samples to the planner."""
+        measured_count = len(planner.contributions.get(group_name, ()))
+        noise = np.array(self.state.group_noise[group_name][measured_count:measured_count + len(samples)])
+        planner.add_error_contributions(group_name, self._compute_error_contributions(samples[:len(noise)], noise))
+        self.updated_groups.append(group_name)
 
     def estimate_group_effect(self, group_name: str) -> GroupEffect:
         """Returns the current estimate of a group's effect on the judged error."""
