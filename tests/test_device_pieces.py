@@ -148,7 +148,7 @@ def test_what_ifs_in_pieces_are_those_of_the_whole_graph_and_share_what_comes_fi
                 verdicts.append([last(analysis.measure_accuracy(config, ranges)) for config in toggles(network)[:-1]])
             assert analysis.execution_mode == GRAPH
             if pieces > 1:
-                runner = analysis._graph_loader._piecewise_runner
+                runner = analysis._loaded_graph[1]._runner
                 counts = []
                 for config in toggles(network)[:-2]:
                     before = runner.computed_pieces

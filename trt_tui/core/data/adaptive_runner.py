@@ -42,9 +42,8 @@ class _PortionJoinError(Exception):
 def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, run_kind: str = FP32_RUNS, *,
                          keep_on_device: bool = False, on_mode_change: Callable[[ExecutionMode], None] | None = None,
                          joins: Mapping[str, OutputJoin] | None = None, extra_inputs: Collection[str] = (),
-                         allow_host: bool = True,
-                         load_on_device: Callable[[Callable[[ExecutionMode], None]], Runner] | None = None,
-                         **options: Any) -> AdaptiveRunner:
+                         allow_host: bool = True, mode_name: str = "",
+                         load_network: Callable[..., Runner] | None = None, **options: Any) -> AdaptiveRunner:
     """Loads a network with `Backend.load` into a runner that falls back to smaller batches or other modes if memory
     runs out.
 
@@ -59,8 +58,9 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
             shapes of whole tensors need none.
         extra_inputs: Additional inputs that are divided like the inputs of the samples.
         allow_host: True if execution on the host is the last fallback.
-        load_on_device: A function that loads the network on the device, with a callback for the execution mode;
-            `Backend.load` by default.
+        mode_name: The name of the first execution mode, which is reported unless it is empty.
+        load_network: A function that loads the network for the first execution mode. On a device it receives a callback
+            for the execution mode as ``on_mode_change``. `Backend.load` by default.
         options: Options of `Backend.load`.
 
     Raises:
@@ -69,37 +69,17 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
     """
     device = backend.capabilities.has_device
     runner = AdaptiveRunner(samples, run_kind, on_mode_change, {**_find_joins_of_reductions(model), **(joins or {})},
-                            extra_inputs, _memory_kind_name(backend), keep_portions=keep_on_device and device,
-                            indivisible=_has_random_operators(model))
+                            extra_inputs, "the GPU memory" if device else "memory",
+                            keep_portions=keep_on_device and device, indivisible=_has_random_operators(model))
     default_loader = partial(backend.load, model, **options)
+    load_network = load_network or default_loader
     if keep_on_device and device:
-        device_loader: RunnerLoader = partial(
-            backend.load, model, on_mode_change=runner.set_device_mode,
-            **options) if load_on_device is None else partial(load_on_device, runner.set_device_mode)
-        runner.strategies += [("", device_loader), (HOST_ARRAYS_MODE, default_loader)]
+        runner.strategies += [("", partial(load_network, on_mode_change=runner.set_device_mode)),
+                              (HOST_ARRAYS_MODE, default_loader)]
     else:
-        runner.strategies.append(("", default_loader))
+        runner.strategies.append((mode_name, load_network))
     if allow_host and (host_backend := backend.get_host_backend()) is not None:
         runner.strategies.append((HOST_MODE, partial(host_backend.load, model, **options)))
-    runner.load()
-    return runner
-
-
-def load_single_mode_runner(mode_name: str, runner_loader: RunnerLoader, backend: Backend, model: ir.Model,
-                            samples: Samples, run_kind: str, on_mode_change: Callable[[ExecutionMode], None] | None,
-                            extra_inputs: Collection[str] = (),
-                            joins: Mapping[str, OutputJoin] | None = None) -> AdaptiveRunner:
-    """Loads a network by a given function into an adaptive runner with one execution mode.
-
-    If memory runs out, the batches become smaller, but the mode does not change. The other arguments are those of
-    `load_adaptive_runner`.
-
-    Args:
-        mode_name: The name of the mode, which is reported unless it is empty.
-    """
-    runner = AdaptiveRunner(samples, run_kind, on_mode_change, joins or {}, extra_inputs, _memory_kind_name(backend),
-                            keep_portions=False, indivisible=_has_random_operators(model))
-    runner.strategies.append((mode_name, runner_loader))
     runner.load()
     return runner
 
@@ -371,10 +351,6 @@ class AdaptiveRunner:
 _PortionBounds = tuple[tuple[int, int], ...]
 
 
-def _memory_kind_name(backend: Backend) -> str:
-    return "the GPU memory" if backend.capabilities.has_device else "memory"
-
-
 def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_uneven_portions: bool) -> _PortionBounds:
     """Returns the row interval (start, stop) of each portion of a feed.
 
@@ -394,7 +370,7 @@ def _join_by_sum(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return total
 
 
-def join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
+def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
     """Joins the shapes of a tensor's portions: sizes are added along the axis that differs.
 
     If no axis differs, sizes are added along the first.
@@ -409,7 +385,7 @@ def join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
 _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "ReduceMax": lambda arrays: np.asarray(np.max(arrays, axis=0)),
     "ReduceMin": lambda arrays: np.asarray(np.min(arrays, axis=0)), "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
-    "Shape": join_shapes
+    "Shape": _join_shapes
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""
 

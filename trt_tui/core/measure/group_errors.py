@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from trt_tui.core.data.adaptive_runner import OutputJoin, join_shapes
+from trt_tui.core.data.adaptive_runner import OutputJoin
 from trt_tui.core.execution import AnalysisContext, Executor, LoadingTask, LocalExecutor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import weight_sqnr_db
@@ -32,8 +32,10 @@ from trt_tui.core.lowering.gated.error_sums import (
     ERROR_SUM_COLUMNS,
     EXTREME_COLUMNS,
     EXTREMES_OUTPUT,
+    SUMS_OUTPUTS,
     are_float32_sums_exact,
 )
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.gated.pieces import fix_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
@@ -492,6 +494,11 @@ class _ErrorTableSession:
         self._load_error_graph()
 
     def _load_error_graph(self) -> None:
+        self._gated_graph, self._runner = self._graph_loader.load_graph(
+            self._build_error_graph, allow_data_gates=self._has_finite_sums, output_joins=_OUTPUT_JOINS,
+            few_executions=True)
+
+    def _build_error_graph(self) -> GatedGraph:
         analysis, features = self._analysis, self._features
         names = [group.name for group in analysis.network.groups
                  if group.final_tensor not in analysis.network.blocking_plugins]
@@ -501,7 +508,7 @@ class _ErrorTableSession:
         shape_tensors = evaluation.shape_tensors if evaluation is not None and self._extreme_tensors else ()
         self._shape_outputs = {tensor: f"shape/{tensor}" for tensor in shape_tensors}
         mask_axes = {**(evaluation.mask_axes if evaluation is not None and by_group else {}), **self._masked_groups}
-        self._gated_graph = gated_graph = build_gated_graph(
+        gated_graph = build_gated_graph(
             analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
             quantized_types=features.quantized_types, editable_constants=features.editable_constants,
             norm_operators=features.norm_operators,
@@ -518,20 +525,7 @@ class _ErrorTableSession:
             fix_inputs(gated_graph.model, feed)
             self._config_feeds = {run: {} for run in self._configs}
         analysis.session_count += 1
-        joins: dict[str, OutputJoin] = {
-            name: _merge_error_tables
-            for name in (gated_graph.accumulated_sums, gated_graph.isolated_sums)
-            if name is not None
-        }
-        joins |= {EXTREMES_OUTPUT: _merge_extremes, **dict.fromkeys(self._shape_outputs.values(), join_shapes)}
-        try:
-            self._runner = self._graph_loader.load_graph(gated_graph, None, allow_data_gates=self._uses_gates_as_data,
-                                                         extra_inputs=[*gated_graph.mask_inputs.values()],
-                                                         output_joins=joins, few_executions=True)
-        except OutOfMemoryError:
-            if not self._graph_loader.switch_to_next_graph_form():
-                raise
-            self._load_error_graph()
+        return gated_graph
 
     @property
     def _uses_gates_as_data(self) -> bool:
@@ -585,10 +579,9 @@ class _ErrorTableSession:
                 reference, outputs = ({tensor: convert_to_comparable_array(result[name])
                                        for tensor, name in outputs.items()} for outputs in output_names)
                 return tables, reference, outputs
-        except OutOfMemoryError:
+        except OutOfMemoryError as error:
             self._runner.close()
-            if not self._graph_loader.switch_to_next_graph_form():
-                raise
+            self._graph_loader.switch_to_next_graph_form(error)
         else:
             self._runner.close()
             self._has_finite_sums = False
@@ -619,6 +612,11 @@ def _merge_extremes(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
     """Merges the extremes of the portions of a feed: the largest maxima and the smallest minima."""
     return np.stack([(np.max if name.endswith("max") else np.min)([table[:, index] for table in tables_by_portion], 0)
                      for index, name in enumerate(EXTREME_COLUMNS)], axis=1)
+
+
+_OUTPUT_JOINS: Mapping[str, OutputJoin] = {**dict.fromkeys(SUMS_OUTPUTS.values(), _merge_error_tables),
+                                           EXTREMES_OUTPUT: _merge_extremes}
+"""The functions that join the tables of the portions of a feed, by the name of the graph output."""
 
 
 def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],

@@ -19,7 +19,7 @@ depend only on the network and the data, so they are measured once for all confi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import TypeVar
@@ -27,7 +27,7 @@ from typing import TypeVar
 import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import REMEDY, find_first_non_finite_value
-from trt_tui.core.data.adaptive_runner import AdaptiveRunner, OutputJoin, load_adaptive_runner, load_single_mode_runner
+from trt_tui.core.data.adaptive_runner import AdaptiveRunner, OutputJoin, load_adaptive_runner
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import SamplePosition, Samples
 from trt_tui.core.execution import AnalysisContext, Executor, LocalExecutor
@@ -229,7 +229,6 @@ class GatedGraphLoader:
     def __init__(self, backend: Backend, samples: Samples, description: str, network: Network) -> None:
         self._backend, self._samples, self._description, self._network = backend, samples, description, network
         self._memory_fallbacks = samples.memory_fallbacks.get_fallback_state(description)
-        self._piecewise_runner: PiecewiseRunner | None = None
 
     @cached_property
     def _graph_forms(self) -> list[tuple[str, Backend, bool]]:
@@ -252,50 +251,62 @@ class GatedGraphLoader:
     def uses_gates_as_data(self) -> bool:
         return self._graph_forms[self._memory_fallbacks.form_index][2]
 
-    def switch_to_next_graph_form(self) -> bool:
-        """Switches to the next form of the gated graph, which needs less memory; returns False if there is none."""
+    def switch_to_next_graph_form(self, error: OutOfMemoryError) -> None:
+        """Switches to the next form of the gated graph, which needs less memory, after memory ran out.
+
+        Raises:
+            OutOfMemoryError: There is no other form; the error is ``error``.
+        """
         fallbacks = self._memory_fallbacks
         if fallbacks.form_index + 1 == len(self._graph_forms):
-            return False
+            raise error
         fallbacks.form_index, fallbacks.strategy, fallbacks.max_rows = fallbacks.form_index + 1, 0, None
-        return True
 
-    def load_graph(self, gated_graph: GatedGraph, on_mode_change: Callable[[ExecutionMode], None] | None, *,
-                   allow_data_gates: bool = True, extra_inputs: Collection[str] = (),
+    def load_graph(self, build_graph: Callable[[], GatedGraph],
+                   on_mode_change: Callable[[ExecutionMode], None] | None = None, *, allow_data_gates: bool = True,
                    output_joins: Mapping[str, OutputJoin] | None = None,
-                   few_executions: bool = False) -> AdaptiveRunner:
-        """Loads a gated graph in the current form: gates as data or as control flow, on a device or on the host.
+                   few_executions: bool = False) -> tuple[GatedGraph, AdaptiveRunner]:
+        """Builds and loads a gated graph in the first form for which memory suffices: gates as data or as control
+        flow, on a device or on the host.
 
         Args:
-            on_mode_change: Callback of `load_adaptive_runner`, which describes all arguments that are missing here.
+            build_graph: A function that builds the graph in the current form.
+            on_mode_change: Callback of `load_adaptive_runner`.
             allow_data_gates: False for a graph whose gates are control flow in every form.
+            output_joins: The joins of `load_adaptive_runner`.
             few_executions: True if the graph will be executed only a few times.
-        """
-        form = self._memory_fallbacks.form_index + (self.uses_gates_as_data and not allow_data_gates)
-        name, backend, allow_data_gates = self._graph_forms[form]
-        if allow_data_gates and not self._has_many_small_layers_on_cpu:
-            load_pieces = None if few_executions else partial(self._load_piecewise_runner, backend, gated_graph, True)
-            return load_adaptive_runner(backend, gated_graph.model, self._samples, self._description,
-                                        keep_on_device=True, on_mode_change=on_mode_change, extra_inputs=extra_inputs,
-                                        joins=output_joins, allow_host=False, low_memory=True,
-                                        few_executions=few_executions, load_on_device=load_pieces)
-        optimize = not allow_data_gates  # for small layers the optimization takes longer than it saves
-        whole: Callable[[], Runner] = partial(backend.load, gated_graph.model, low_memory=True,
-                                              few_executions=few_executions, optimize=optimize)
-        load = whole if few_executions else partial(self._load_piecewise_runner, backend, gated_graph, optimize)
-        if self._has_many_small_layers_on_cpu:
-            collect_garbage_and_trim_memory()
-        name = name if form == self._memory_fallbacks.form_index else ""
-        runner = load_single_mode_runner(name, load, backend, gated_graph.model, self._samples, self._description,
-                                         on_mode_change, extra_inputs, output_joins)
-        if self._has_many_small_layers_on_cpu:
-            collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
-        return runner
 
-    def _load_piecewise_runner(self, backend: Backend, gated_graph: GatedGraph, optimize: bool,
-                               on_mode_change: Callable[[ExecutionMode], None] | None = None) -> Runner:
-        runner = PiecewiseRunner.load_in_pieces(backend, gated_graph, optimize=optimize, on_mode_change=on_mode_change)
-        self._piecewise_runner = runner if isinstance(runner, PiecewiseRunner) else None
+        Raises:
+            OutOfMemoryError: Memory suffices for none of the forms.
+        """
+        while True:
+            graph = build_graph()
+            try:
+                return graph, self._load_graph_in_current_form(graph, on_mode_change, allow_data_gates, output_joins,
+                                                               few_executions)
+            except OutOfMemoryError as error:
+                self.switch_to_next_graph_form(error)
+
+    def _load_graph_in_current_form(self, graph: GatedGraph, on_mode_change: Callable[[ExecutionMode], None] | None,
+                                    allow_data_gates: bool, output_joins: Mapping[str, OutputJoin] | None,
+                                    few_executions: bool) -> AdaptiveRunner:
+        current_form = self._memory_fallbacks.form_index
+        form = current_form + (self.uses_gates_as_data and not allow_data_gates)
+        name, backend, has_data_gates = self._graph_forms[form]
+        has_small_layers = self._has_many_small_layers_on_cpu
+        optimize = not (has_data_gates and has_small_layers)  # for small layers it takes longer than it saves
+        if has_small_layers:
+            collect_garbage_and_trim_memory()
+        runner = load_adaptive_runner(
+            backend, graph.model, self._samples, self._description,
+            keep_on_device=has_data_gates and not has_small_layers, on_mode_change=on_mode_change,
+            extra_inputs=[*graph.reference_inputs.values(), *graph.mask_inputs.values()], joins=output_joins,
+            allow_host=False, mode_name=name if form == current_form else "",
+            load_network=None if few_executions else partial(PiecewiseRunner.load_in_pieces, backend, graph,
+                                                             optimize=optimize),
+            low_memory=True, few_executions=few_executions, optimize=optimize)
+        if has_small_layers:
+            collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
         return runner
 
 
@@ -439,27 +450,22 @@ class Simulation:
         needed = GatedFeatures.from_config(self.network, config)
         if not self.features.includes_features(needed):
             self.unload_session()
-        while self._loaded_graph is None:
+        if self._loaded_graph is None:
             features = self.features | needed
-            uses_data_gates = self._graph_loader.uses_gates_as_data
-            self._compared_outputs = self._select_outputs_compared_in_graph() if uses_data_gates else ()
-            gated_graph = build_gated_graph(self.network, float_types=features.float_types,
-                                            boundary_types=features.boundary_types,
-                                            quantized_types=features.quantized_types,
-                                            editable_constants=features.editable_constants,
-                                            norm_operators=features.norm_operators,
-                                            outputs=self.fetched_tensors,
-                                            gates_as_data=uses_data_gates, compared_tensors=self._compared_outputs)
-            try:
-                runner = self._graph_loader.load_graph(gated_graph, self._set_execution_mode,
-                                                       extra_inputs=[*gated_graph.reference_inputs.values()])
-            except OutOfMemoryError:
-                if not self._graph_loader.switch_to_next_graph_form():
-                    raise
-                continue
-            self._loaded_graph, self.features = (gated_graph, runner), features
+            self._loaded_graph = self._graph_loader.load_graph(partial(self._build_gated_graph, features),
+                                                               self._set_execution_mode)
+            self.features = features
             self.session_count += 1
         return self._loaded_graph
+
+    def _build_gated_graph(self, features: GatedFeatures) -> GatedGraph:
+        uses_data_gates = self._graph_loader.uses_gates_as_data
+        self._compared_outputs = self._select_outputs_compared_in_graph() if uses_data_gates else ()
+        return build_gated_graph(self.network, float_types=features.float_types,
+                                 boundary_types=features.boundary_types, quantized_types=features.quantized_types,
+                                 editable_constants=features.editable_constants,
+                                 norm_operators=features.norm_operators, outputs=self.fetched_tensors,
+                                 gates_as_data=uses_data_gates, compared_tensors=self._compared_outputs)
 
     @property
     def is_regrouped(self) -> bool:
@@ -560,11 +566,10 @@ class Simulation:
                     config_feed = session[0].make_feed(config, ranges)
                 try:
                     result = self._execute_feed(*session, index, config_feed, compares_in_graph)
-                except OutOfMemoryError:
+                except OutOfMemoryError as error:
                     (self._original or self).unload_session()
                     session = None
-                    if not self._graph_loader.switch_to_next_graph_form():
-                        raise
+                    self._graph_loader.switch_to_next_graph_form(error)
                 except RunFailedError as error:
                     if is_entirely_fp32(self.network, config):
                         raise

@@ -7,6 +7,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter
 from trt_tui.core.lowering.gated.error_sums import (
+    SUMS_OUTPUTS,
     ComparedTensor,
     ControlFlowErrorSumsEmitter,
     DataFlowErrorSumsEmitter,
@@ -196,9 +197,9 @@ def build_gated_graph(
                              for name in inputs.operand_types},
         test_outputs={tensor: f"test/{tensor}" for tensor in outputs} if with_accumulated else {},
         reference_outputs={tensor: f"reference/{tensor}" for tensor in outputs} if with_reference else {},
-        accumulated_sums="sums/accumulated" if with_reference and with_accumulated else None,
-        isolated_sums="sums/isolated" if with_isolated else None, measured_groups=names, counting_gate=counting,
-        mask_inputs={axes: value_name(value)
+        accumulated_sums=SUMS_OUTPUTS["accumulated"] if with_reference and with_accumulated else None,
+        isolated_sums=SUMS_OUTPUTS["isolated"] if with_isolated else None, measured_groups=names,
+        counting_gate=counting, mask_inputs={axes: value_name(value)
                      for axes, value in padding.items()
                      }, kept_feeds=2 if gates_as_data or inputs.weight_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1)
 

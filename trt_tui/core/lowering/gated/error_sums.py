@@ -44,6 +44,9 @@ _MAX_FLOAT32 = float(np.finfo(np.float32).max)
 _NEXT_ABOVE_FP16_MAX = float(np.nextafter(np.float32(FP16_MAX), np.float32(np.inf)))
 
 
+SUMS_OUTPUTS = {kind: f"sums/{kind}" for kind in ("accumulated", "isolated")}
+"""The names of the graph outputs with the tables of error sums, by the kind of error."""
+
 EXTREME_COLUMNS = ("max", "min", "unpadded_max", "unpadded_min")
 """The columns of the extremes of a reference tensor. Those with "unpadded" have 0 at the elements that a mask hides."""
 
@@ -114,14 +117,14 @@ class ErrorSumsEmitter(ABC):
         """
         emitter, nodes = self._emitter, self._emitter.nodes
         rows: Nodes = []
-        row_numbers: dict[str, list[int]] = {**{f"sums/{kind}": [] for kind in error_kinds}, EXTREMES_OUTPUT: []}
+        row_numbers: dict[str, list[int]] = {**{SUMS_OUTPUTS[kind]: [] for kind in error_kinds}, EXTREMES_OUTPUT: []}
         padding = emitter.get_array_constant(np.zeros(len(ERROR_SUM_COLUMNS) - len(EXTREME_COLUMNS)), "none/extremes")
         for group in groups:
             counts = self._get_reference_sums(group.final_tensor).counts
             for kind in error_kinds:
                 row = self._emit_isolated_error_row(group) if kind == "isolated" else self._emit_error_sums_row(
                     group.final_tensor, test_tensors[group.final_tensor], nodes)
-                row_numbers[f"sums/{kind}"].append(len(rows))
+                row_numbers[SUMS_OUTPUTS[kind]].append(len(rows))
                 emitter.add_operator(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
             for tensor in (extreme_tensors or {}).get(group.name, ()):
                 row_numbers[EXTREMES_OUTPUT].append(len(rows))
