@@ -111,7 +111,7 @@ def inner_values(backend, network: Network, feeds: Mapping[str, np.ndarray]) -> 
     probe = network.model.clone()
     present = {value.name for value in probe.graph.outputs}
     probe.graph.outputs.extend(value for node in probe.graph for value in node.outputs
-                               if network.is_float(value.name) and value.name not in present)
+                               if network.is_fp32(value.name) and value.name not in present)
     with backend.load(probe) as runner:
         return {**feeds, **runner.run(feeds)}
 

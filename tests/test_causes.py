@@ -65,7 +65,7 @@ def facts_of(tmp_path):
         groups = [group for group in network.groups if group.final_tensor not in network.blocking_plugins]
         tensors = dict.fromkeys(tensor for group in groups for tensor in (
             *(site.tensor for site in group.activation_qdq_sites()), *group.inputs, group.final_tensor))
-        finite = [tensor for tensor in tensors if network.is_float(tensor) and tensor not in network.static_tensors]
+        finite = [tensor for tensor in tensors if network.is_fp32(tensor) and tensor not in network.static_tensors]
         stats = collect_tensor_stats(network.model, finite, samples, backend) if original is None else {}
         ranges = ranges if ranges is not None else {
             tensor: stats[tensor].amax for tensor in network.calibrated_tensors if tensor in stats}

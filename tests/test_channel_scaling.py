@@ -38,7 +38,7 @@ def random_moves(network, plain, seed=0):
         if scaling.refusal_reason:
             continue
         factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
-        ranges = {tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.divisors(factors)).max(initial=0))
+        ranges = {tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.compute_divisors(factors)).max(initial=0))
                   for tensor in scaling.tensors if tensor.tensor in network.calibrated_tensors}
         moves[name] = SmoothQuantMove(0.5, encode_vector(factors), ranges)
     return moves
@@ -254,13 +254,13 @@ def test_a_grouped_conv_maps_the_channels_of_its_groups(opened):
     factors = np.arange(1, 9, dtype=np.float32)
     assert reader.shape == (8, 4, 1, 1)
     expected = np.repeat(np.stack((factors[:4], factors[4:])), 4, axis=0)
-    np.testing.assert_allclose(reader.divide(np.ones((8, 4, 3, 3), np.float32), factors)[..., 0, 0], expected)
+    np.testing.assert_allclose(reader.divide_channels(np.ones((8, 4, 3, 3), np.float32), factors)[..., 0, 0], expected)
 
 
 def test_heads_of_a_grouped_query_attention_share_factors(opened):
     network = opened(networks.decoder())
     scaling = network.zero_cost_support.channel_scalings["/attn/q/MatMul"]
-    queries, keys = (producer.divisors(np.arange(1, scaling.channels + 1, dtype=np.float32)).ravel()
+    queries, keys = (producer.compute_divisors(np.arange(1, scaling.channels + 1, dtype=np.float32)).ravel()
                      for producer in scaling.producers)
     assert scaling.products == ("/attn/scores/MatMul",) and not scaling.readers
     np.testing.assert_allclose(np.sort(queries), np.sort(1 / keys), rtol=1e-6)

@@ -39,7 +39,7 @@ def test_groups_partition_the_float_layers(name, named_network):
         layer.name
         for layer in network.layers
         if layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE) and any(
-            network.is_float(output) for output in layer.outputs) or layer.op_type == "IsNaN"
+            network.is_fp32(output) for output in layer.outputs) or layer.op_type == "IsNaN"
     ]  # of a guard behind a Softmax
     assert sorted(grouped) == sorted(floats_) and len(set(grouped)) == len(grouped)
     for group in network.groups:

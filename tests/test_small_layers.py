@@ -76,7 +76,7 @@ def test_a_piece_is_copied_only_when_it_is_asked_for(named_network):
 
 def test_the_readers_of_a_constant_within_fp16_are_not_listed():
     """Listed for each of its readers again, the time would grow with the square of the layers."""
-    graph = SimpleNamespace(is_float=lambda tensor: True)
+    graph = SimpleNamespace(is_fp32=lambda tensor: True)
     constants = object.__new__(ConstantValues)
     constants._graph, constants.constant_amax = graph, lambda tensor: np.float32(0.7)
     assert not constants.is_mask("factor")

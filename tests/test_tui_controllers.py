@@ -240,7 +240,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert {change.is_for_network for change in event.changes} == {False, True}
         await press(pilot, smooth.key)
         (key, move), = session.config.moves.items()
-        assert key == ("smooth", session.outline.zero_cost_support.find_scaling_subject(
+        assert key == ("smooth", session.outline.zero_cost_support.find_channel_scaling_key(
             group.name, group.layers)) and move.reason == "user"
         await settle(pilot)
         assert session.results[session.config].accuracy is not None

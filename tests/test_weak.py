@@ -74,7 +74,7 @@ def test_tensors_of_int8_groups_have_ranges_and_no_others(named_network, name):
     groups = [group for group in network.groups if group.is_quantizable]
     wanted = {site.tensor for group in groups for site in group.activation_qdq_sites()}
     wanted |= {tensor for group in groups for layer in group.layers for tensor in network.get_layer(layer).outputs
-               if network.is_float(tensor)}
+               if network.is_fp32(tensor)}
     assert weak.ranges.keys() == wanted and min(weak.ranges.values()) > 0
     for tensor in network.calibrated_tensors:
         joined = network.tensors_with_shared_range.get(tensor, (tensor,))
@@ -145,7 +145,7 @@ def test_only_layers_that_compute_floats_take_a_precision(named_network, name):
     weak = lower_to_implicit_quantization(network, config, ranges_of(network))
     for layer, precision in weak.precisions.items():
         assert network.get_layer(layer).kind in (LayerKind.COMPUTE, LayerKind.OPAQUE)
-        assert any(network.is_float(tensor) for tensor in network.get_layer(layer).outputs)
+        assert any(network.is_fp32(tensor) for tensor in network.get_layer(layer).outputs)
         group = network.find_group(layer)
         assert precision in (config.precision_of(group), Precision.FP32)
         assert precision is not Precision.INT8 or network.layer(layer).op_type == "Conv"

@@ -112,6 +112,6 @@ def skewed(model: onnx.ModelProto, network: Network, *, decades: float = 1.0, se
         factors = (10 ** rng.uniform(0, decades, scaling.channels)).astype(np.float32)
         for constant in (*scaling.producers, *scaling.readers):
             tensor = arrays[nodes[constant.port[0]].input[constant.port[1]]]
-            array = numpy_helper.to_array(tensor) / constant.divisors(factors)
+            array = numpy_helper.to_array(tensor) / constant.compute_divisors(factors)
             tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float32), tensor.name))
     return model

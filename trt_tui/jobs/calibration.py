@@ -365,7 +365,7 @@ def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: Job
     for group in groups:
         tensor_names = (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs[:2], group.final_tensor)
         tensors_by_group[group.name] = [tensor for tensor in dict.fromkeys(tensor_names)
-                                        if network.is_float(tensor) and tensor not in network.blocking_plugins]
+                                        if network.is_fp32(tensor) and tensor not in network.blocking_plugins]
         for site in group.activation_qdq_sites():
             rank = len(network.shape(site.tensor) or ())
             conv = network.get_layer(site.layer).op_type in ("Conv", "ConvTranspose")

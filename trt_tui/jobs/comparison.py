@@ -959,7 +959,7 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
         return errors
 
     judged_tensors = dict.fromkeys(output.tensor for output in workspace.judged_outputs
-                                   if workspace.network.is_float(output.tensor))
+                                   if workspace.network.is_fp32(output.tensor))
     judged_measurement = JudgedMeasurement(workspace.data_sets.judged_samples,
                                            tuple(workspace.find_judged_feeds(config)), tuple(judged_tensors),
                                            measure_sample_errors)

@@ -305,7 +305,7 @@ def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
     rows = samples.count_rows_of_full_feed(workspace.feeds[0])
     if rows < 2 or not any(name in names for name in feed):
         return []
-    outputs = [name for name in sorted(source.available_tensors) if workspace.network.is_any_float(name)]
+    outputs = [name for name in sorted(source.available_tensors) if workspace.network.is_float_tensor(name)]
     batched = source.runner.run(feed, outputs)
     try:
         single = [source.runner.run({name: array[row:row + 1] if name in names else array

@@ -52,7 +52,7 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
 
 def _can_smooth(outline: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> bool:
     """Returns True if SmoothQuant can scale channels at a group that are not scaled yet."""
-    subject = outline.zero_cost_support.find_scaling_subject(group.name, group.layers)
+    subject = outline.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
     return (subject is not None and not scaling_refusal_reason(outline, subject)
             and not config.has_scaled_channels(subject))
 

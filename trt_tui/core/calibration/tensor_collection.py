@@ -18,7 +18,7 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.model_editing import drop_unused_nodes, value_name
+from trt_tui.core.network.model_editing import prune_model, value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, TrtTuiError
@@ -96,7 +96,7 @@ class NetworkProbe:
 
         Other layers are dropped, because a network can contain plugins after the outputs whose library was not loaded.
         """
-        drop_unused_nodes(self.model)
+        prune_model(self.model)
         has_small_layers = has_many_small_layers(self.model.graph)
         if has_small_layers:
             collect_garbage_and_trim_memory()

@@ -701,7 +701,7 @@ def _find_quantize_step(tensor_name: str, engine_layer: EngineLayer, network: Ne
 
 def _is_read_outside_layers(tensor_name: str, network: Network, layer_names: set[str]) -> bool:
     """Returns True if a tensor is a network output or is read by a layer outside a set of layers."""
-    return network.is_float(tensor_name) and (any(info.name == tensor_name for info in network.outputs) or any(
+    return network.is_fp32(tensor_name) and (any(info.name == tensor_name for info in network.outputs) or any(
         reader not in layer_names for reader in network.consumers.get(tensor_name, ())))
 
 

@@ -205,7 +205,7 @@ def list_precision_arguments(network: Network, constraints: LayerConstraints) ->
     """
     type_by_layer, mixed_layers = {}, []
     for layer, precision in constraints.output_types.items():
-        are_float = [network.is_float(tensor) for tensor in network.get_layer(layer).outputs if tensor]
+        are_float = [network.is_fp32(tensor) for tensor in network.get_layer(layer).outputs if tensor]
         # One type applies to all outputs of a layer, so a layer with an integer output gets none.
         if all(are_float):
             type_by_layer[layer] = precision

@@ -1,8 +1,8 @@
-"""The raising of weight scales that are too small for ONNX Runtime's quantization of biases, and its cost in accuracy.
+"""Raised weight scales, with which ONNX Runtime can quantize biases without overflow, and their cost in accuracy.
 
-If the bias of a channel would overflow, its weight scale is raised to the smallest value that avoids the overflow; see
-`trt_tui.core.network.qdq.bias_quantization`. `trt_tui.core.lowering.rulebook` gives the raised scale to all lowerings,
-and to the simulation.
+If the quantized bias of a channel would overflow, its weight scale is raised to the smallest value that avoids the
+overflow; see `trt_tui.core.network.qdq.bias_quantization`. All lowerings and the simulation get the raised scale from
+`trt_tui.core.lowering.rulebook`.
 """
 
 import math
@@ -29,8 +29,9 @@ MIN_WARNED_BITS = 1.0
 
 
 def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> tuple[str, int] | None:
-    """Returns the layer input that holds the constant bias of a product, or could hold one; None if there is no such
-    input."""
+    """Returns the layer input for the constant bias of a product, even if the product has no bias; None if it cannot
+    have one.
+    """
     layer = network.get_layer(qdq_site.layer)
     if (index := BIAS_INPUTS.get(layer.op_type)) is not None:
         tensor = layer.inputs[index] if len(layer.inputs) > index else ""
@@ -45,7 +46,7 @@ def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> 
 
 def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, bias: np.ndarray,
                                  scale_type: Precision) -> np.ndarray:
-    """Returns weight scales with which ONNX Runtime can quantize a bias, float32; the same array if none is raised.
+    """Returns weight scales with which ONNX Runtime can quantize a bias, float32; the same array if no scale is raised.
 
     Args:
         weight_scales: One scale per output channel, or one for all, rounded to `scale_type`.
@@ -77,7 +78,7 @@ def _round_up(values: np.ndarray, dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def _next_larger_floats(values: np.ndarray) -> np.ndarray:
-    """Returns the next larger value of the same type for each value."""
+    """Returns, for each value, the next larger value of the same type."""
     larger: np.ndarray = np.nextafter(values, np.full_like(values, np.inf))
     return larger
 
@@ -89,9 +90,9 @@ class RaisedWeightScales:
     Attributes:
         layer: The layer that multiplies by the weight.
         channels: The output channels; empty if the weight has a single scale.
-        original_scales: The scales of these channels before.
-        raised_scales: The scales that are used.
-        weight_sqnr_db: The SQNR of the quantized weight before and after, in dB; infinite if it is exact.
+        original_scales: The scales of these channels before they were raised. raised_scales: The raised scales.
+        weight_sqnr_db: The SQNR of the quantized weight with the original and with the raised scales, in dB; infinite
+        if it is exact.
     """
 
     layer: str
@@ -106,7 +107,7 @@ class RaisedWeightScales:
 
     @property
     def scale_change_text(self) -> str:
-        """The change of the weight scales and its cost, as a sentence for users."""
+        """The change of the weight scales and its cost in accuracy, as a sentence for users."""
         worst = int(np.argmax(self.raised_scales / self.original_scales))
         channels = [str(channel) for channel in self.channels]
         scale_text = (

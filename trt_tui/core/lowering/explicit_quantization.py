@@ -1,4 +1,4 @@
-"""Lowering to explicit quantization for weakly typed releases: Q/DQ in the graph, float precisions as layer
+"""Lowering to explicit quantization for weakly typed releases: Q/DQ nodes in the graph, float precisions as layer
 constraints.
 
 The only float type in the graph is FP32. The float precision of each layer is set as a layer constraint, which TensorRT
@@ -33,7 +33,7 @@ from trt_tui.core.runner import LayerConstraints
 
 def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
                                    ranges: Mapping[str, float]) -> tuple[TypedNetwork, LayerConstraints]:
-    """Lowers to a network with Q/DQ and the layer constraints beside it.
+    """Lowers a config to a network with Q/DQ nodes, and to the layer constraints of the float layers.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.

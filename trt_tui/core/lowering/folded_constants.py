@@ -1,4 +1,4 @@
-"""The constants of a network after the edits of a config: scaled channels and corrected biases."""
+"""The constants of a network with the edits of a config, such as scaled channels and corrected biases."""
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, MutableMapping, Sequence
 
@@ -21,11 +21,11 @@ _KeyedEdit = tuple[tuple[str, str, Hashable], ConstantEdit]
 
 
 class FoldedConstants:
-    """The constants of a network after the edits of a config's moves; computed only on request.
+    """The constants of a network with the edits of a config's moves. Each is computed on request.
 
     Args:
-        config: The config; None for the constants as the network has them.
-        amax_cache: Largest magnitudes from earlier configs, by constant and edits; receives those of this config.
+        config: The config; None for the constants of the network without edits. amax_cache: A cache of the largest
+        magnitudes, by constant and edits, which several configs share.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig | None = None,
@@ -43,14 +43,14 @@ class FoldedConstants:
         return tuple(self._edits)
 
     def constant_edit_key(self, layer_input: Port) -> Hashable:
-        """Returns the cache key of a constant's edits; None if the constant is not edited."""
+        """Returns a cache key for the edits of the constant at a layer input; None if it is not edited."""
         return tuple(key for key, _ in self._edits[layer_input]) if layer_input in self._edits else None
 
     def compute_constant(self, layer_input: Port, *, with_rounding: bool = True) -> np.ndarray | None:
-        """Returns the constant at a layer input with all edits applied, float32; None if there is no such input.
+        """Returns the constant at a layer input with all edits, float32; None if the layer has no such input.
 
         Args:
-            with_rounding: False for a weight without the edits that only round it, which is the exact weight.
+            with_rounding: False to leave out the edits that only round a weight.
         """
         layer, index = layer_input
         input_names = self.network.get_layer(layer).inputs
@@ -62,7 +62,7 @@ class FoldedConstants:
         return array
 
     def weight_amax(self, qdq_site: QdqSite, axis: int | None, block_size: int | None) -> np.ndarray:
-        """Returns the largest magnitude of a weight with all edits applied, float32: per tensor, channel or block.
+        """Returns the largest magnitude of a weight with all edits, float32: per tensor, channel or block.
 
         The arguments are those of `trt_tui.core.network.constants.ConstantValues.constant_amax`.
         """
@@ -78,7 +78,7 @@ class FoldedConstants:
 
 
 def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) -> dict[Port, list[_KeyedEdit]]:
-    """Returns the edits of each constant in the order in which they apply."""
+    """Returns the edits of each constant, in the order of their application."""
     edits: dict[Port, list[_KeyedEdit]] = {}
     for kind, move_class in MOVE_KINDS.items():
         for subject, move in config.get_moves(move_class).items() if move_class.edits_constants else ():
@@ -88,7 +88,7 @@ def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) ->
 
 
 def _list_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[str]:
-    """Returns the groups whose rounding was measured with other edits of the weight than those before it now."""
+    """Returns the groups with stale roundings: other moves have edited the weight after the rounding was measured."""
     stale = []
     for edits_of_port in edits.values():
         for index, ((_, subject, _), change) in enumerate(edits_of_port):
@@ -98,9 +98,10 @@ def _list_stale_roundings(edits: Mapping[Port, Sequence[_KeyedEdit]]) -> list[st
 
 
 def without_stale_roundings(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
-    """Returns a config without roundings of weights that other moves have edited since; the same config if it has none.
+    """Returns a config without roundings of weights that other moves have edited since; the same config if there are
+    none.
 
-    A rounding in a precision that its group does not have now is kept: it has no effect.
+    A rounding for another precision than the present one of its group is kept, because it has no effect.
     """
     if not config.get_moves(RoundingMove):
         return config
@@ -109,7 +110,7 @@ def without_stale_roundings(network: NetworkOutline, config: PrecisionConfig) ->
 
 
 def find_weight_edits_digest(network: NetworkOutline, config: PrecisionConfig, port: Port) -> str:
-    """Returns the digest of the edits of a weight without its rounding; "" if there are none."""
+    """Returns the digest of the edits of a weight other than its rounding; "" if there are none."""
     edits = _collect_constant_edits(network, config).get(port, ())
     return digest_weight_edits(tuple(key for key, change in edits if change.weight_edits is None))
 
@@ -142,10 +143,9 @@ def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig)
 
 def replace_edited_file_precisions(network: NetworkOutline, config: PrecisionConfig,
                                    groups: Iterable[FusionGroup]) -> PrecisionConfig:
-    """Returns a config in which some groups have the nearest precision instead of their file precision, if moves edit
-    them.
+    """Returns a config in which edited groups have the nearest precision instead of their file precision.
 
-    `refuse_edits_under_file_precision` would refuse such a config.
+    Only the given groups change. `refuse_edits_under_file_precision` would refuse edits in file precision.
     """
     groups = [group for group in groups if config.precision_of(group) is Precision.FILE]
     if not groups or not (has_constant_edits(config) or list_normalisation_rewrites(config)):
@@ -155,9 +155,10 @@ def replace_edited_file_precisions(network: NetworkOutline, config: PrecisionCon
 
 
 def toggle_fp32(network: NetworkOutline, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> PrecisionConfig:
-    """Returns `PrecisionConfig.with_toggled_fp32` of a config, in a form that can be lowered.
+    """Returns a config with some groups toggled between FP32 and their default precisions, in a form that can be
+    lowered.
 
-    Groups that return to their file precision get the nearest precision if moves edit them.
+    Groups whose default is the file precision get the nearest precision if moves edit them.
     """
     groups = list(groups)
     return replace_edited_file_precisions(network, config.with_toggled_fp32(groups), groups)

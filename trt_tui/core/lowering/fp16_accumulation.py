@@ -1,4 +1,4 @@
-"""The error of sums of products in kernels that accumulate in FP16, as TensorRT's FP16 kernels do.
+"""The error of sums of products that kernels accumulate in FP16, as TensorRT's FP16 kernels do.
 
 Tensor cores add `CHUNK_PRODUCTS` exact products to an FP16 accumulator at a time and round it (Fasi, Higham, Mikaitis
 and Pranesh, "Numerical behavior of NVIDIA tensor cores", 2021). If partial sums grow like a random walk, the mean
@@ -34,7 +34,9 @@ def is_depthwise(network: Network, layer: Layer) -> bool:
 
 
 def is_image_convolution(network: Network, layer: Layer) -> bool:
-    """Returns True if a layer is a 7x7 Conv with a stride of 2 on few channels, as the first Conv on an image is."""
+    """Returns True if a layer is a 7x7 Conv with a stride of 2 on few channels, like the first Conv of an image
+    network.
+    """
     weight = network.shape(layer.inputs[1]) if layer.op_type == "Conv" and len(layer.inputs) > 1 else None
     return (weight is not None and weight[2:] == (7, 7) and isinstance(weight[1], int)
             and weight[1] <= _CHANNEL_MULTIPLE
@@ -42,12 +44,12 @@ def is_image_convolution(network: Network, layer: Layer) -> bool:
 
 
 def count_accumulator_roundings(network: Network, layer: Layer) -> int:
-    """Returns how often a kernel that accumulates in FP16 rounds a value of a layer's result, including the last
-    rounding.
+    """Returns the number of times that a kernel with an FP16 accumulator rounds each value of a layer's result.
 
-    The count is 1 if the layer is not a sum of products, if the length of the sum is unknown before a run, or if
-    TensorRT has a kernel that accumulates in FP32. Such kernels exist for 7x7 Convs with a stride of 2 on an image
-    (``image_first_layer_f16f16_f32_f16``) and for depthwise 3x3 and 7x7 Convs (``depthwiseHMMA``).
+    The last rounding of the result is included. The count is 1 if the layer is not a sum of products, if the length of
+    the sum is unknown, or if TensorRT has a kernel that accumulates in FP32. Such kernels exist for 7x7 Convs with a
+    stride of 2 on an image (``image_first_layer_f16f16_f32_f16``) and for depthwise 3x3 and 7x7 Convs
+    (``depthwiseHMMA``).
 
     For depthwise Convs the builder chooses by time between ``depthwiseHMMA`` and a kernel that adds one product after
     the other in FP16. TensorRT 8.6 on an H200 chose ``depthwiseHMMA`` as follows: for 7x7 in 5 of 5 cases at level 0
@@ -85,7 +87,7 @@ def has_repeated_rounding(network: Network, layer: Layer) -> bool:
 
 
 def find_bias_input_index(network: Network, layer: Layer) -> int | None:
-    """Returns the index of the bias that a kernel adds to the rounded sum of products, followed by another rounding.
+    """Returns the index of the bias that a kernel adds to the rounded sum of products, with another rounding.
 
     Returns None if there is no such bias.
     """
@@ -99,7 +101,7 @@ def find_bias_input_index(network: Network, layer: Layer) -> int | None:
 
 
 def veltkamp_split_factor(rounding_count: int) -> float:
-    """Returns the factor of Veltkamp's splitting whose error equals that of repeated FP16 roundings of a sum.
+    """Returns the factor of Veltkamp's splitting whose rounding error equals that of repeated FP16 roundings of a sum.
 
     ``x`` becomes ``c x - (c x - x)`` (Dekker, "A floating-point technique for extending the available precision",
     1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is an FP16 value within the range

@@ -1,4 +1,4 @@
-"""Lowering to implicit quantization for weakly typed TensorRT (8.6 to 10): an FP32 network, layer constraints and
+"""Lowering to implicit quantization for weakly typed TensorRT (8.6 to 10): an FP32 network with layer constraints and
 ranges.
 
 The rules follow these facts:
@@ -53,7 +53,7 @@ _WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
 
 @dataclass(frozen=True)
 class ImplicitQuantizationConstraints(LayerConstraints):
-    """The layer constraints and ranges of a config for implicit quantization, with the parts that cannot be expressed.
+    """The layer constraints and ranges of a config for implicit quantization, and the layers that it cannot express.
 
     Attributes:
         model: The FP32 network with the edits of the config; read-only. Its node names are the layer names.
@@ -72,7 +72,7 @@ class ImplicitQuantizationConstraints(LayerConstraints):
 
     @property
     def needs_obey_constraints_flag(self) -> bool:
-        """True if OBEY_PRECISION_CONSTRAINTS must be set; an FP32 build has no constraints."""
+        """True if the build needs OBEY_PRECISION_CONSTRAINTS. An FP32 build has no constraints."""
         return bool(self.precision_flags)
 
     def constraint_arguments(self) -> dict[str, Any]:
@@ -82,16 +82,16 @@ class ImplicitQuantizationConstraints(LayerConstraints):
                 "names": list(self.layer_names)}
 
     def calibration_cache_ranges(self) -> dict[str, float]:
-        """Returns all ranges under the tensor names of a calibration cache.
+        """Returns all ranges under the tensor names that a calibration cache uses.
 
-        TensorRT names the tensor of a constant ``c`` as ``c_output``.
+        TensorRT gives the constant ``c`` the tensor name ``c_output``.
         """
         return {**self.ranges, **{f"{name}_output": amax for name, amax in self.constant_ranges.items()}}
 
 
 def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
                                    ranges: Mapping[str, float]) -> ImplicitQuantizationConstraints:
-    """Lowers to the layer constraints and ranges of implicit quantization.
+    """Lowers a config to an FP32 network with the layer constraints and ranges of implicit quantization.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units, including tensors inside groups.
@@ -154,7 +154,7 @@ class _ImplicitLowering:
         return self.precision_by_group[group.name] is Precision.INT8
 
     def _find_float_precision(self, group: FusionGroup) -> Precision:
-        """Returns the float precision of a group; for an INT8 group that of its results outside the group."""
+        """Returns the float precision of a group; for an INT8 group the float precision of its results."""
         precision = find_boundary_type(group, self.precision_by_group[group.name], self.config.other)
         if precision is Precision.BF16 and self._is_int8(group):
             return Precision.FP32
@@ -183,11 +183,11 @@ class _ImplicitLowering:
         fallback = self._find_fallback_range(group)
         for layer in self._list_layers(group):
             for tensor in layer.outputs:
-                if self.network.is_float(tensor):
+                if self.network.is_fp32(tensor):
                     self.inner_ranges[layer.name] = self._assign_range_inside_group(tensor, fallback)
             if layer.op_type not in _WEIGHT_OPERATORS:
                 for tensor in layer.inputs:
-                    if tensor in self.network.constant_tensors and self.network.is_float(tensor):
+                    if tensor in self.network.constant_tensors and self.network.is_fp32(tensor):
                         self.constant_ranges[tensor] = _replace_zero_amax(float(self.network.constant_amax(tensor)))
             if self._is_result_used_outside_group(
                     layer, group) and self._find_precision_kinds_of_readers(layer) != {"quantized"}:
@@ -204,11 +204,10 @@ class _ImplicitLowering:
                    for tensor in layer.outputs)
 
     def _find_precision_kinds_of_readers(self, layer: Layer) -> set[str]:
-        """Returns the kinds of readers of a layer's float results: "quantized" for an INT8 layer, "float" for others or
-        none."""
+        """Returns the kinds of precision of the layers that read float results of a layer: "quantized" and "float"."""
         kinds: set[str] = set()
         for tensor in layer.outputs:
-            if not self.network.is_float(tensor):
+            if not self.network.is_fp32(tensor):
                 continue
             uses = [(user, index) for user in self.network.graph.readers.get(tensor, ())
                     for index, name in enumerate(self.network.get_layer(user).inputs) if name == tensor]
@@ -231,8 +230,9 @@ class _ImplicitLowering:
         return self.ranges[tensor]
 
     def _find_fallback_range(self, group: FusionGroup) -> float:
-        """Returns the range for uncalibrated tensors of a group: that of its last result, else that of its largest
-        input."""
+        """Returns the range for uncalibrated tensors of a group: the range of its last result, or else of its largest
+        input.
+        """
         outside = [
             self.amax_by_tensor[tensor]
             for tensor in (group.final_tensor, *group.outputs)
@@ -264,7 +264,7 @@ class _ImplicitLowering:
 
 
 def _replace_zero_amax(amax: float) -> float:
-    """Returns the amax, or for a tensor of zeros the amax that gives scale 1."""
+    """Returns the amax; for a tensor of zeros, the amax that gives the scale 1."""
     return amax if amax > 0 else INT8.max_value
 
 

@@ -33,20 +33,20 @@ def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:
 
 
 def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> bool:
-    """Returns True if any fusion group of a config quantizes activations with scales from ranges."""
+    """Returns True if any fusion group of a config quantizes activations with calibrated scales."""
     return any(group.calibrated_qdq_sites(config.precision_of(group)) for group in network.groups)
 
 
 def leaves_quantized_precision_unused(network: NetworkOutline, config: PrecisionConfig) -> bool:
-    """Returns True if a config asks for a quantized type by default and no fusion group can have it."""
+    """Returns True if the default precision of a config is a quantized type in which no fusion group can run."""
     return config.quantized in QUANTIZED_TYPES and all(
         config.precision_of(group) is not config.quantized for group in network.groups)
 
 
 def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
-    """Returns the config with each file precision replaced by the nearest other precision.
+    """Returns a config in which each file precision is replaced by the nearest other precision.
 
-    The ranges of the file's Q/DQ pairs are added. The result is for lowerings that cannot express file precision.
+    The ranges of the file's Q/DQ pairs are added to the config. Lowerings that cannot express file precision need this.
     """
     file_groups = [group for group in network.groups if config.precision_of(group) is Precision.FILE]
     if not file_groups:
@@ -72,8 +72,7 @@ def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> 
 
 
 def no_lower_precision_reason(network: NetworkOutline) -> str:
-    """Returns the reason why no layer of a network can have a lower precision, or none can be quantized; "" if one can.
-    """
+    """Returns the reason why no layer can run below FP32, or none can be quantized; "" if one can."""
     if not any(group.allowed_precisions - {Precision.FP32} for group in network.groups):
         refusals = [reason for group in network.groups for reason in group.refusal_reasons.values()]
         notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
@@ -88,7 +87,7 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
 
 
 def body_layers_text(network: NetworkOutline) -> str:
-    """Returns the number of float layers inside control flow and the nodes around them, as text; "" if there are none.
+    """Returns a text that counts the float layers inside control flow and the nodes around them; "" if there are none.
     """
     layers = [layer for layer in network.layers if layer.body_layers]
     count = sum(layer.body_layers for layer in layers)
@@ -97,7 +96,7 @@ def body_layers_text(network: NetworkOutline) -> str:
 
 
 def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Precision]) -> tuple[str, ...]:
-    """Returns a note on layers to which a weakly typed build gives any precision of its flags; () if there are none."""
+    """Returns a note on layers whose precision a weakly typed build chooses itself; () if there are none."""
     layers_text = body_layers_text(network)
     flags_text = " and ".join(sorted(flag.label for flag in precision_flags))
     return ((f"Not judged: {layers_text} run in {flags_text} as TensorRT likes, because they take no precision.", )
@@ -105,13 +104,14 @@ def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Preci
 
 
 def precision_requirements_text(precision: Precision) -> str:
-    """Returns the releases and GPUs that support a precision, as text for users; "" if all supported ones do."""
+    """Returns a text for users that names the releases and GPUs that support a precision; "" if all do."""
     return (TYPED_ONLY_TEXT if precision is Precision.FP16_ACC_FP32 else
             QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
 
 
 def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | None:
-    """Returns the lowest compute capability that has all quantized types that a config names; None if it names none."""
+    """Returns the lowest compute capability that supports all quantized types of a config; None if it has no such type.
+    """
     precisions = {config.quantized, *(move.precision for move in config.precision_moves.values())}
     return max((quantized_type.min_compute_capability for precision in precisions if
                 (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
@@ -119,8 +119,9 @@ def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | No
 
 
 def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) -> str:
-    """Returns the precisions of a config whose typed network contains TensorRT's own operators, and the releases that
-    read it, as text for users; "" if there are none."""
+    """Returns a text that names the precisions of a config that need TensorRT's own operators, and the releases with
+    these operators; "" if there are none.
+    """
     precisions = BLOCK_PRECISIONS.intersection(config.precision_of(group) for group in network.groups)
     return " and ".join(f"{precision.label} ({QUANTIZED_TYPES[precision].requirements_text}, or TensorRT-RTX)"
                         for precision in sorted(precisions))
@@ -128,9 +129,9 @@ def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) ->
 
 def groups_by_release_dependent_precision(network: NetworkOutline,
                                           config: PrecisionConfig) -> dict[Precision, list[str]]:
-    """Returns the fusion groups of a config whose precision not all releases support, by precision.
+    """Returns the fusion groups in precisions that only some releases support, by precision.
 
-    These are groups of a quantized type, and groups that request an FP32 accumulator for FP16 products.
+    Such precisions are the quantized types, and FP16 with an FP32 accumulator.
     """
     groups_by_precision: dict[Precision, list[str]] = {}
     for group in network.groups:
@@ -141,7 +142,7 @@ def groups_by_release_dependent_precision(network: NetworkOutline,
 
 
 def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
-    """Refuses a network with a GridSample that a TensorRT parser may read with another meaning than ONNX defines.
+    """Refuses a network with a GridSample whose mode TensorRT's parser may interpret differently from ONNX.
 
     Args:
         release_name: The release, for messages.
@@ -157,7 +158,7 @@ def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
 def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConfig,
                                   supported_precisions: Collection[Precision], release_name: str,
                                   compute_capability: tuple[int, int] | None = None) -> None:
-    """Refuses a config with a precision that the release or the GPU does not support.
+    """Refuses a config with a precision that a release or a GPU does not support.
 
     Args:
         supported_precisions: The precisions of `groups_by_release_dependent_precision` that the release supports.

@@ -1,7 +1,8 @@
-"""The changes of a config to a network besides precisions: normalisation operators, edited constants, hidden outputs.
+"""The changes that a config makes to a network besides precisions: normalisation operators, edited constants, fusion
+barriers.
 
-The changed network is the input of all lowerings for files and engines. Its groups are the same, under the same names.
-Unchanged weights are shared with the base network.
+All lowerings for files and engines read the changed network. Its groups and their names are the same. Unchanged weights
+are shared with the original network.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +27,7 @@ RMS_OPSET = 23
 
 @dataclass(frozen=True)
 class RewrittenNetwork:
-    """The network with the changes of a config, ready to be lowered.
+    """A network with the changes of a config besides precisions, ready to be lowered.
 
     Attributes:
         layer_changes: The replacement of each removed layer as text for users, by name.
@@ -55,7 +56,7 @@ def rewrite_network_for_config(network: Network, config: PrecisionConfig, *,
 
 
 def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ...]:
-    """Returns the note for users on network outputs that exist only as fusion barriers; () if there are none."""
+    """Returns a note for users on network outputs that exist only as fusion barriers; () if there are none."""
     if not barrier_tensors:
         return ()
     return ((
@@ -117,14 +118,15 @@ class _NetworkRewriter:
         return RewrittenNetwork(self.network.copy_with_model(self.model, groups), self.layer_changes, notes)
 
     def _add_fusion_barrier_outputs(self) -> list[str]:
-        """Makes the tensors of fusion barriers network outputs if they are still computed; returns their names."""
+        """Makes the tensors of fusion barriers network outputs if the network still computes them; returns their names.
+        """
         computed = {value.name: value for node in self.graph for value in node.outputs}
         names = [name for name in self.barrier_tensors if name in computed and not computed[name].is_graph_output()]
         self.graph.outputs.extend(computed[name] for name in names)
         return names
 
     def _replace_normalisation(self, group_name: str, normalisation: Normalisation) -> None:
-        """Replaces the layers of a normalisation by the operator, under the name of its group."""
+        """Replaces the layers of a decomposed normalisation by the operator, which gets the name of the group."""
         nodes = [self.nodes[layer] for layer in normalisation.layers]
         by_name = {value.name: value for node in nodes for value in node.inputs if value is not None}
         result = next(value for value in nodes[-1].outputs if value.name == normalisation.result)
@@ -145,9 +147,9 @@ class _NetworkRewriter:
             self.layer_changes[layer] = f"part of the {normalisation.operator} {group_name}"
 
     def _remove_neutral_layer(self, layer_name: str) -> None:
-        """Removes a layer that multiplies by 1; its source takes the name of its result.
+        """Removes a layer that multiplies by 1. Its input takes over the name of its result.
 
-        The layer stays if it is the main layer of its group, or if something else needs its source.
+        The layer stays if it is the main layer of its group, or if another layer or an output needs its input.
         """
         group, node = self.network.find_group(layer_name), self.nodes[layer_name]
         numbers = {port[1]: value for port, value in self.replaced_values.items() if port[0] == layer_name}
@@ -164,8 +166,7 @@ class _NetworkRewriter:
         self.layer_changes[layer_name] = "left out: its number is in front of the attention"
 
     def _build_normalisation_parameter(self, layer_input: Port | None, normalisation: Normalisation) -> ir.Value:
-        """Returns the scale or bias of a normalisation in the shape of the normalised axes, as the operator requires.
-        """
+        """Returns the scale or bias of a normalisation in the shape that the operator requires."""
         if layer_input is None:
             return self._add_constant(np.ones(normalisation.channels, np.float32), f"{normalisation.result}__scale")
         value = self.nodes[layer_input[0]].inputs[layer_input[1]]
@@ -178,7 +179,7 @@ class _NetworkRewriter:
         return self._add_constant(array.reshape(array.shape[-rank:]), f"{value.name}__last")
 
     def _rebuild_group(self, group: FusionGroup) -> FusionGroup:
-        """Returns a fusion group with its layers and tensors in the changed network."""
+        """Returns a fusion group with the layers and tensors of the changed network."""
         norm = self.norms.get(group.name)
         removed = set(norm.layers) if norm is not None else set()
         layers = [name for name in group.layers if name in self.nodes and name not in removed]
@@ -195,7 +196,7 @@ class _NetworkRewriter:
                        final_tensor=self._find_new_name(group.final_tensor))
 
     def _find_new_name(self, tensor: str) -> str:
-        """Returns the name of a tensor after the removal of the layers behind it."""
+        """Returns the name of a tensor after the removal of neutral layers."""
         while tensor in self.renamed_tensors:
             tensor = self.renamed_tensors[tensor]
         return tensor

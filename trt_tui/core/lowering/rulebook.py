@@ -1,6 +1,6 @@
-"""The rulebook of lowering: the precision, types and scales that a config gives to each fusion group.
+"""The rulebook of lowering: it determines the precision, types and scales of each fusion group in a config.
 
-Every lowering reads the rulebook and makes no such decision itself. The rules follow the engine layers that
+All lowerings use the rulebook and make no such decisions themselves. The rules follow from the engine layers that
 TensorRT-RTX 1.7 lists:
 
 - A layer runs in INT8 only if its results have the type of its scales, or if they are 16 bit and its scales FP32. Q/DQ
@@ -87,10 +87,10 @@ It must be increased if a change here, or in the fusion rules, gives other resul
 
 
 def find_boundary_type(group: FusionGroup, precision: Precision, other_precision: Precision) -> Precision:
-    """Returns the float type at the inputs and outputs of a fusion group.
+    """Returns the boundary type of a fusion group: the float type of its inputs and outputs.
 
-    The boundary type of a float precision is that precision. A quantized group has the float type of the other layers
-    if it supports that type, and FP32 if not. A group in file precision has the float type of its results in the file.
+    For a float precision it is that precision. For a quantized group it is the float type of the other layers if the
+    group supports it, and FP32 if not. For a group in file precision it is the float type of its results in the file.
     """
     if precision not in QUANTIZED_TYPES and precision is not Precision.FILE:
         return precision.value_type
@@ -112,7 +112,7 @@ def required_opset(float_types: Collection[Precision], quantized_types: Collecti
 
 
 def find_same_type_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
-    """Returns a flag for each input and each output of a node: True if it must have the type of the first output.
+    """Returns flags for the inputs and for the outputs of a node: True if the type must equal that of the first output.
 
     The flags come from the schema of the operator.
     """
@@ -135,12 +135,12 @@ def _find_same_type_schema_ports(op_type: str, opset: int, input_count: int,
 
 
 def find_compute_type_results(network: Network, layer: Layer) -> list[str]:
-    """Returns the float results of a layer that have the type in which the layer computes."""
+    """Returns the float results of a layer whose type is that of its computation."""
     if layer.kind is LayerKind.OPAQUE:
         return []
     is_typed_output = find_same_type_ports(network.node(layer.name), network.opset)[1]
     return [tensor for tensor, is_typed in zip(layer.outputs, is_typed_output, strict=True)
-            if is_typed and tensor and network.is_float(tensor)]
+            if is_typed and tensor and network.is_fp32(tensor)]
 
 
 def round_to_precision(array: np.ndarray, precision: Precision) -> np.ndarray:
@@ -157,9 +157,10 @@ def round_to_precision(array: np.ndarray, precision: Precision) -> np.ndarray:
 
 
 def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> float | None:
-    """Returns the magnitude that a constant is clamped to before rounding to a precision; None if it is not clamped.
+    """Returns the magnitude to which a mask is clamped before rounding to a precision; None for constants that are not
+    clamped.
 
-    Only masks that the precision cannot represent are clamped, never weights.
+    Masks are clamped only if the precision cannot represent them. Weights are never clamped.
     """
     limit = MASK_LIMITS.get(precision)
     if limit is None or tensor not in network.constant_tensors or not network.is_mask(tensor):
@@ -170,20 +171,21 @@ def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> flo
 
 
 def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> float | None:
-    """Returns the minimum that a constant is raised to before rounding to a precision; None if it is not raised.
+    """Returns the smallest value to which an epsilon is raised before rounding to a precision; None for other
+    constants.
 
-    Only numbers that keep a divisor from being zero and that FP16 would round to zero are raised.
+    An epsilon keeps a divisor from being zero. It is raised only if FP16 would round it to zero.
     """
     return FP16_MIN if precision is Precision.FP16 and tensor in network.epsilon_constants else None
 
 
 def preserves_precision_of_values(layer: Layer) -> bool:
-    """Returns True if a layer's results need no rounding when its inputs have values of a lower precision."""
+    """Returns True if a layer with inputs in a lower precision has results that the precision represents exactly."""
     return layer.kind is LayerKind.COPY or layer.op_type in VALUE_PRESERVING
 
 
 def commutes_with_rounding(layer: Layer) -> bool:
-    """Returns True if rounding the inputs of a layer gives the same result as rounding its outputs."""
+    """Returns True if a layer gives the same result when its inputs are rounded as when its outputs are rounded."""
     return layer.op_type in _COMMUTING_OPERATORS
 
 
@@ -192,7 +194,7 @@ def commutes_with_rounding(layer: Layer) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class QdqScale:
-    """The scale at one Q/DQ site.
+    """The scale of a tensor at one Q/DQ site.
 
     Attributes:
         values: The stored values, float32: ``()``, ``(channels,)``, or for blocks the shape of the weight with its axis
@@ -203,9 +205,9 @@ class QdqScale:
         block_size: Number of values along the axis that share a scale; None if each index has its own.
         dequantized_type: The float type in which the layer reads dequantized values; None if it multiplies quantized
             values.
-        original_values: The values before they were raised for a bias, see `trt_tui.core.lowering.bias_scales`; None if
-            they were not raised.
-        tensor_scale: The scale of the whole tensor, which ``values`` contain, if blocks have a scale of their own type.
+        original_values: The values before they were raised for a bias; None if they were not raised. See
+            `trt_tui.core.lowering.bias_scales`. tensor_scale: The scale of the whole tensor for NVFP4 and MXFP8;
+            ``values`` already contain it.
     """
 
     values: np.ndarray
@@ -219,7 +221,7 @@ class QdqScale:
 
     @property
     def weight_cache_key(self) -> tuple[object, ...]:
-        """The cache key of a quantized weight, besides the values of the tensor."""
+        """The part of a quantized weight's cache key that depends on the scale."""
         return (self.stored_type, self.quantized_type.precision, self.axis, self.block_size, self.dequantized_type,
                 self.values.tobytes() if self.original_values is not None else None)
 
@@ -230,7 +232,7 @@ class QdqScale:
 
 @dataclass(frozen=True, eq=False)
 class GroupLowering:
-    """The precision, boundary type and scales that a config gives to one fusion group.
+    """The precision, boundary type and scales of one fusion group in a config.
 
     Attributes:
         precision: The requested precision; TF32 for a product in FP32 if the engine may use TF32.
@@ -244,7 +246,7 @@ class GroupLowering:
 
     @property
     def accumulator(self) -> Precision:
-        """The type in which the kernel of the fusion group sums products.
+        """The type in which the kernel of the fusion group accumulates products.
 
         TensorRT's kernels for FP16 may accumulate in FP16, unless Casts around a product request FP32. Products of
         quantized values are summed in INT32 or FP32.
@@ -253,7 +255,7 @@ class GroupLowering:
 
     @property
     def operand_type(self) -> Precision | None:
-        """The type of `REDUCED_OPERAND_TYPES` that activations are converted to; None if there is none."""
+        """The type of `REDUCED_OPERAND_TYPES` to which activations are converted; None if they are not converted."""
         quantized_type = QUANTIZED_TYPES.get(self.precision)
         return (self.precision if self.precision is Precision.TF32
                 or quantized_type is not None and quantized_type.quantizes_activations else None)
@@ -266,7 +268,7 @@ ScaleCache = dict[tuple[object, ...], Mapping[QdqSite, QdqScale]]
 
 
 def operand_qdq_sites(group: FusionGroup, precision: Precision) -> tuple[QdqSite, ...]:
-    """Returns the sites of a fusion group's activations that are converted to a type of `REDUCED_OPERAND_TYPES`."""
+    """Returns the inputs of a fusion group whose activations are converted to a type of `REDUCED_OPERAND_TYPES`."""
     return (group.qdq_sites_of_multiplied_inputs()
             if precision is Precision.TF32 else group.activation_qdq_sites_at_precision(precision))
 
@@ -278,13 +280,14 @@ def uses_tf32(group: FusionGroup, config: PrecisionConfig) -> bool:
 def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, with_casts: bool = True,
                   folded_constants: FoldedConstants | None = None,
                   scale_cache: ScaleCache | None = None) -> dict[str, GroupLowering]:
-    """Returns the precision, boundary type and scales of each fusion group, by group name, in network order.
+    """Returns the precision, boundary type and scales of each fusion group in a config, by group name, in network
+    order.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
-        with_casts: False for a release that takes float types as layer constraints: its scales are FP32.
+        with_casts: False for a release that takes float precisions as layer constraints; all scales are then FP32.
         folded_constants: The constants with the edits of the config; None if the network already has them.
-        scale_cache: Scales of earlier configs of this network, which are reused; receives the scales of this config.
+        scale_cache: A cache of scales that several configs of this network share.
 
     Raises:
         InputError: an input of a quantized layer has no range.
@@ -320,7 +323,7 @@ def _compute_qdq_scales(folded_constants: FoldedConstants, group: FusionGroup, q
                         amax_by_tensor: Mapping[str, float], boundary_type: Precision,
                         scale_cache: ScaleCache | None = None,
                         fixed_scales: np.ndarray | None = None) -> Mapping[QdqSite, QdqScale]:
-    """Returns the scale of each Q/DQ site of a fusion group; the scales of one layer's operands have one type.
+    """Returns the scales of a fusion group by Q/DQ site. All operands of one layer get scales of the same type.
 
     Args:
         fixed_scales: The scales that a move fixes for the only weight of the group, flat; None if there is none.
@@ -368,7 +371,7 @@ def _compute_qdq_scales(folded_constants: FoldedConstants, group: FusionGroup, q
 
 def _raise_weight_scale_for_bias(folded_constants: FoldedConstants, scales_by_site: Mapping[QdqSite, QdqScale],
                                  qdq_site: QdqSite, bias_input: tuple[str, int]) -> QdqScale:
-    """Returns the scale of a weight, raised if ONNX Runtime could not quantize the bias of the layer with it."""
+    """Returns the scale of a weight, raised if ONNX Runtime could otherwise not quantize the bias of the layer."""
     scale = scales_by_site[qdq_site]
     input_scales = [
         site_scale for other_site, site_scale in scales_by_site.items()
@@ -384,7 +387,7 @@ def _raise_weight_scale_for_bias(folded_constants: FoldedConstants, scales_by_si
 
 def find_raised_weight_scales(network: Network, group_lowerings: Mapping[str, GroupLowering],
                               folded_constants: FoldedConstants | None = None) -> list[RaisedWeightScales]:
-    """Returns the weight scales that were raised for a bias, in network order, with their cost.
+    """Returns the weight scales that were raised for a bias, with their cost in accuracy, in network order.
 
     Args:
         folded_constants: The constants with the edits of the config; None if the network already has them.
@@ -421,8 +424,9 @@ def quantize_dequantize_weight(weight_array: np.ndarray, qdq_scale: QdqScale) ->
 
 
 def round_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
-    """Returns a constant rounded to a float precision, float32; masks that it cannot represent are clamped, epsilons
-    raised."""
+    """Returns a constant rounded to a float precision, float32. Unrepresentable masks are clamped, and epsilons are
+    raised.
+    """
     array = network.constant_value(tensor)
     limit = mask_clamp_limit(network, tensor, precision)
     if limit is not None:
@@ -440,7 +444,7 @@ class GatedFeatures:
     """The precisions and edits that a gated graph supports at run time.
 
     Attributes:
-        float_types: Float precisions below FP32 that every group has if it can, and the file precision.
+        float_types: The float precisions below FP32 that groups can be set to, and the file precision.
         boundary_types: Float types that can surround quantized layers.
         quantized_types: The supported quantized types, and TF32 for products in FP32.
         editable_constants: True if scales and biases of normalisations, and biases of quantizable groups, are inputs.
@@ -456,12 +460,12 @@ class GatedFeatures:
     @classmethod
     def from_precisions(cls, float_types: Iterable[Precision], boundary_types: Iterable[Precision],
                         quantized_types: Iterable[Precision] = (Precision.INT8,)) -> GatedFeatures:
-        """Builds the features for some precisions; FP32 is ignored because every group supports it."""
+        """Builds the features for some precisions. FP32 is ignored, because every group supports it."""
         return cls(frozenset(float_types) - {Precision.FP32}, frozenset(boundary_types), frozenset(quantized_types))
 
     @classmethod
     def from_config(cls, network: Network, config: PrecisionConfig) -> GatedFeatures:
-        """Builds the minimal features that a config needs."""
+        """Builds the smallest set of features that a config needs."""
         requested = {precision.value_type for precision in config.precision_by_group(network).values()}
         quantized_types = requested & QUANTIZED_TYPES.keys()
         tf32 = any(uses_tf32(group, config) for group in network.groups)
@@ -484,10 +488,10 @@ class GatedFeatures:
                 and self.norm_operators >= required_features.norm_operators)
 
     def find_operand_types(self, group: FusionGroup) -> dict[Precision, frozenset[Precision]]:
-        """Returns the types that a group's activations can be converted to, by the boundary type of the group.
+        """Returns the types to which the activations of a group can be converted, by boundary type.
 
-        These are the boundary type itself, quantized types and TF32. A group that quantizes only weights has the form
-        of its float type, because its weights are inputs of the graph.
+        They are the boundary type itself, quantized types and TF32. A group that quantizes only weights counts as one
+        in its float type, because its weights are inputs of the graph.
         """
         operand_types: dict[Precision, set[Precision]] = {}
         if (Precision.FILE in self.float_types and group.file_precision is not None

@@ -16,7 +16,7 @@ from trt_tui.errors import InputError
 
 def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,
                       quantized_type: QuantizedType = INT8) -> Precision:
-    """Returns the type in which the scales of one layer's operands are stored, given the boundary type of the layer.
+    """Returns the type in which the scales of a layer's operands are stored.
 
     The type is FP16 if the boundary type is FP16 and FP16 can represent all scales, else FP32. If only weights are
     quantized, BF16 layers have BF16 scales, because TensorRT-RTX fuses only a DQ whose result has the type of the
@@ -33,9 +33,9 @@ def choose_scale_type(scales: Iterable[np.ndarray], boundary_type: Precision,
 
 
 def scale_from_amax(amax: np.ndarray | float, quantized_type: QuantizedType = INT8) -> np.ndarray:
-    """Returns the scale of a range, float32; 1 if the range is zero, because any scale maps zero to zero.
+    """Returns the scale for an amax, float32. It is 1 for an amax of 0, because any scale maps zero to zero.
 
-    The scale of a block is its product with an E4M3 value, and is a normal FP32 number too.
+    The product of the scale with an E4M3 value, as NVFP4 has for each block, is a normal FP32 number too.
     """
     amax = np.asarray(amax, np.float32)
     min_scale = np.finfo(np.float32).tiny / np.float32(MIN_E4M3 if quantized_type.block_scale_type else 1)
@@ -45,7 +45,7 @@ def scale_from_amax(amax: np.ndarray | float, quantized_type: QuantizedType = IN
 
 def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
                              quantized_type: QuantizedType) -> tuple[int | None, int | None]:
-    """Returns the axis along which the scales of a weight differ, and the number of values along it that share one.
+    """Returns the axis along which the scales of a weight differ, and the number of values along it that share a scale.
 
     The axis is None for a single scale, and the number is None for one scale per index.
     """
@@ -56,7 +56,7 @@ def find_weight_scale_layout(network: Network, qdq_site: QdqSite,
 
 def compute_weight_scale(folded_constants: FoldedConstants, qdq_site: QdqSite, quantized_type: QuantizedType = INT8,
                          fixed_scales: np.ndarray | None = None) -> np.ndarray:
-    """Returns the scale of a weight in its layout, float32, before it is rounded to its stored type.
+    """Returns the scale of a weight, float32, before it is rounded to its stored type.
 
     `rulebook.QdqScale` describes the layout.
 
@@ -85,17 +85,19 @@ def compute_weight_scale(folded_constants: FoldedConstants, qdq_site: QdqSite, q
 
 def compute_tensor_scale(folded_constants: FoldedConstants, qdq_site: QdqSite,
                          quantized_type: QuantizedType) -> np.ndarray:
-    """Returns the scale of a whole weight, which multiplies the scales of its blocks; 1 if the type has no ranges."""
+    """Returns the scale of a whole weight, which multiplies the scales of its blocks; 1 if the type does not use
+    ranges.
+    """
     return scale_from_amax(folded_constants.weight_amax(qdq_site, None, None),
                            quantized_type) if quantized_type.needs_ranges else np.ones((), np.float32)
 
 
 def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, float],
                               config: PrecisionConfig) -> dict[str, float]:
-    """Returns the amax of every tensor that may be quantized, with the ranges of the config's moves applied.
+    """Returns the amax of every tensor that may be quantized, after the range changes of the config's moves.
 
-    The inputs and the output of a Concat get the largest amax of all of them. A range move applies to the whole joined
-    set. A tensor without a range is left out.
+    The inputs and the output of a Concat all get the largest amax among them, and share range moves. Tensors without a
+    range are left out.
     """
     ranges = {**calibrated_ranges, **{
         tensor: amax for move in config.moves.values() for tensor, amax in move.fixed_ranges.items()}}
@@ -118,10 +120,10 @@ def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, 
 
 
 def scale_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
-    """Returns ranges in which those of tensors inside groups are divided like the tensors.
+    """Returns the ranges with those of tensors inside groups divided like the values of these tensors.
 
-    Moves give the other tensors their ranges; see `compute_activation_ranges`. If the divisors of a tensor differ, the
-    range contains all quotients.
+    The ranges of other tensors come from moves; see `compute_activation_ranges`. If the divisors of a tensor differ,
+    its range contains all quotients.
 
     Args:
         network: The network before the changes of the config.
@@ -135,7 +137,7 @@ def scale_inner_ranges(network: Network, ranges: Mapping[str, float], config: Pr
 
 def compute_activation_scale(amax_by_tensor: Mapping[str, float], tensor: str,
                              quantized_type: QuantizedType = INT8) -> np.ndarray:
-    """Returns the scale of an activation; 1 if the type has no ranges.
+    """Returns the scale of an activation; 1 if the type does not use ranges.
 
     Raises:
         InputError: the activation has no range.

@@ -1,9 +1,8 @@
-"""Lowering of a quantized or typed file to a strongly typed network: the file itself, with only the changed groups
-lowered.
+"""Lowering of a quantized or typed file to a strongly typed network: only the changed groups of the file are lowered.
 
 A group in file precision keeps every node of the file: quantized values, scales, zero points, Casts, names. A changed
-group loses its own Q/DQ and Casts and is lowered by the rulebook for its new precision; other readers of a Q/DQ pair
-keep the pair. If no group is changed, the result is the network of the file.
+group loses its Q/DQ and Casts of the file and is lowered by the rulebook for its new precision. Other readers of a Q/DQ
+pair keep the pair. If no group is changed, the result is the network of the file.
 """
 
 from collections.abc import Iterator, Mapping
@@ -36,7 +35,8 @@ from trt_tui.errors import InputError
 
 
 def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> TypedNetwork:
-    """Lowers a network to the strongly typed form, from its file if groups are in file precision.
+    """Lowers a config to a strongly typed network. If groups are in file precision, it starts from the model of the
+    file.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
@@ -106,7 +106,8 @@ class _SourceModelLowering(TypedLowering):
     # -- one layer ----------------------------------------------------------------------------------------------
 
     def _lower_changed_layer(self, layer: Layer) -> None:
-        """Lowers a layer of a changed group to its new precision, on tensors without Q/DQ of the file."""
+        """Lowers a layer of a changed group to its new precision. The layer no longer reads through Q/DQ of the file.
+        """
         group = self.network.find_group(layer.name)
         base_node = self.base_nodes.get(layer.name)
         if group is None or base_node is None:
@@ -125,11 +126,11 @@ class _SourceModelLowering(TypedLowering):
             if tensor:
                 value = self._find_value_of_fp32_tensor(tensor)
                 node.replace_input_with(index, value)
-                if self.network.is_float(tensor):
+                if self.network.is_fp32(tensor):
                     yield index, value
 
     def _find_or_add_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
-        """Returns the node of a layer in the file, with the attributes of the FP32 network.
+        """Returns the node of a layer in the file, with the attributes that the FP32 network has.
 
         If the file has no such node, the node of the FP32 network is added.
         """
@@ -165,7 +166,7 @@ class _SourceModelLowering(TypedLowering):
     # -- inputs of changed layers --------------------------------------------------------------------------------
 
     def _find_value_of_fp32_tensor(self, tensor: str) -> ir.Value:
-        """Returns the value that represents a tensor of the FP32 network, in its present float type."""
+        """Returns the value in the lowered model that represents a tensor of the FP32 network."""
         if tensor in self.network.constant_tensors:
             return self._find_unquantized_constant(tensor)
         producer = self.network.producer.get(tensor)
@@ -174,7 +175,7 @@ class _SourceModelLowering(TypedLowering):
         return self.values_by_name[self.source_model.source_tensors.get(tensor, tensor)]
 
     def _add_computation_of_tensor(self, layer: Layer, tensor: str) -> ir.Value:
-        """Adds a layer that only the FP32 network has and returns its result, in the type of the file's tensor."""
+        """Adds a layer that only the FP32 network has, and returns its result in the type of the file's tensor."""
         if tensor not in self.values_by_name:
             node = self._add_layer_node(layer, self.base_nodes[layer.name])
             dtype = self.source_model.find_dtype(tensor)
@@ -185,10 +186,9 @@ class _SourceModelLowering(TypedLowering):
         return self.values_by_name[tensor]
 
     def _find_unquantized_constant(self, tensor: str) -> ir.Value:
-        """Returns a constant without the file's Q/DQ: the file's constant if it has no Q/DQ, else that of the FP32
-        network.
+        """Returns a constant without Q/DQ: that of the file if it is stored so, or else that of the FP32 network.
 
-        A constant that was restored from the reference is taken from the FP32 network, too.
+        Constants that come from the FP32 reference are always those of the FP32 network.
         """
         if tensor not in self.unquantized_constants:
             value = self.values_by_name.get(tensor)
@@ -204,7 +204,7 @@ class _SourceModelLowering(TypedLowering):
     # -- unchanged parts of the file ----------------------------------------------------------------------------
 
     def _restore_types_of_kept_layers(self) -> None:
-        """Inserts Casts so that layers in file precision, and network outputs, have the types of the file."""
+        """Inserts Casts so that layers in file precision, and network outputs, keep the types of the file."""
         outputs = list(self.graph.outputs)
         for name in self._list_results_of_changed_layers():
             value, dtype = self.values_by_name[name], self.file_types.get(name, ir.DataType.FLOAT)
@@ -219,11 +219,11 @@ class _SourceModelLowering(TypedLowering):
 
     def _list_results_of_changed_layers(self) -> list[str]:
         return [name for layer in self.network.layers if layer.name in self.touched_layers for tensor in layer.outputs
-                if tensor and self.network.is_float(tensor)
+                if tensor and self.network.is_fp32(tensor)
                 and (name := self.source_model.source_tensors.get(tensor, tensor)) in self.values_by_name]
 
     def _remove_qdq_of_ungrouped_layers(self) -> None:
-        """Removes Q/DQ before layers in no group, such as Shape, if no other layer reads the pair."""
+        """Removes Q/DQ before layers without a group, such as Shape, if no other layer reads the pair."""
         for layer in self.network.layers:
             node = self.file_nodes.get(layer.name)
             if node is None or self.network.find_group(layer.name) is not None \
@@ -232,7 +232,7 @@ class _SourceModelLowering(TypedLowering):
             for index, tensor in enumerate(layer.inputs):
                 value = node.inputs[index]
                 if value is None or not tensor or not is_dequantize(value.producer()) \
-                        or tensor in self.network.constant_tensors or not self.network.is_float(tensor):
+                        or tensor in self.network.constant_tensors or not self.network.is_fp32(tensor):
                     continue
                 grouped = any(self.network.find_group(node_name(use.node)) is not None for use in value.uses())
                 if not grouped and not value.is_graph_output():

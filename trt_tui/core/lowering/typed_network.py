@@ -1,7 +1,7 @@
-"""Lowering to a strongly typed ONNX network, whose precisions are expressed only by Cast and Q/DQ nodes.
+"""Lowering to a strongly typed ONNX network, in which Cast and Q/DQ nodes alone express the precisions.
 
-TensorRT 10 and 11 build this network with strong typing, as production does. Weights remain the FP32 initializers of
-the network, shared and never copied. TensorRT's builder folds the Cast and Q/DQ nodes behind them.
+TensorRT 10 and 11 build this network with strong typing. Weights remain the FP32 initializers of the network and are
+never copied. TensorRT's builder folds the Cast and Q/DQ nodes after them.
 """
 
 from collections.abc import Iterable, Mapping
@@ -43,11 +43,12 @@ _FIRST_AXES_PREFIX = "first_axes_"
 
 @dataclass(frozen=True)
 class TypedNetwork:
-    """A strongly typed network, with the changes to its layers.
+    """A strongly typed network, with a record of the changes to its layers.
 
     Attributes:
         model: The network; its weights are tensors of the base network.
-        layer_changes: The change to each layer as text for users, by layer name; "as it was" if it computes no float.
+        layer_changes: The change to each layer as text for users, by layer name; "as it was" for layers without float
+            results.
         refused_layers: The reason why a layer did not get its requested precision, by layer name.
         notes: Notes on the network as a whole.
     """
@@ -59,7 +60,7 @@ class TypedNetwork:
 
 
 def lower_to_typed_network(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> TypedNetwork:
-    """Lowers to a strongly typed network.
+    """Lowers a config to a strongly typed network.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
@@ -72,7 +73,7 @@ def lower_to_typed_network(network: Network, config: PrecisionConfig, ranges: Ma
 
 def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: PrecisionConfig, ranges: Mapping[str, float],
                             *, with_casts: bool = True) -> TypedNetwork:
-    """Lowers a network that already contains the edits of the config to a strongly typed network.
+    """Lowers a config to a strongly typed network, from a network that already contains the edits of the config.
 
     Args:
         with_casts: False keeps every tensor in FP32, for a release that takes float precisions as layer constraints.
@@ -89,7 +90,7 @@ def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: Precisi
 
 def required_opset_of_lowerings(group_lowerings: Mapping[str, GroupLowering], min_opset: int, *,
                                 with_casts: bool = True) -> int:
-    """Returns the lowest opset that supports the types of all group lowerings, and at least ``min_opset``."""
+    """Returns the lowest opset, at least ``min_opset``, that supports the types of all group lowerings."""
     float_types = {group_lowering.boundary_type for group_lowering in group_lowerings.values()} if with_casts else ()
     quantized_types = {
         scale.quantized_type.precision
@@ -188,7 +189,8 @@ class TypedLowering(GraphEditor):
 
     def _convert_layer(self, layer: Layer, group: FusionGroup, node: ir.Node, schema_node: ir.Node,
                        float_inputs: Iterable[tuple[int, ir.Value]]) -> ir.Node:
-        """Gives a layer the types and the Q/DQ pairs of its precision; returns the node that computes it.
+        """Converts the inputs and results of a layer to the types of its precision, with Q/DQ pairs; returns the node
+        that computes it.
 
         Args:
             schema_node: The node of the layer in the network, which states the ports of the layer.
@@ -204,7 +206,7 @@ class TypedLowering(GraphEditor):
                 self._convert_input_type(layer, index, value,
                                          boundary_type if not opaque and is_typed_input[index] else ir.DataType.FLOAT))
         for index, output in enumerate(node.outputs if self.with_casts else ()):
-            if output.name and self.network.is_float(layer.outputs[index]):
+            if output.name and self.network.is_fp32(layer.outputs[index]):
                 self._set_type(output, boundary_type if not opaque and is_typed_output[index] else ir.DataType.FLOAT)
         self.layer_changes[layer.name] = self._describe_layer_change(group_lowering.precision, boundary_type, sites)
         if self.with_casts and group_lowering.precision is Precision.FP16_ACC_FP32 and layer.name in group.main_layers:
@@ -218,14 +220,14 @@ class TypedLowering(GraphEditor):
             self.types[value_name(value)] = dtype
 
     def _accumulate_in_fp32(self, node: ir.Node, boundary_type: ir.DataType) -> ir.Node:
-        """Converts a product of FP16 values to a product in FP32 between Casts; returns the product.
+        """Replaces a product of FP16 values by an FP32 product between Casts, and returns it.
 
         TensorRT builds this as one kernel that reads and writes FP16 and accumulates in FP32.
 
-        The bias of a Gemm is added behind the product, in FP16: within the product, or before the Cast, TensorRT-RTX
-        1.7 would compute in FP32. Therefore the product is rounded, and the result is rounded again. The simulation
-        rounds only the result, and is up to 3 dB better at such a layer, or more if the bias cancels much of the
-        product.
+        The bias of a Gemm is added in FP16 after the product. If it were added within the product or before the Cast,
+        TensorRT-RTX 1.7 would compute in FP32. Therefore the product is rounded, and the result is rounded again. The
+        simulation rounds only the result. It is up to 3 dB better at such a layer, or more if the bias cancels much of
+        the product.
         """
         name, result = node.name or "", node.outputs[0]
         operands = [value for value in node.inputs]
@@ -259,10 +261,10 @@ class TypedLowering(GraphEditor):
         return product
 
     def _unsqueeze_bias(self, node: ir.Node, layer: Layer, boundary_type: ir.DataType) -> None:
-        """Gives the bias of a quantized MatMul the rank of its result.
+        """Gives the bias of a quantized MatMul as many dimensions as its result has.
 
-        From a bias with one dimension, ONNX Runtime makes a Reshape and a Gemm, and adds a Q for them that it refuses
-        itself (`MIN_UNSAFE_OPSET`).
+        If the bias has one dimension, ONNX Runtime fuses it into a Reshape and a Gemm, and then refuses the Q that it
+        adds for these (`MIN_UNSAFE_OPSET`).
         """
         ranks = [len(self.network.shape(tensor) or ()) for tensor in (*layer.inputs, layer.outputs[0])]
         for index, value in enumerate(node.inputs):
@@ -286,9 +288,11 @@ class TypedLowering(GraphEditor):
             node.replace_input_with(index, bias_value)
 
     def _is_float(self, value: ir.Value) -> bool:
-        """Returns True if a tensor is FP32 in the network, or in the model converted to a higher opset."""
+        """Returns True if a tensor is FP32 in the network. For tensors of the opset conversion, the converted model
+        decides.
+        """
         name = value_name(value)
-        return self.network.is_float(name) if self.network.has_tensor(name) else value.dtype is ir.DataType.FLOAT
+        return self.network.is_fp32(name) if self.network.has_tensor(name) else value.dtype is ir.DataType.FLOAT
 
     def _describe_layer_change(self, precision: Precision, boundary_type: ir.DataType,
                                qdq_by_input_index: Mapping[int, tuple[QdqSite, QdqScale]]) -> str:
@@ -312,7 +316,8 @@ class TypedLowering(GraphEditor):
                     graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)
 
     def _restore_fp32_output(self, output_index: int, value: ir.Value) -> None:
-        """Casts a network output back to FP32; the output of a fusion barrier stays in FP16, which avoids the Cast."""
+        """Casts a network output back to FP32. The output of a fusion barrier may stay in FP16, which avoids the Cast.
+        """
         dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
         hidden = value_name(value) in self.config.get_moves(BarrierMove)
         if dtype is not ir.DataType.FLOAT and not (hidden and dtype is ir.DataType.FLOAT16):
@@ -331,8 +336,9 @@ class TypedLowering(GraphEditor):
     # -- operators ----------------------------------------------------------------------------------------------
 
     def _convert_input_type(self, layer: Layer, input_index: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Returns an input of a layer converted to a type, by a Cast, or as an initializer if TensorRT reads only
-        those."""
+        """Returns an input of a layer in the given type: behind a Cast, or as an initializer if TensorRT requires one
+        there.
+        """
         stored_value = stored_tensor(value) if input_index in INITIALIZER_ONLY_INPUTS.get(
             layer.op_type, ()) and self.with_casts else None
         if stored_value is None:
@@ -352,8 +358,9 @@ class TypedLowering(GraphEditor):
         return self.cast_cache[key]
 
     def _clamp_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """Returns a value, or the nearest representable value if it is a mask or epsilon that the type cannot
-        represent."""
+        """Returns a value. A mask or epsilon beyond the range of the type is replaced by the nearest representable
+        value.
+        """
         label, min_value = PRECISION_BY_ONNX_TYPE[dtype].label, rulebook.min_divisor_epsilon(
             self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
         if min_value is not None:
@@ -374,7 +381,7 @@ class TypedLowering(GraphEditor):
 
     def _add_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value,
                       boundary_type: ir.DataType) -> ir.Value:
-        """Adds Q and DQ to an input, in the type of its scale, with Casts if the boundary type differs."""
+        """Adds Q and DQ to an input, in the type of its scale. Casts are added if the boundary type differs."""
         key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT,
                qdq_site.reduced_axis if qdq_scale.quantized_type.block_scale_type else None,
                *qdq_scale.weight_cache_key)
@@ -412,7 +419,7 @@ class TypedLowering(GraphEditor):
 
     def _add_block_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value, boundary_type: ir.DataType,
                             suffix: str) -> ir.Value:
-        """Adds the quantization in blocks whose scales have a type of their own: MXFP8 or NVFP4.
+        """Adds quantization in MXFP8 or NVFP4 blocks to an input.
 
         TensorRT computes the scales of an activation in an operator of its own (domain ``trt``). In MXFP8, another of
         its operators reads scales as bytes, which are exponents with a bias of 127. In NVFP4, a DequantizeLinear
@@ -461,7 +468,7 @@ class TypedLowering(GraphEditor):
 
     def _build_block_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, weight: ir.Value,
                             name: str) -> ir.Value | None:
-        """Returns a weight as quantized values that are computed at the first access; None if the weight keeps a
+        """Returns a weight as quantized values that are computed at the first access; None if the weight keeps its
         QuantizeLinear.
 
         Weights without blocks stay in FP32 with a QuantizeLinear, because TensorRT 8.6 builds no other form.

@@ -122,7 +122,7 @@ def _list_examined_tensors(network: Network, group: FusionGroup) -> dict[str, st
     layers |= {tensor: _layer_text(network.get_layer(name))
                for name in group.layers for tensor in network.get_layer(name).outputs if tensor}
     return {tensor: layer for tensor, layer in layers.items()
-            if network.is_float(tensor) and tensor not in network.masked_tensors
+            if network.is_fp32(tensor) and tensor not in network.masked_tensors
             and tensor not in network.static_tensors and tensor not in network.constant_tensors
             and tensor not in network.blocking_plugins}
 
@@ -141,7 +141,7 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
         layer = network.get_layer(name)
         for index, tensor in enumerate(layer.inputs):
             is_epsilon = tensor in network.epsilon_constants
-            if tensor not in network.constant_tensors or not network.is_float(tensor) or not (
+            if tensor not in network.constant_tensors or not network.is_fp32(tensor) or not (
                     is_epsilon or name in group.layers):
                 continue
             value = _constant_in_file(network, layer, index)
@@ -261,7 +261,7 @@ def _measure_offset_roundings(network: Network, group: FusionGroup, samples: Sam
                               backend: Backend) -> Iterator[OffsetRounding]:
     """Yields the rounding of the values that the differences, normalisations and Softmaxes of a group read."""
     layers = [layer for name in group.layers if not (layer := network.get_layer(name)).domain
-              and layer.op_type in _OFFSET_OPERATORS and network.is_float(layer.outputs[0])
+              and layer.op_type in _OFFSET_OPERATORS and network.is_fp32(layer.outputs[0])
               and layer.outputs[0] not in network.static_tensors]
     sums = {layer.name: _SoftmaxOffsets(network, layer) if layer.op_type == "Softmax" else _DifferenceOffsets(
         network, layer) for layer in layers}

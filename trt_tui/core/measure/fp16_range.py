@@ -179,7 +179,7 @@ class MagnitudeEvaluation:
         read = (tensor for group in network.groups for tensor in group.inputs)
         self.tensors = [
             tensor for tensor in dict.fromkeys((*results, *read, *operands)) if tensor not in network.masked_tensors
-            and tensor not in network.blocking_plugins and network.is_float(tensor)
+            and tensor not in network.blocking_plugins and network.is_fp32(tensor)
         ]
         self.mask_name = find_common_mask_name(analysis.judged_outputs)
         self.mask_axes = find_mask_axes(network, analysis.backend, analysis.samples, self.mask_name,
@@ -193,7 +193,7 @@ class MagnitudeEvaluation:
         analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
         constants = {tensor for group in network.groups for name in group.layers
                      for tensor in network.get_layer(name).inputs
-                     if tensor in network.constant_tensors and network.is_float(tensor)}
+                     if tensor in network.constant_tensors and network.is_fp32(tensor)}
         self._large_constants = {tensor: amax for tensor in constants
                                  if (amax := float(np.max(network.constant_amax(tensor), initial=0))) >= FP16_OVERFLOW
                                  and not network.is_mask(tensor)}
@@ -300,7 +300,7 @@ def _find_layers_of_operators(network: Network, operators: Collection[str]) -> l
     """Returns the layers in fusion groups that have one of some operators and can be executed."""
     layers = (network.get_layer(name) for group in network.groups for name in group.layers)
     return [layer for layer in layers if layer.op_type in operators and not layer.domain
-            and network.blocking_plugins.keys().isdisjoint(layer.outputs) and any(map(network.is_float, layer.outputs))]
+            and network.blocking_plugins.keys().isdisjoint(layer.outputs) and any(map(network.is_fp32, layer.outputs))]
 
 
 def _max_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
@@ -328,7 +328,7 @@ class _InnerBound:
         tensors = {"Einsum": layer.inputs, "Softmax": layer.outputs}.get(
             layer.op_type, layer.inputs[:2] if layer.op_type in _PRODUCTS_OF_TWO else (*layer.inputs, *layer.outputs))
         self.operands = [tensor for tensor in tensors
-                         if tensor and tensor not in network.constant_tensors and network.is_float(tensor)]
+                         if tensor and tensor not in network.constant_tensors and network.is_fp32(tensor)]
         self.counted_operands = self.operands
         if layer.op_type in _PRODUCTS_OF_TWO:  # the sums of a constant weight need no shape
             self.counted_operands = [layer.inputs[layer.op_type in _CONVOLUTIONS]] if len(self.operands) == 2 else []
@@ -347,7 +347,7 @@ class _InnerBound:
 
     def find_amax(self, tensor: str) -> float:
         if tensor in self._network.constant_tensors:
-            return (float(np.max(self._network.constant_amax(tensor), initial=0)) if self._network.is_float(tensor)
+            return (float(np.max(self._network.constant_amax(tensor), initial=0)) if self._network.is_fp32(tensor)
                     else 0.0)
         return self._tensor_magnitudes.get(tensor, 0.0)
 

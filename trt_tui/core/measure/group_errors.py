@@ -146,7 +146,7 @@ def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCa
                                     default_magnitude=1.0)
             return
         for index, tensor in enumerate(layer.inputs):
-            if tensor and network.is_float(tensor) and tensor not in network.static_tensors:
+            if tensor and network.is_fp32(tensor) and tensor not in network.static_tensors:
                 if operator == "Resize" and index == 1:
                     yield _CoordinateTensor(tensor, layer, pixels - 1)
                 elif index == (2 if operator == "Resize" else 1):
@@ -202,7 +202,7 @@ def _find_sources_of_coordinate(network: Network, layer: Layer,
                                 coordinate: _CoordinateTensor) -> Iterator[_CoordinateTensor]:
     """Yields the tensors from which a layer computes a coordinate, as far as the effect of their error is known."""
     operator, gain = _onnx_operator(layer), None
-    float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_float(tensor)]
+    float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_fp32(tensor)]
     computed = [tensor for tensor in float_inputs if tensor not in network.static_tensors]
     if operator in _ERROR_PRESERVING_OPERATORS:
         gain = 1.0

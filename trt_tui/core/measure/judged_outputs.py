@@ -613,7 +613,7 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
             tensor, slices = match.group(1), match.group(2)
     if not network.has_tensor(tensor):
         tensor_names = [layer_output for layer in network.layers for layer_output in layer.outputs
-                        if network.is_float(layer_output)]
+                        if network.is_fp32(layer_output)]
         near = difflib.get_close_matches(tensor, tensor_names, 3, 0.5)
         raise InputError(f"--judge {judge_text}: {network.name} has no tensor {tensor}",
                          f"Did you mean {', '.join(near)}?" if near else "",
@@ -627,7 +627,7 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
         raise InputError(f"--judge {judge_text}: {tensor} is computed after the plugin "
                          f"{network.blocking_plugins[tensor]}",
                          "the simulation ends there", "Judge a tensor before it, or give its library with --ort-ops.")
-    if not network.is_float(tensor) and network.ir_value(tensor).dtype not in FLOAT_TYPES:
+    if not network.is_fp32(tensor) and network.ir_value(tensor).dtype not in FLOAT_TYPES:
         dtype = network.ir_value(tensor).dtype
         raise InputError(f"--judge {judge_text}: {tensor} is not a float tensor",
                          f"its type is {dtype.name if dtype is not None else 'unknown'}",

@@ -353,7 +353,7 @@ def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
     """Returns the type of a tensor in the network. For 16-bit floats it is FP32, because the reference is more precise.
     """
     types = {info.name: info.dtype for info in (*network.outputs, *network.inputs)}
-    if tensor not in types and not network.is_float(tensor) and (dtype := network.ir_value(tensor).dtype) is not None:
+    if tensor not in types and not network.is_fp32(tensor) and (dtype := network.ir_value(tensor).dtype) is not None:
         return dtype.numpy()
     declared = types.get(tensor, np.dtype(np.float32))
     return np.dtype(np.float32) if is_float(declared) and declared.itemsize < 4 else declared

@@ -594,7 +594,7 @@ def measure_output_errors(network: Network, configs: Sequence[PrecisionConfig], 
 
     The shares of several outputs are added. Only what the configs quantize is rounded.
     """
-    names = [value_name(value) for value in network.model.graph.outputs if network.is_float(value_name(value))]
+    names = [value_name(value) for value in network.model.graph.outputs if network.is_fp32(value_name(value))]
     references = _run_outputs(network.model, names, samples, backend, steps)
     errors = []
     for config in configs:

@@ -389,14 +389,14 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
     is_fixed = np.zeros(scaling.channels, bool)
     for scaled in scaling.tensors:
         if scaled.tensor in extrema and (amax := extrema[scaled.tensor].amax).max(initial=0.0) > 0:
-            shares = scaled.channel_maxima(amax / amax.max(), scaling.channels)
+            shares = scaled.compute_channel_maxima(amax / amax.max(), scaling.channels)
             np.maximum(min_factors, shares, out=min_factors)
     for clip in scaling.clips:
         for bound, side in ((clip.high, "high"), (-clip.low, "low")):
             if bound == 0 or not np.isfinite(bound):
                 continue
             for collected in clip_extrema:
-                values = scaling.find_tensor(clip.tensor).channel_maxima(
+                values = scaling.find_tensor(clip.tensor).compute_channel_maxima(
                     getattr(collected[clip.tensor], side), scaling.channels)
                 needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
                     scaling.channels, np.inf)
@@ -435,8 +435,8 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
             magnitudes = np.abs(network.constant_value(constant.tensor))
             for other_group, other in constants_by_port[constant.port]:
                 if other_group != group:
-                    magnitudes = other.divide(magnitudes, factors[other_group])
-            np.maximum(result, constant.channel_maxima(magnitudes, len(result), exponent), out=result)
+                    magnitudes = other.divide_channels(magnitudes, factors[other_group])
+            np.maximum(result, constant.compute_channel_maxima(magnitudes, len(result), exponent), out=result)
         return result
 
     factors = {group: np.ones(scaling.channels, np.float32) for group, scaling in scalings.items()}
@@ -459,7 +459,7 @@ def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.nda
     read_tensors = {reader.activation for reader in scaling.readers}
     for scaled in scaling.tensors:
         if scaled.tensor in read_tensors:
-            np.maximum(amax, scaled.channel_maxima(extrema[scaled.tensor].amax, scaling.channels), out=amax)
+            np.maximum(amax, scaled.compute_channel_maxima(extrema[scaled.tensor].amax, scaling.channels), out=amax)
     return amax
 
 
@@ -491,7 +491,7 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
     if method not in ("", "minmax"):
         histograms = {tensor: [Histogram() for _ in factor_sets] for tensor in scaled_tensors}
         collect_tensors(network.model, [
-            TensorReading(tensor, histogram, scaled.divisors(factors[group]))
+            TensorReading(tensor, histogram, scaled.compute_divisors(factors[group]))
             for tensor, (group, scaled) in scaled_tensors.items()
             for factors, histogram in zip(factor_sets, histograms[tensor], strict=True)
         ], samples, backend, progress, executor)
@@ -500,7 +500,7 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
         ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
         for tensor, (group, scaled) in scaled_tensors.items():
             amax = extrema[tensor].amax
-            divided_amax = float((amax / scaled.divisors(factors[group])).max(initial=0.0))
+            divided_amax = float((amax / scaled.compute_divisors(factors[group])).max(initial=0.0))
             if tensor in histograms:
                 divided_amax = choose_amax(histograms[tensor][index], method,
                                            quantized_types.get(tensor, INT8))
@@ -697,13 +697,13 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
         for tensor in measured_tensors[name]:
             magnitudes = extrema[tensor.tensor].amax
             for exponent, maxima in ((1, activation), (-1, weight)) if tensor.tensor in multiplied_names[name] else ():
-                np.maximum(maxima, tensor.channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
+                np.maximum(maxima, tensor.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         for reader in scaling.readers:
             magnitudes = _weight_magnitudes(network, reader)
             for exponent, maxima in ((-1, weight), (1, activation)):
-                np.maximum(maxima, reader.channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
+                np.maximum(maxima, reader.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         factors = smoothquant_factors(activation, weight, strength)
-        ranges = {tensor.tensor: float((extrema[tensor.tensor].amax / tensor.divisors(factors)).max())
+        ranges = {tensor.tensor: float((extrema[tensor.tensor].amax / tensor.compute_divisors(factors)).max())
                   for tensor in measured_tensors[name] if tensor.tensor in network.calibrated_tensors}
         moves[name] = SmoothQuantMove(strength, encode_vector(factors), ranges, reason)
     return moves
@@ -713,7 +713,7 @@ def _weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
     """Returns the largest magnitudes of a weight, in the shape of its divisors."""
     if reader.axis is not None:
         return network.constant_amax(reader.tensor, reader.axis).reshape(reader.shape)
-    return reader.reduce_magnitudes(network.constant_value(reader.tensor))
+    return reader.compute_magnitude_by_divisor(network.constant_value(reader.tensor))
 
 
 def _find_multiplied_tensors(network: Network, scaling: ChannelScaling) -> set[str]:
@@ -865,7 +865,7 @@ class ChannelScalingKind(ZeroCostKind):
             f"no layer in {', '.join(precision.label for precision in self.reader_precisions)} reads its channels")
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
-        return network.zero_cost_support.find_scaling_subject(group.name, group.layers)
+        return network.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
 
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
         scaling = network.zero_cost_support.channel_scalings[subject]

@@ -319,7 +319,7 @@ class ChannelScalingMove(Move):
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
         factors = decode_vector(self.factors)
-        return {tensor.tensor: tensor.divisors(factors)
+        return {tensor.tensor: tensor.compute_divisors(factors)
                 for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
@@ -349,7 +349,7 @@ def _divide_channels(factors: np.ndarray, constants: Sequence[ScaledConstant], c
                      ) -> np.ndarray:
     assert constant is not None, "channels are scaled by constants of the network"
     for scaled_constant in constants:
-        constant = scaled_constant.divide(constant, factors)
+        constant = scaled_constant.divide_channels(constant, factors)
     return constant
 
 
@@ -658,7 +658,7 @@ def find_scale_divisors(scale: AttentionScale, placement: ScalePlacement) -> dic
     factor = np.full(1, scale.factor ** (1 / max(len(operands), 1)), np.float32)
     for operand in operands:
         for tensor in operand.tensors:
-            divide(tensor.tensor, tensor.divisors(factor))
+            divide(tensor.tensor, tensor.compute_divisors(factor))
     taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
     for scaling in scale.scalings:
         remaining = scale.factor if scaling is taker else 1.0

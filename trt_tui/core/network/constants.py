@@ -22,7 +22,7 @@ _SCALING_OPERATORS = frozenset(("Mul", "Div", "Add", "Sub"))
 
 
 def stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Returns the tensor of an initializer or of a Constant node without reading its data; None for any other value."""
+    """Returns the tensor of an initializer or of a Constant node; None for any other value. The data are not read."""
     if value is None:
         return None
     if value.const_value is not None and value.producer() is None:
@@ -36,7 +36,7 @@ def stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 
 
 def register_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-    """Adds a stored tensor to a graph under a name that is free there, and returns its value."""
+    """Adds a stored tensor to a graph as an initializer and returns its value. The name must not be in use."""
     value = ir.val(name, const_value=tensor)
     graph.register_initializer(value)
     return value
@@ -45,7 +45,7 @@ def register_constant(graph: ir.Graph, name: str, tensor: ir.TensorProtocol) -> 
 def largest_magnitude(array: np.ndarray, axis: int | None = None, block_size: int | None = None) -> np.ndarray:
     """Returns the largest absolute value of an array, float32: per tensor, channel or block.
 
-    Arguments and infinities are treated as in `ConstantValues.constant_amax`.
+    The arguments are those of `ConstantValues.constant_amax`. Infinities are ignored, as there.
     """
     axes: int | tuple[int, ...] | None = None
     if axis is not None and block_size is not None:
@@ -63,7 +63,7 @@ def largest_magnitude(array: np.ndarray, axis: int | None = None, block_size: in
 
 
 class ConstantValues:
-    """The values of a network's constant tensors, with their amax and their roles as masks or epsilons.
+    """The values of a network's constant tensors and their amax. Constants that are masks or epsilons are recognised.
 
     Args:
         model: The network.
@@ -79,7 +79,7 @@ class ConstantValues:
         self._has_evaluated_expressions = False
 
     def constant_value(self, tensor: str) -> np.ndarray:
-        """Returns the value of a constant tensor, which the backend computes if the file stores it as an expression.
+        """Returns the value of a constant tensor. If the file stores it as an expression, the backend computes it.
 
         Raises:
             InputError: the expression could not be evaluated, or there is no backend.
@@ -106,20 +106,21 @@ class ConstantValues:
         return self._amax[key]
 
     def is_mask(self, tensor: str) -> bool:
-        """Returns True if a constant beyond the range of FP16 is a mask, and not a weight or a scale of activations.
+        """Returns True if a constant that exceeds the range of FP16 is a mask. Weights and scales of activations are
+        not masks.
 
         Examples of masks are -3.4e38 before a Softmax and the factor of (1 - mask). A convolution kernel, a divisor or
         a constant that denormalises a result is not a mask.
         """
         graph = self._graph
-        if not (graph.is_float(tensor) and float(self.constant_amax(tensor)) > FP16_MAX):
+        if not (graph.is_fp32(tensor) and float(self.constant_amax(tensor)) > FP16_MAX):
             return False  # before its readers are listed, because thousands of layers may read one constant
         readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
         return not any(layer.op_type in PRODUCTS or layer.op_type == "Div" and layer.inputs[1] == tensor
-                       for layer in readers) and not self._is_scale_of_products(tensor, readers)
+                       for layer in readers) and not self._only_scales_products(tensor, readers)
 
-    def _is_scale_of_products(self, tensor: str, reader_layers: Sequence[Layer]) -> bool:
-        """Returns True if a positive constant only scales or shifts the results of products.
+    def _only_scales_products(self, tensor: str, reader_layers: Sequence[Layer]) -> bool:
+        """Returns True if a constant is positive and is only multiplied with, or added to, results of products.
 
         A mask has values of 0 or below, is selected by a Where, or is combined with tensors computed from masks, not
         with products.
@@ -130,21 +131,25 @@ class ConstantValues:
                    if operand != tensor) and bool(reader_layers) and bool(np.all(self.constant_value(tensor) > 0))
 
     def _is_computed_from_product(self, tensor: str) -> bool:
-        """Returns True if a tensor is the result of a product, followed only by pointwise operators and copies."""
+        """Returns True if a tensor is the result of a product, also behind pointwise operators and copies."""
         graph = self._graph
         computed = iterate_reachable([tensor], partial(self._list_float_inputs, POINTWISE | COPIES))
         return any(graph.producer.get(name) is not None and graph.by_name[graph.producer[name]].op_type in PRODUCTS
                    for name in computed)
 
     def _list_float_inputs(self, operators: Collection[str], tensor: str) -> list[str]:
-        """Returns the float inputs of the layer that computes a tensor; [] if it has none of the operators."""
+        """Returns the float inputs of the layer that computes a tensor; [] if the layer has none of the given
+        operators.
+        """
         layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
-        return [name for name in layer.inputs if self._graph.is_float(name)] \
+        return [name for name in layer.inputs if self._graph.is_fp32(name)] \
             if layer is not None and layer.op_type in operators else []
 
     @cached_property
     def masked_tensors(self) -> frozenset[str]:
-        """The tensors that a mask constant changes by Add, Where or Mul, up to the next Softmax."""
+        """The tensors that contain mask values: the results of an Add, Where or Mul with a mask, up to the next
+        Softmax.
+        """
         graph = self._graph
         tensors: set[str] = set()
         for layer in graph.layers:
@@ -153,12 +158,12 @@ class ConstantValues:
             if any(input_name in tensors or input_name in graph.constant_tensors and self.is_mask(input_name)
                    for input_name in layer.inputs
                    if input_name):
-                tensors.update(tensor for tensor in layer.outputs if graph.is_float(tensor))
+                tensors.update(tensor for tensor in layer.outputs if graph.is_fp32(tensor))
         return frozenset(tensors)
 
     def mask_magnitude_threshold(self, tensor: str) -> float:
-        """Returns the magnitude from which the values of a tensor are mask values written by a Where; 0.0 if there are
-        none.
+        """Returns the magnitude from which the values of a tensor count as mask values of a Where; 0.0 if it has no
+        such values.
 
         The threshold is half the magnitude of the Where's constant (masked logits: -1e9, -3.4e38). Only copies may be
         between the Where and the tensor.
@@ -173,7 +178,8 @@ class ConstantValues:
 
     @cached_property
     def epsilon_constants(self) -> frozenset[str]:
-        """The stored positive numbers that keep a divisor from being zero and that FP16 rounds to zero.
+        """The stored epsilons that FP16 rounds to zero. An epsilon is a positive number that keeps a divisor from being
+        zero.
 
         Such a number is an operand of an Add, Max or Clip whose result is a divisor, possibly after a root.
         """
@@ -183,14 +189,14 @@ class ConstantValues:
             guard_inputs = {"Add": layer.inputs, "Max": layer.inputs, "Clip": layer.inputs[1:2]}.get(layer.op_type, ())
             for tensor in guard_inputs:
                 constant = stored_tensor(graph.ir_value(tensor)) if tensor in graph.constant_tensors else None
-                if constant is None or constant.size != 1 or not graph.is_float(tensor):
+                if constant is None or constant.size != 1 or not graph.is_fp32(tensor):
                     continue
                 if 0 < float(constant.numpy().reshape(-1)[0]) <= FP16_MIN / 2 and self._is_divisor(layer.outputs[0]):
                     tensors.add(tensor)
         return frozenset(tensors)
 
     def _is_divisor(self, tensor: str, max_steps: int = 4) -> bool:
-        """Returns True if a layer divides by a tensor, by its root or by a copy of it."""
+        """Returns True if a layer divides by a tensor, by the root of the tensor, or by a copy of it."""
         graph = self._graph
         for name in graph.consumers.get(tensor, ()) if max_steps else ():
             layer = graph.by_name[name]
@@ -207,7 +213,7 @@ class ConstantValues:
     # -- expressions --------------------------------------------------------------------------------------------
 
     def _evaluate_constant(self, tensor: str) -> np.ndarray:
-        """Returns the value of a constant expression, computed by the backend; the first call computes all expressions.
+        """Returns the value of a constant expression. The first call lets the backend compute all expressions at once.
         """
         title, next_step = (f"constant {tensor} could not be computed",
                             "Fold the network's constants (for example with onnxsim) and open it again.")
@@ -241,7 +247,7 @@ class ConstantValues:
         graph = self._graph
         read_constants = dict.fromkeys(name for layer in graph.layers if layer.kind is not LayerKind.CONSTANT
                                        for name in graph.input_tensors(layer.name) if name in graph.constant_tensors)
-        return [name for name in read_constants if graph.is_float(name) and stored_tensor(graph.ir_value(name)) is None]
+        return [name for name in read_constants if graph.is_fp32(name) and stored_tensor(graph.ir_value(name)) is None]
 
     def _build_expression_model(self, tensor_names: Sequence[str]) -> ir.Model:
         """Builds a model that computes constant tensors from the stored ones."""

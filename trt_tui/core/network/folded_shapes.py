@@ -1,7 +1,7 @@
-"""Shapes behind shape arithmetic that the file does not fold.
+"""The shapes of tensors in networks whose shape arithmetic the exporter did not fold.
 
-onnx's shape inference has no result behind a Slice to ``size // 2 * 1``. Therefore the shape arithmetic is evaluated
-here and replaced by constants.
+onnx's shape inference finds no shape behind a Slice to ``size // 2 * 1``. Therefore this module evaluates the shape
+arithmetic and replaces it by constants.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,10 +32,10 @@ _MAX_SHAPE_ELEMENTS = 64
 
 
 class FoldedShapes:
-    """The shapes of a network's tensors, with shape arithmetic folded if the network leaves a size open.
+    """The shapes of a network's tensors. If inference leaves a size open, the shape arithmetic is folded to find it.
 
-    Shapes are folded at the first request for an open one. They are folded only if the sizes of the network inputs are
-    fixed, except the batch. In other networks the data decide the open sizes.
+    The arithmetic is folded at the first request for a tensor with an open size. All sizes of the network inputs except
+    the batch must be fixed. In other networks the open sizes depend on the data.
     """
 
     def __init__(self, network: Network) -> None:
@@ -65,9 +65,9 @@ class FoldedShapes:
 
 
 def build_outline_for_input_sizes(network: Network, input_sizes: Mapping[str, Sequence[int]]) -> NetworkOutline:
-    """Builds the network outline with the shapes and multiply-accumulates that result from the given input sizes.
+    """Returns the network outline with the shapes and multiply-accumulates that follow from the given input sizes.
 
-    Only shapes and counts that the file leaves open are replaced.
+    Shapes and counts that the file already determines are kept.
 
     Args:
         input_sizes: Sizes by input name. If all inputs with an open first axis share its size, that size is a batch and
@@ -95,7 +95,7 @@ def build_outline_for_input_sizes(network: Network, input_sizes: Mapping[str, Se
 
 
 def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.ndarray]) -> dict[str, Shape]:
-    """Returns the shapes of a model's tensors after its shape arithmetic is folded, in place.
+    """Folds the shape arithmetic of a model in place, and returns the shapes that onnx then infers, by tensor name.
 
     Args:
         folded_values: Receives the values of the folded tensors, by name.

@@ -1,5 +1,4 @@
-"""Layers and tensors of an opened model with the producers and consumers of each tensor, as the fusion rules need them.
-"""
+"""The layers and tensors of an opened model, with the producer and the consumers of each tensor."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -38,12 +37,12 @@ class LayerGraph:
         by_name: The layers, by name.
         producer: The name of the layer that writes a tensor, by tensor name.
         consumers: The layers that read a tensor, by tensor name; includes layers whose subgraphs read it.
-        readers: The consumers that read the values of a tensor: all except Shape and Size.
+        readers: The consumers without Shape and Size, which read no values.
         constant_tensors: Tensors that are stored, or computed only from stored tensors.
         static_tensors: The constant tensors, and tensors computed only from constants and shapes.
-        blocking_plugins: The plugin before each tensor that cannot be simulated, by tensor name.
-        value_sized_tensors: Tensors whose sizes depend on computed values, so that they may differ between precisions:
-            behind a NonZero, or a Range up to a computed length.
+        blocking_plugins: The plugin that prevents the simulation of a tensor, by tensor name. value_sized_tensors:
+        Tensors whose sizes depend on computed values and may therefore differ between precisions. Examples are the
+        result of a NonZero, or of a Range up to a computed length.
 
     Args:
         has_operator_library: True if the backend has a library of operators, so that the simulation runs plugins too.
@@ -113,11 +112,11 @@ class LayerGraph:
         """Returns the onnx-ir value of a tensor; the caller must not change it."""
         return self._values[tensor]
 
-    def is_float(self, tensor: str) -> bool:
+    def is_fp32(self, tensor: str) -> bool:
         """Returns True for a tensor in FP32."""
         return tensor in self._floats
 
-    def is_any_float(self, tensor: str) -> bool:
+    def is_float_tensor(self, tensor: str) -> bool:
         """Returns True for a tensor in FP32, FP64, FP16 or BF16."""
         return tensor in self._any_floats
 
@@ -161,7 +160,8 @@ def iterate_captured_tensors(node: ir.Node) -> Iterator[str]:
 
 def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_tensors: set[str],
                  blocking_plugins: dict[str, str] | None) -> Layer:
-    """Builds the layer of a node and adds its outputs to the constant, static or plugin-blocked tensors, in place."""
+    """Builds the layer of a node. Its outputs are added to the sets of constant, static or blocked tensors, in place.
+    """
     inputs = tuple(value.name or "" if value is not None else "" for value in node.inputs)
     outputs = tuple(value.name or "" for value in node.outputs)
     input_names = [name for name in (*inputs, *iterate_captured_tensors(node)) if name]

@@ -11,7 +11,7 @@ from trt_tui.core.network.model_editing import FreshNames, value_name
 
 
 class GraphEditor:
-    """An editor that adds nodes and constants to a graph under unique names.
+    """An editor that adds nodes and constants with unique names to a graph.
 
     Attributes:
         types: The types of 16-bit tensors, by name.
@@ -83,7 +83,9 @@ def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, ide
 
 
 def remove_unread_values(graph: ir.Graph, values: Iterable[ir.Value]) -> None:
-    """Removes the given values that nothing reads, with their nodes, and then what only these nodes read."""
+    """Removes values without readers, with the nodes that compute them. Nodes that become unused by this are removed
+    too.
+    """
     pending = list(values)
     while pending:
         value = pending.pop()

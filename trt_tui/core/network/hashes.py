@@ -11,7 +11,7 @@ from trt_tui.core.network.layers import Layer
 
 
 def hash_layers(graph: LayerGraph) -> dict[str, bytes]:
-    """Returns a SHA-256 hash of each layer by name, over everything except the values of the weights."""
+    """Returns a SHA-256 hash of each layer by name. The hash covers everything except the values of the weights."""
     return {layer.name: _hash_layer(graph, layer) for layer in graph.layers}
 
 
@@ -50,8 +50,8 @@ def _subgraph_record(graph: ir.Graph) -> list[_SubgraphNode]:
 
 
 def hash_structure(graph: LayerGraph, weights: Mapping[str, ir.Value], hash_by_layer: Mapping[str, bytes]) -> str:
-    """Returns the hash of a network without the values of its weights: nodes, attributes, tensor names, types and
-    shapes.
+    """Returns the hash of a network over its nodes, attributes, tensor names, types and shapes, without the values of
+    weights.
 
     Args:
         weights: All tensors that the file stores, by name, including unused tensors.
@@ -70,7 +70,7 @@ def hash_structure(graph: LayerGraph, weights: Mapping[str, ir.Value], hash_by_l
 
 
 def hash_files(files: Iterable[Path]) -> str:
-    """Returns the hash of the contents of several files in order, read in pieces."""
+    """Returns the hash of the contents of several files, in the given order. Files are read in pieces."""
     digest = hashlib.sha256()
     for file in files:
         with open(file, "rb") as stream:

@@ -1,4 +1,4 @@
-"""The search for fusion groups whose float results become integers or positions: indices of a look-up, sizes, counts.
+"""The search for fusion groups whose float results are converted to integers, or used as positions or sizes.
 
 A rounded float that becomes an integer may become its neighbour: FP16 has no odd integer above 2048. An index then
 selects another row of the table, or is out of bounds.
@@ -37,7 +37,8 @@ _INTEGER_TYPES = frozenset((
 
 
 def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGroup]) -> tuple[str, ...]:
-    """Returns the names of the fusion groups whose float results become integers or positions, in network order."""
+    """Returns the fusion groups whose float results are converted to integers or used as positions, in network order.
+    """
     groups = tuple(groups)
     group_by_layer = {layer: group for group in groups for layer in group.layers}
     exact_groups = {group.name for group in groups
@@ -69,12 +70,12 @@ def _iterate_index_tensors(graph: LayerGraph, layer: Layer) -> Iterable[str]:
     if layer.domain not in ("", "ai.onnx"):
         return
     if layer.op_type in _CAST_OPERATORS:
-        if graph.is_float(layer.inputs[0]) and graph.ir_value(layer.outputs[0]).dtype in _INTEGER_TYPES:
+        if graph.is_fp32(layer.inputs[0]) and graph.ir_value(layer.outputs[0]).dtype in _INTEGER_TYPES:
             yield layer.inputs[0]
         return
     for index in INDEX_INPUTS.get(layer.op_type, ()):
         tensor = layer.inputs[index] if index < len(layer.inputs) else ""
-        if tensor and graph.is_float(tensor) and tensor not in graph.static_tensors:
+        if tensor and graph.is_fp32(tensor) and tensor not in graph.static_tensors:
             yield tensor
             yield from layer.outputs if layer.op_type in _FOLLOWED_OPERATORS else (
             )  # the group of the layer reads the tensor in its float type

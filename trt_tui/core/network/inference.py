@@ -39,7 +39,7 @@ _INPUT_TYPED_OPERATORS = {"": RUNTIME_ONLY_OPERATORS, "com.microsoft": frozenset
 
 
 def infer_shapes(model: ir.Model) -> str:
-    """Sets all shapes and types that onnx can infer; returns onnx's error message, or "" if there is none.
+    """Sets all shapes and types that onnx can infer, and returns onnx's error message; "" if there was no error.
 
     `onnx_ir.passes.common.ShapeInferencePass` turns types of sequences into tensors, and only logs its failures.
     """
@@ -64,7 +64,7 @@ _CONTRADICTION_PATTERN = re.compile(
 
 
 def check_declared_sizes(model: ir.Model, file_name: str) -> None:
-    """Refuses a model that declares sizes of tensors which contradict its operators.
+    """Refuses a model whose declared tensor sizes contradict its operators.
 
     Raises:
         InputError: two sizes contradict each other; the error names the node and both sizes.
@@ -95,7 +95,7 @@ def check_declared_sizes(model: ir.Model, file_name: str) -> None:
 
 
 def infer_graph_shapes(model: onnx.ModelProto) -> onnx.GraphProto:
-    """Returns the graph of a model without big weights, with all shapes and types that onnx infers.
+    """Returns the graph of a model with all shapes and types that onnx infers. Big weights are left out.
 
     Raises:
         Exception: any error that onnx raises for a model that it cannot infer.
@@ -144,10 +144,10 @@ def _range_operator_length(node: onnx.NodeProto, stored_tensors: Mapping[str, on
 
 
 def propagate_types(model: ir.Model) -> bool:
-    """Gives tensors without a type the type that the schemas of the neighbouring operators require.
+    """Sets the types of untyped tensors from the schemas of the neighbouring operators; returns True if any type was
+    set.
 
-    If a schema requires one type for two tensors, the known type of one is set for the other. Returns True if any type
-    was set.
+    If a schema requires equal types for two tensors, the untyped one gets the type of the other.
     """
     opset = model.graph.opset_imports.get("", 0)
     pending = {
@@ -172,7 +172,9 @@ def propagate_types(model: ir.Model) -> bool:
 
 
 def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir.DataType | None, list[ir.Value]]]:
-    """Yields the groups of tensors of a node that share one type, with that type if the operator allows only one."""
+    """Yields sets of tensors of a node that must have equal types, with the type itself if the operator allows only
+    one.
+    """
     if node.op_type in _INPUT_TYPED_OPERATORS.get(node.domain, ()):
         if node.inputs and node.inputs[0] is not None:
             yield None, [node.inputs[0], node.outputs[0]]
@@ -191,7 +193,8 @@ def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir
 @functools.cache
 def _find_type_parameters(operator: str, opset: int, input_count: int, output_count: int) -> tuple[
         tuple[str, ...], tuple[str, ...], dict[str, ir.DataType]]:
-    """Returns the type parameter of each input and each output, and the types of parameters that allow only one.
+    """Returns the type parameter of each input and each output, and the types of those parameters that allow only one
+    type.
 
     The parameter is "" for an input or output of any type.
     """
@@ -223,7 +226,7 @@ def _find_type_parameters(operator: str, opset: int, input_count: int, output_co
 
 
 def infer_plugin_types(model: ir.Model, backend: Backend) -> None:
-    """Sets the types and shapes of plugin outputs, and of all tensors behind them, with the help of a backend.
+    """Sets the types and shapes of plugin outputs, and of all tensors computed from them, by means of a backend.
 
     The backend must have loaded the libraries of the plugins.
 
@@ -267,11 +270,11 @@ _SHRINKING_OPERATORS = frozenset(("Compress", "NonZero", "Unique"))
 
 
 def check_constant_growth(graph: LayerGraph, opsets: Mapping[str, int], file_name: str, file_bytes: int) -> None:
-    """Refuses a network whose constants, once computed, need far more memory than the file.
+    """Refuses a network whose computed constants need far more memory than the file.
 
-    The growth of a layer is the size of its constant results minus the size of all its inputs, or 0 if negative. Sizes
-    are inferred; if that fails, the small constants that determine them are computed here. Sizes that depend on the
-    values of large constants are unknown and do not count.
+    The growth of a layer is the size of its constant results minus the size of all its inputs, and at least 0. Sizes
+    are inferred. If that fails, the small constants that determine them are computed. Sizes that depend on the values
+    of large constants are unknown and do not count.
 
     Args:
         opsets: Opsets by domain.
@@ -301,7 +304,7 @@ def check_constant_growth(graph: LayerGraph, opsets: Mapping[str, int], file_nam
 
 
 class _ConstantSizes:
-    """The shapes of constant tensors, and the values of small ones, as far as they can be inferred."""
+    """The inferred shapes of constant tensors, with the values of small constants."""
 
     def __init__(self, graph: LayerGraph, opsets: Mapping[str, int]) -> None:
         self._graph = graph
@@ -317,7 +320,8 @@ class _ConstantSizes:
         return 0 if element_count is None else math.ceil(element_count * (4 if dtype is None else dtype.itemsize))
 
     def infer_missing_shapes(self, layers: Iterable[Layer]) -> None:
-        """Infers the shapes of constant layers that the shape inference of the whole network left open."""
+        """Infers the shapes of constant layers whose shapes are still unknown after the inference on the whole network.
+        """
         layers = list(layers)
         needed_tensors = {
             name
@@ -346,7 +350,7 @@ class _ConstantSizes:
         return self._values[tensor]
 
     def _infer_layer_shapes(self, layer: Layer) -> None:
-        """Infers the shapes of a layer's results from its small inputs, and computes small results."""
+        """Infers the shapes of a layer's results. Small results are computed from small inputs."""
         input_names = [name for name in dict.fromkeys(layer.inputs) if name]
         small_inputs = {name: value for name in input_names if (value := self._read_small_constant(name)) is not None}
         try:

@@ -1,8 +1,8 @@
 """Accuracy defects of TensorRT releases, and layers that gain little or lose much in quantized types.
 
-`KNOWN_DEFECTS` is the one table. A row states what its source states, and nothing more: a release that the source does
-not name is unknown. A defect warns and never forbids. The places of a network are found when it is opened
-(`find_defect_sites`), and compared with a config and a target release wherever they are shown (`match_known_defects`).
+`KNOWN_DEFECTS` is the table. A row states only the content of its source. A release that the source does not name
+counts as unknown. A defect causes a warning and never an error. `find_defect_sites` finds the affected layers when a
+network is opened. `match_known_defects` compares them with a config and a target release.
 
 Known issues (`find_known_issues`) are independent of the release.
 """
@@ -31,13 +31,13 @@ _MAX_PART = 10**6
 
 
 def _oldest_version(text: str, missing_part: int = 0) -> _Version:
-    """Returns the oldest version that a text includes: "10.14" starts with 10.14.0.0."""
+    """Returns the oldest version of a release text: 10.14.0.0 for "10.14"."""
     numbers = tuple(int(part) for part in re.findall(r"\d+", text)[:_MAX_PARTS])
     return (*numbers, *(missing_part,) * (_MAX_PARTS - len(numbers)))
 
 
 def _newest_version(text: str) -> _Version:
-    """Returns a version that no version is newer than which a text includes: "10.14" includes each 10.14.x.y."""
+    """Returns an upper bound of the versions of a release text: "10.14" includes each 10.14.x.y."""
     return _oldest_version(text, _MAX_PART)
 
 
@@ -59,7 +59,7 @@ class TensorRTRelease:
 
     @property
     def family(self) -> str:
-        """The name of the release among those of a bundle: "8.6", "10", "11" or "rtx"; "" if it is another one."""
+        """The name of the release in the options of bundles: "8.6", "10", "11" or "rtx"; "" for any other release."""
         if self.product == TENSORRT_RTX:
             return "rtx"
         numbers = self.version.split(".")
@@ -67,7 +67,7 @@ class TensorRTRelease:
 
 
 def parse_release(text: str) -> TensorRTRelease:
-    """Returns the release of a text such as "10.14", "10.14.1.48", "rtx" or "rtx1.5".
+    """Parses the text of a release, such as "10.14", "10.14.1.48", "rtx" or "rtx1.5".
 
     Raises:
         InputError: The text is not a valid release.
@@ -80,7 +80,9 @@ def parse_release(text: str) -> TensorRTRelease:
 
 
 def installed_release(builder_name: str, version: str) -> TensorRTRelease:
-    """Returns the release of a builder ("tensorrt", "tensorrt-rtx") from its version, such as "10.7.0.post1"."""
+    """Returns the release of an installed builder ("tensorrt", "tensorrt-rtx") from its version, such as
+    "10.7.0.post1".
+    """
     match = _NUMBERS_PATTERN.match(version)
     return TensorRTRelease(TENSORRT_RTX if builder_name == "tensorrt-rtx" else TENSORRT,
                            match[0] if match is not None else "")
@@ -88,7 +90,7 @@ def installed_release(builder_name: str, version: str) -> TensorRTRelease:
 
 @dataclass(frozen=True)
 class AffectedReleases:
-    """The releases of TensorRT or TensorRT-RTX that a known defect affects, as far as its source tells.
+    """The releases of TensorRT or TensorRT-RTX with a known defect, according to its source.
 
     Attributes:
         product: `TENSORRT` or `TENSORRT_RTX`.
@@ -103,7 +105,8 @@ class AffectedReleases:
     fixed: str | None = None
 
     def affects(self, release: TensorRTRelease) -> bool | None:
-        """Returns True if the source tells that a release has the defect, False if it has not, None if that is unknown.
+        """Returns True if a release has the defect according to the source, False if it does not, and None if that is
+        unknown.
 
         A release without a patch number stands for its latest patch. If only earlier patches have the defect, the
         answer is None.
@@ -119,10 +122,12 @@ class AffectedReleases:
             return False
         is_newest_known = (newest < _oldest_version(self.fixed) if self.fixed is not None
                            else self.observed is not None and newest[:2] <= _newest_version(self.observed[1])[:2])
-        return True if self.includes(release) and is_newest_known else None
+        return True if self.names_release(release) and is_newest_known else None
 
-    def includes(self, release: TensorRTRelease) -> bool:
-        """Returns True if the source names some version of a release, as "10" includes 10.0.0, or no release at all."""
+    def names_release(self, release: TensorRTRelease) -> bool:
+        """Returns True if the source names a version of the given release, such as 10.0.0 for "10", or names no release
+        at all.
+        """
         if self == AffectedReleases(self.product):
             return release.product == self.product
         first = self.introduced or (self.observed[0] if self.observed is not None else None)
@@ -146,11 +151,10 @@ class AffectedReleases:
 
 @dataclass(frozen=True)
 class BuildTarget:
-    """The release and the GPU that engines are built for, as far as they are known.
+    """The release and the GPU that engines are built for; each is None if it is unknown.
 
     Attributes:
-        release: The TensorRT release; None if it is unknown.
-        compute_capability: The compute capability of the GPU; None if it is unknown.
+        release: The TensorRT release. compute_capability: The compute capability of the GPU.
     """
 
     release: TensorRTRelease | None = None
@@ -171,12 +175,12 @@ class KnownDefect:
         threads: The paths of the source threads on GitHub as words, the most important first.
         workaround: The workaround, as one or two sentences in the imperative.
         condition: A further condition that the table cannot express, as a clause; "" if there is none.
-        precisions: The precisions with the defect, without accumulators; empty if all have it.
+        precisions: The precisions with the defect, without accumulators; empty if all precisions have it.
         attributes: The values of attributes that an operator with the defect has.
         min_layers: The least number of layers with these operators in a network with the defect.
-        compute_capabilities: The GPUs on which it was observed; empty if the source restricts it to none.
+        compute_capabilities: The GPUs with the defect; empty if the source does not restrict it to some GPUs.
         status: "reported" by a user, "confirmed by NVIDIA", or "reproduced with trt-tui".
-        component: The part of TensorRT with the defect: "parser" or "builder".
+        component: The faulty part of TensorRT: "parser" or "builder".
         is_in_exports: False if the files that trt-tui writes do not have the defect.
     """
 
@@ -195,7 +199,7 @@ class KnownDefect:
     is_in_exports: bool = True
 
     def affects(self, target: BuildTarget) -> bool | None:
-        """Returns True if a target has the defect, False if it has not, None if that is unknown."""
+        """Returns True if engines for a target have the defect, False if they do not, and None if that is unknown."""
         answers = [None if target.release is None else releases.affects(target.release) for releases in self.releases]
         gpu = target.compute_capability
         if not any(answer is not False for answer in answers) or (
@@ -217,12 +221,12 @@ class KnownDefect:
 
 @dataclass(frozen=True)
 class DefectMatch:
-    """A known defect that a network has in a config and may have in a target release.
+    """A known defect of TensorRT that affects layers of a network in the precisions of a config.
 
     Attributes:
         key: The key of the defect in `KNOWN_DEFECTS`.
         layers: The names of the layers with the defect, in network order.
-        groups: The names of their fusion groups that have the defect in the config; empty for layers in no group.
+        groups: The names of the affected fusion groups; empty if the layers are in no group.
         is_certain: True if the target release has the defect according to the source.
         is_near: True if the source names some version of the target release, or if the release is unknown.
     """
@@ -239,7 +243,7 @@ class DefectMatch:
 
     @property
     def text(self) -> str:
-        """The symptom with the condition, the releases, status and source, and the workaround."""
+        """The description for users: symptom, condition, releases, status, source and workaround."""
         defect = self.defect
         condition = f" {defect.condition}," if defect.condition else ""
         remark = "" if self.is_near else "; unknown for this release"
@@ -248,12 +252,12 @@ class DefectMatch:
                 f"{defect.workaround}")
 
     def warning_text(self, network: NetworkOutline) -> str:
-        """The text of the defect behind its layers: "/grid (GridSample): the parser reads ..."."""
+        """Returns the description with the affected layers before it: "/grid (GridSample): the parser reads ..."."""
         operators = dict.fromkeys(network.get_layer(name).op_type for name in self.layers)
         return f"{name_list_text(self.layers, max_count=3)} ({', '.join(operators)}): {self.text}"
 
     def make_record(self) -> dict[str, Any]:
-        """Returns the record of the match for JSON, as ``schemas/known-defects-v1.json`` describes it."""
+        """Returns the JSON record of the match, which follows ``schemas/known-defects-v1.json``."""
         defect = self.defect
         return {"defect": self.key, "component": defect.component, "status": defect.status.split()[0],
                 "symptom": f"{defect.symptom} {defect.condition}".rstrip(), "releases": defect.releases_text,
@@ -273,8 +277,8 @@ LINEAR_GRID_KEY = "grid-sample-linear"
 _FP16, _FP16_OR_BF16 = (Precision.FP16,), (Precision.FP16, Precision.BF16)
 
 
-def _seen(first: str, last: str = "", **limits: str) -> AffectedReleases:
-    """Returns the releases of TensorRT from the first to the last one in which a defect was observed."""
+def _releases(first: str, last: str = "", **limits: str) -> AffectedReleases:
+    """Builds the `AffectedReleases` of a defect that was observed from a first to a last TensorRT release."""
     return AffectedReleases(observed=(first, last or first), **limits)
 
 
@@ -283,21 +287,21 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "", "the parser reads mode linear of opset 20 and later as nearest",
         "NVIDIA/TensorRT/issues/4646 onnx/onnx-tensorrt/pull/1060",
         "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 to 19.",
-        (_seen("10.13.3", "11.1"), AffectedReleases(TENSORRT_RTX, ("1.5", "1.5"), fixed="1.7")),
+        (_releases("10.13.3", "11.1"), AffectedReleases(TENSORRT_RTX, ("1.5", "1.5"), fixed="1.7")),
         component="parser", is_in_exports=False),
     "grid-sample-cubic": KnownDefect(
         "GridSample", "the parser reads mode cubic of opset 20 and later as nearest",
         "onnx/onnx-tensorrt/pull/1060 NVIDIA/TensorRT/issues/4646", CUBIC_GRID_NEXT_STEP,
-        (_seen("11.1"), AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7")),
+        (_releases("11.1"), AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7")),
         attributes={"mode": "cubic"}, component="parser"),
     "grid-sample-fp32-in-fp16": KnownDefect(
         "GridSample", "an FP32 GridSample has wrong results", "pytorch/TensorRT/issues/4074",
         "Build with an earlier release, or keep the whole network in FP32.",
-        (_seen("10.14.1.48", introduced="10.14.1.48"),), "between layers in FP16", (Precision.FP32,)),
+        (_releases("10.14.1.48", introduced="10.14.1.48"),), "between layers in FP16", (Precision.FP32,)),
     "cumsum-axes": KnownDefect(
         "CumSum", "CumSums all sum along one axis", "NVIDIA/TensorRT/issues/4551 onnx/onnx-tensorrt/issues/1034",
         "Replace them by MatMuls with a triangular matrix of ones, or build with a release before 10.8.",
-        (_seen("10.11.0.33", introduced="10.8"),), "if their axes differ", min_layers=2),
+        (_releases("10.11.0.33", introduced="10.8"),), "if their axes differ", min_layers=2),
     "cumsum-directions": KnownDefect(
         "CumSum", "CumSums have the same result", "NVIDIA/TensorRT/issues/4513",
         "Replace them by MatMuls with a triangular matrix of ones.", (AffectedReleases(),),
@@ -306,28 +310,29 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "GroupNormalization", "a GroupNormalization of one group is computed for each channel alone",
         "NVIDIA/TensorRT/issues/4756 onnx/onnx-tensorrt/pull/1052",
         "Reshape its input to one channel, use InstanceNormalization there, and reshape back.",
-        (_seen("10.16.1.11"), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))), attributes={"num_groups": 1},
+        (_releases("10.16.1.11"), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))), attributes={"num_groups": 1},
         component="parser"),
     "instance-norm-fp16": KnownDefect(
         "InstanceNormalization", "an InstanceNormalization in FP16 has large errors",
         "NVIDIA-AI-IOT/torch2trt/issues/776 NVIDIA/TensorRT/issues/2691", "Keep it in FP32.",
-        (_seen("8.2.1.8"),), precisions=_FP16),
+        (_releases("8.2.1.8"),), precisions=_FP16),
     "conv-transpose-1d-int8-bias": KnownDefect(
         "ConvTranspose", "a ConvTranspose has wrong results in INT8", "NVIDIA/TensorRT/issues/1840",
-        "Build with 8.4 or later, or keep it in FP16 or FP32.", (_seen("8.2.1.8", fixed="8.4"),),
+        "Build with 8.4 or later, or keep it in FP16 or FP32.", (_releases("8.2.1.8", fixed="8.4"),),
         "if it is one-dimensional with a bias", (Precision.INT8,), status="confirmed by NVIDIA"),
     "conv-transpose-channel-scales": KnownDefect(
         "ConvTranspose",
         "an INT8 ConvTranspose with a weight scale for each output channel is refused or has wrong results",
         "NVIDIA/TensorRT/issues/1699 NVIDIA/TensorRT/issues/1694 NVIDIA/TensorRT/issues/2380 "
         "NVIDIA/TensorRT/issues/1519",
-        "Write a scale for each input channel (axis 0), or keep it in FP16 or FP32.", (_seen("8.0.1.6", "8.2.0.6"),),
+        "Write a scale for each input channel (axis 0), or keep it in FP16 or FP32.",
+        (_releases("8.0.1.6", "8.2.0.6"),),
         precisions=(Precision.INT8,), status="confirmed by NVIDIA"),
     "attention-fp16-mha-v2": KnownDefect(
         ATTENTION, "the kernel _gemm_mha_v2 of a fused attention in FP16 has wrong results",
         "NVIDIA/TensorRT/issues/3777",
         "Build with 10.0.1 or later, or keep the attention in FP32.",
-        (_seen("10.0.0", introduced="10.0.0", fixed="10.0.1"),), precisions=_FP16, status="confirmed by NVIDIA"),
+        (_releases("10.0.0", introduced="10.0.0", fixed="10.0.1"),), precisions=_FP16, status="confirmed by NVIDIA"),
     "attention-many-keys": KnownDefect(
         ATTENTION, "the sum of the Softmax overflows to NaN in a fused FP16 attention",
         "tier4/autoware-ml/pull/95",
@@ -335,32 +340,32 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         (AffectedReleases(),), "if it has more than 65,504 keys", _FP16),
     "attention-sm120": KnownDefect(
         ATTENTION, "a fused attention in FP16 or BF16 has wrong results", "NVIDIA/TensorRT/issues/4837",
-        "Keep the attention in FP32, or prevent its fusion.", (_seen("10.16.1"),), precisions=_FP16_OR_BF16,
+        "Keep the attention in FP32, or prevent its fusion.", (_releases("10.16.1"),), precisions=_FP16_OR_BF16,
         compute_capabilities=((12, 0),)),
     "attention-transposed-input": KnownDefect(
         ATTENTION, "a fused FP16 or BF16 attention reads its input with wrong strides", "NVIDIA/TensorRT/issues/4826",
-        "Keep the attention in FP32, which is not fused.", (_seen("11.2"),),
+        "Keep the attention in FP32, which is not fused.", (_releases("11.2"),),
         "if it is a transposed network input", _FP16_OR_BF16),
     "attention-two-scalings": KnownDefect(
         ATTENTION, "an attention has wrong results, even in FP32",
         "NVIDIA/TensorRT/issues/4333 NVIDIA/TensorRT/issues/4328",
-        "Scale the queries only, by the product of both factors.", (_seen("10.7.0.23"),),
+        "Scale the queries only, by the product of both factors.", (_releases("10.7.0.23"),),
         "if its queries and its keys are scaled", status="confirmed by NVIDIA"),
     "attention-equal-rows": KnownDefect(
         ATTENTION, "equal samples of one batch have different results behind an FP16 attention",
         "NVIDIA/TensorRT/issues/4796", "Build with batch size 1, or compare the engine on a batch of equal samples.",
-        (_seen("10.6.0.23", "10.16.0.72"),), precisions=_FP16, compute_capabilities=((8, 9),)),
+        (_releases("10.6.0.23", "10.16.0.72"),), precisions=_FP16, compute_capabilities=((8, 9),)),
     "attention-reduced-keys": KnownDefect(
         ATTENTION, "an attention has wrong results with more than one sample", "NVIDIA/TensorRT/issues/4853",
-        "Build with batch size 1.", (_seen("10.11", "11.1"),), "if a Conv reduces its keys, as in SegFormer"),
+        "Build with batch size 1.", (_releases("10.11", "11.1"),), "if a Conv reduces its keys, as in SegFormer"),
     "consecutive-vector-products": KnownDefect(
         "MatMul Gemm", "two consecutive products lose accuracy", "NVIDIA/TensorRT/issues/3969",
         "Pad the inputs of the products to more than one row and column.",
-        (_seen("10.0.1", "10.1.0", introduced="10.0"),), "if they have one row or one column", min_layers=2,
+        (_releases("10.0.1", "10.1.0", introduced="10.0"),), "if they have one row or one column", min_layers=2,
         status="confirmed by NVIDIA"),
     "resize-of-transposed-condition": KnownDefect(
         "Resize", "a Resize has wrong results with dynamic shapes", "NVIDIA/TensorRT/issues/4846",
-        "Move the Transpose before the If.", (_seen("11.1.0.106", "11.2.1.2"),),
+        "Move the Transpose before the If.", (_releases("11.1.0.106", "11.2.1.2"),),
         "if it reads the transposed result of an If"),
 }
 """The known defects by a key, which records name.
@@ -386,7 +391,7 @@ Restrictions of the sources:
 
 def find_defect_sites(graph: LayerGraph, groups: Sequence[FusionGroup],
                       linear_grid_samples: Sequence[str] = ()) -> tuple[DefectSite, ...]:
-    """Returns the places of a network that may have a known defect in some release and precision.
+    """Returns the layers of a network that a known defect may affect in some release and precision.
 
     Args:
         linear_grid_samples: The GridSamples whose mode linear was removed when the file was opened.
@@ -395,7 +400,7 @@ def find_defect_sites(graph: LayerGraph, groups: Sequence[FusionGroup],
     for group in groups:
         if group.attention and group.attention_role in ("QK", "Softmax", "PV"):
             attentions.setdefault(group.attention, []).append(group.name)
-    sites = [_layer_site(LINEAR_GRID_KEY, groups, name) for name in linear_grid_samples if name in graph.by_name]
+    sites = [_build_defect_site(LINEAR_GRID_KEY, groups, name) for name in linear_grid_samples if name in graph.by_name]
     for key, defect in KNOWN_DEFECTS.items():
         if defect.operators == ATTENTION:
             sites += [DefectSite(key, tuple(names), tuple(names)) for names in attentions.values() if len(names) == 3]
@@ -404,29 +409,29 @@ def find_defect_sites(graph: LayerGraph, groups: Sequence[FusionGroup],
                  if layer.op_type in defect.operators.split() and layer.domain in ("", "ai.onnx")
                  and all((attribute := graph.node(layer.name).attributes.get(name)) is not None
                          and attribute.value == value for name, value in defect.attributes.items())]
-        sites += [_layer_site(key, groups, name) for name in names if len(names) >= defect.min_layers]
+        sites += [_build_defect_site(key, groups, name) for name in names if len(names) >= defect.min_layers]
     return tuple(sites)
 
 
-def _layer_site(key: str, groups: Sequence[FusionGroup], name: str) -> DefectSite:
+def _build_defect_site(key: str, groups: Sequence[FusionGroup], name: str) -> DefectSite:
     return DefectSite(key, (name,), tuple(group.name for group in groups if name in group.layers))
 
 
 def match_known_defects(network: NetworkOutline, target: BuildTarget,
                         precision_of: PrecisionLookup | None = None) -> list[DefectMatch]:
-    """Returns the known defects that a network has in a config and may have in a target release, confirmed ones first.
+    """Returns the known defects that may affect a config in engines for a target, confirmed ones first.
 
-    Places with the same defect are one match. A place has a defect if all its groups have a precision of the defect.
-    Rows with a condition are left out if the release is unknown, or if their source does not name it.
+    Sites with the same defect are one match. A site counts if all its groups run in a precision with the defect. A
+    defect with a further condition counts only if its source names the target release.
 
     Args:
-        precision_of: The precisions of the config; None for defects of any precision.
+        precision_of: Returns the precision of a group; None to match defects of all precisions.
     """
     matches: dict[str, DefectMatch] = {}
     for site in network.defect_sites:
         defect = KNOWN_DEFECTS[site.key]
         is_affected = defect.affects(target)
-        is_near = target.release is None or any(releases.includes(target.release) for releases in defect.releases)
+        is_near = target.release is None or any(releases.names_release(target.release) for releases in defect.releases)
         if is_affected is False or defect.condition and (target.release is None or not is_near):
             continue
         if precision_of is not None and defect.precisions and not all(
@@ -441,16 +446,16 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
 
 def known_defect_lines(network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup,
                        group: FusionGroup) -> list[str]:
-    """Returns the known defects of a fusion group in a config as texts.
+    """Returns the texts of the known defects that affect a fusion group in a config.
 
-    Those of other releases are left out, and those under a condition that is not checked.
+    Defects of other releases are left out, and defects with a condition that the program cannot check.
     """
     return [match.text for match in match_known_defects(network, target, precision_of)
             if group.name in match.groups and match.is_near and not match.defect.condition]
 
 
 def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) -> dict[str, Any]:
-    """Returns the record of the known defects of a network, as ``schemas/known-defects-v1.json`` describes it."""
+    """Returns the JSON record of the known defects of a network, which follows ``schemas/known-defects-v1.json``."""
     record: dict[str, Any] = {"defects": [match.make_record() for match in matches]}
     if target.release is not None:
         record["release"] = target.release.title
@@ -461,10 +466,10 @@ def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) ->
 
 def known_defects_table(network: NetworkOutline, target: BuildTarget, matches: Sequence[DefectMatch],
                         subject: str) -> list[str]:
-    """Returns the known defects of a network as lines of text; none if it has none and the release is unknown.
+    """Returns the known defects of a network as lines of text; [] if there are no defects and the release is unknown.
 
     Args:
-        subject: The subject of the matches: "this network" for defects of any precision, or "this config".
+        subject: The words for the checked object: "this network" for defects of any precision, or "this config".
     """
     release = target.release
     if release is not None and not matches:
@@ -481,10 +486,11 @@ def known_defects_table(network: NetworkOutline, target: BuildTarget, matches: S
 
 def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
                           precision_of: PrecisionLookup) -> tuple[list[str], str]:
-    """Returns warnings about the files that are written for a config: one for each defect that the release has.
+    """Returns warnings about the files that are written for a config, one for each defect that the release certainly
+    has.
 
-    The second value is a note on the defects that the target may have, or "". Defects that the files do not have, and
-    those of other releases, are left out.
+    The second value is a note on the defects that the target may have; "" if there are none. Defects of other releases,
+    and defects that the files avoid, are left out.
     """
     matches = [match for match in match_known_defects(network, target, precision_of)
                if match.defect.is_in_exports and match.is_near]
@@ -504,7 +510,7 @@ DOREFA = "Zhou et al., DoReFa-Net, 2016"
 
 
 def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) -> dict[str, str]:
-    """Returns the Convs that ModelOpt never quantizes under any options, each with the reason.
+    """Returns the Convs that ModelOpt never quantizes, whatever its options, each with the reason.
 
     The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
     ``modelopt/onnx/quantization/graph_utils.py``.
@@ -570,7 +576,8 @@ def _iterate_layer_issues(graph: LayerGraph, group: FusionGroup, layers: Mapping
 
 
 def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
-    """Returns the reason why a MatMul or Gemm is too small for quantization; "" if it is not, or if sizes are open.
+    """Returns the reason why a MatMul or Gemm is too small to gain from quantization; "" if it is not, or if sizes are
+    open.
 
     The rules are those of ``find_nodes_from_matmul_to_exclude`` in ``modelopt/onnx/quantization/graph_utils.py``: M or
     N of 1 (GEMV), K or N below 16.

@@ -1,4 +1,4 @@
-"""The layer tree: scopes, each with one row per fusion group, as immutable data, text and a matrix of repeated blocks.
+"""The layer tree: scopes with one row per fusion group, as immutable data, as text, and as a matrix of repeated blocks.
 
 A scope comes from the first of these sources that provides one:
 
@@ -9,9 +9,8 @@ A scope comes from the first of these sources that provides one:
   Tensors that reach over half of the network and are read three times or more (attention masks) do not count as alive.
   A network that is one plain chain is cut behind its pools.
 
-A chain of scopes with a single child is one row,
-``mlp/fc2``. A scope that holds one group is a row with the name of the scope. The groups of one attention are the
-children of a scope of their own.
+A chain of scopes with a single child each is merged into one row, such as ``mlp/fc2``. A scope with a single group
+becomes a row with the name of the scope. The groups of an attention get a separate scope.
 """
 
 from __future__ import annotations
@@ -85,7 +84,7 @@ def _split_name_into_parts(name: str) -> list[str]:
 
 
 def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
-    """Returns the scope in a node name and the part of the name behind it."""
+    """Returns the scope in a node name, and the rest of the name."""
     if node_name.startswith("node_of_"):  # the node is named after its first output
         node_name = node_name[len("node_of_"):].removesuffix("_output_0")
     if "/" in node_name:
@@ -98,7 +97,9 @@ def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
 
 
 def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
-    """Returns the scope of a layer, from the file or else from its name, and the layer's own part of the name."""
+    """Returns the scope of a layer and the rest of its name. The scope of the file has priority over the one in the
+    name.
+    """
     scope, own_part = _parse_node_name(layer.name)
     if not layer.scope:
         return scope, own_part
@@ -112,13 +113,14 @@ def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
 
 def find_scopes_by_structure(groups: Sequence[FusionGroup],
                              layer_by_name: Mapping[str, Layer]) -> list[tuple[tuple[str, ...], str]]:
-    """Returns a scope and a role for each group of a network without names, from the tensors alive between groups.
+    """Returns a scope and a role for each group of a network whose node names contain no scopes.
 
-    A role is the operator, with the suffix ``+Add`` for a join.
+    The groups are cut wherever a single tensor is alive between them. A role is the operator, with the suffix ``+Add``
+    for a join.
     """
     segments = _split_groups_at_single_tensors(groups)
     if len(groups) > _MAX_CHAIN_GROUPS and all(len(segment) == 1 for segment in segments):
-        segments = _split_behind(group.operator in _POOLING_OPERATORS for group in groups)
+        segments = _split_after_last_items(group.operator in _POOLING_OPERATORS for group in groups)
     scopes_and_roles: list[tuple[tuple[str, ...], str]] = []
     block = 0
     for segment in segments:
@@ -145,11 +147,11 @@ def _split_groups_at_single_tensors(groups: Sequence[FusionGroup]) -> list[list[
     ending_counts = Counter(last_reader_index[tensor] for tensor in counted_tensors)
     alive_counts = accumulate(sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
                               for index, group in enumerate(groups))
-    return _split_behind(alive_count <= 1 for alive_count in alive_counts)
+    return _split_after_last_items(alive_count <= 1 for alive_count in alive_counts)
 
 
-def _split_behind(is_last_by_index: Iterable[bool]) -> list[list[int]]:
-    """Splits indices into segments, behind each that is the last of its segment."""
+def _split_after_last_items(is_last_by_index: Iterable[bool]) -> list[list[int]]:
+    """Splits indices into segments. Each index that is flagged as the last of its segment ends one."""
     segments: list[list[int]] = [[]]
     for index, is_last in enumerate(is_last_by_index):
         segments[-1].append(index)
@@ -178,7 +180,7 @@ class GroupRow:
 
 @dataclass(frozen=True, eq=False)
 class UngroupedRow:
-    """The row of a layer that is in no fusion group but shown, such as an If or a custom operator.
+    """The row of a layer outside the fusion groups that affects precision, such as an If or a custom operator.
 
     Attributes:
         refusal_reason: The reason why the layer cannot take a lower precision.
@@ -192,7 +194,7 @@ class UngroupedRow:
 
 @dataclass(frozen=True, eq=False)
 class OtherNodesRow:
-    """The last row of the layer tree: the names of all layers that do not affect precision."""
+    """The last row of the layer tree. It lists all layers that do not affect precision."""
 
     label: str
     path: str
@@ -201,7 +203,7 @@ class OtherNodesRow:
 
 @dataclass(frozen=True, eq=False)
 class Scope:
-    """An inner node of the layer tree, with rows and scopes below.
+    """An inner node of the layer tree. It contains rows and further scopes.
 
     Attributes:
         label: The parts of the scope, joined by "/"; several parts if a chain of scopes was merged; "" for the root.
@@ -346,7 +348,7 @@ def _make_unique_label(label: str, taken_labels: set[str]) -> str:
 
 
 def _make_labels_unique(rows: list[Row]) -> list[Row]:
-    """Returns the rows with labels that are unique among them; the labels of scopes do not change."""
+    """Returns rows whose labels differ from each other. Labels of scopes are not changed."""
     if len({row.label for row in rows}) == len(rows):
         return rows
     taken_names = {row.label for row in rows if isinstance(row, Scope)}
@@ -364,7 +366,7 @@ def _group_names(row: Row) -> tuple[str, ...]:
 
 
 def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
-    """Yields all rows below a scope in display order, each with its depth; the children of the scope have depth 0."""
+    """Yields all rows below a scope with their depth, in display order. The children of the scope have depth 0."""
     stack: list[tuple[int, Row]] = [(0, row) for row in reversed(scope_tree.children)]
     while stack:
         depth, row = stack.pop()
@@ -374,12 +376,12 @@ def walk_rows(scope_tree: Scope) -> Iterator[tuple[int, Row]]:
 
 
 def group_titles(scope_tree: Scope) -> dict[str, str]:
-    """Returns the position of each group in the layer tree as labels joined by "/", by group name."""
+    """Returns the title of each fusion group, by group name: the labels on the way to its row, joined by "/"."""
     return {row.group.name: title for row, title in _iterate_group_titles(scope_tree)}
 
 
 def _iterate_group_titles(scope: Scope) -> Iterator[tuple[GroupRow, str]]:
-    """Yields the row of each group below a scope with the labels from there to the row, joined by "/"."""
+    """Yields the rows of groups below a scope, each with its title relative to the scope."""
     labels: list[str] = []
     for depth, row in walk_rows(scope):
         labels[depth:] = [row.label]
@@ -441,12 +443,13 @@ _DIGITS = re.compile(r"\d+")
 
 @dataclass(frozen=True)
 class BlockMatrix:
-    """The fusion groups of a network with repeated blocks, as a matrix.
+    """A matrix of the fusion groups of a network with repeated blocks: roles as rows, blocks as columns.
 
     Attributes:
         roles: The roles of groups within a block, such as ``mlp/fc2``.
         columns: The blocks, such as ``0`` to ``11``.
-        cells: ``cells[role][column]``: names of the groups there; empty if a block lacks the role.
+        cells: ``cells[role][column]`` has the names of the groups with that role in that block; empty if there are
+            none.
     """
 
     roles: tuple[str, ...]
@@ -455,11 +458,11 @@ class BlockMatrix:
 
 
 def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
-    """Returns the matrix of roles and blocks of a repetitive network; None if no scope occurs three times or more.
+    """Returns the matrix of repeated blocks; None if no scope occurs three times or more.
 
-    Blocks are scopes whose paths differ only in numbers and that share at least half of their roles. There may be
-    several such families (stages and the blocks in them). The result is the family that covers most groups most
-    densely, then the family with the fewest rows and columns.
+    Scopes form a family of blocks if their paths differ only in numbers and they share at least half of their roles. A
+    network may have several families, such as stages and the blocks in them. The result is the family with the largest
+    and densest coverage of groups. Among equals, it is the one with the fewest rows and columns.
     """
     families: dict[str, list[Scope]] = {}
     for _, row in walk_rows(scope_tree):
@@ -489,9 +492,9 @@ def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
 
 
 def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], list[dict[str, str]]]:
-    """Returns all roles in an order that fits every block, and the groups of each block by role.
+    """Returns all roles in an order that agrees with every block, and the groups of each block by role.
 
-    The roles map the path below the block to the label.
+    The key of a role is its path below the block, the value is its label.
     """
     order: list[str] = []
     labels: dict[str, str] = {}
@@ -513,7 +516,7 @@ def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], l
 
 
 def _block_column_names(block_scopes: Sequence[Scope]) -> tuple[str, ...]:
-    """Returns the names of the block columns: the numbers in which the paths differ, joined by "." """
+    """Returns the names of the blocks: the numbers in which their paths differ, joined by "."."""
     numbers = [_DIGITS.findall(scope.path) for scope in block_scopes]
     varying_columns = [i for i in range(len(numbers[0])) if len({path_numbers[i] for path_numbers in numbers}) > 1]
     return tuple(".".join(path_numbers[i] for i in varying_columns) for path_numbers in numbers)

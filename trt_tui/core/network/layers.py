@@ -91,7 +91,7 @@ class FilePrecision:
         label: The precision for users: "INT8", "INT4 w" if only weights are quantized, "FP16".
         float_type: The float type of the products of the group, or of most of its layers if none of them multiplies.
         result_type: The float type of the group's results.
-        nearest_precision: The assignable precision that is nearest to this one.
+        nearest_precision: The precision of a config that is nearest to this one.
         is_plain_fp32: True if the group runs in FP32 without Q/DQ nodes before it.
         refused_nodes: Nodes of the group, or before it, that a TensorRT release refuses, each with the reason.
     """
@@ -150,20 +150,22 @@ class FusionGroup:
                          if precision not in self.refusal_reasons)
 
     def resolve_file_precision(self, precision: Precision) -> Precision:
-        """Returns the precision, or for `Precision.FILE` the assignable precision that is nearest to the file's."""
+        """Replaces `Precision.FILE` by the nearest precision that a config can assign; returns other precisions
+        unchanged.
+        """
         return (self.file_precision.nearest_precision
                 if precision is Precision.FILE and self.file_precision is not None else precision)
 
     def precision_shown_by_engine(self, precision: Precision) -> Precision:
-        """Returns the precision that an engine reports for the fusion group if the group runs in ``precision``.
+        """Returns the precision that the inspector of an engine shows for a fusion group with the requested precision.
 
-        The result is that of `resolve_file_precision` without the type of the accumulator, which no TensorRT release
-        reports.
+        It has no type of the accumulator, because no TensorRT release reports one.
         """
         return self.resolve_file_precision(precision).value_type
 
     def precision_rank(self, precision: Precision) -> int:
-        """Returns the rank of a precision, including the file precision, among all precisions.
+        """Returns the rank of a precision among all precisions, including the file precision; a higher precision ranks
+        higher.
 
         The order is that of `trt_tui.core.precision.precision_rank`. The file precision has the rank of FP32 if it is
         plain FP32, and at most the rank of FP16 if not.
@@ -190,7 +192,7 @@ class FusionGroup:
         return tuple(site for site in self.sites if site.role == "weight")
 
     def qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
-        """Returns the sites that get Q/DQ when the fusion group runs in a precision."""
+        """Returns the inputs of the fusion group that get Q/DQ in a precision."""
         quantized_type = QUANTIZED_TYPES.get(precision)
         if quantized_type is None:
             return ()
@@ -198,15 +200,16 @@ class FusionGroup:
                      (quantized_type.quantizes_skips or site.role != "skip"))
 
     def qdq_sites_of_multiplied_inputs(self) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites on computed tensors that a Conv, Gemm or MatMul of the fusion group multiplies."""
+        """Returns the Q/DQ sites of computed tensors that are operands of a Conv, Gemm or MatMul of the fusion group.
+        """
         return tuple(site for site in self.sites if site.role == "input")
 
     def activation_qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites on computed tensors for a precision."""
+        """Returns the Q/DQ sites of activations in a precision."""
         return tuple(site for site in self.qdq_sites_at_precision(precision) if site.role != "weight")
 
     def calibrated_qdq_sites(self, precision: Precision) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites on computed tensors for a precision if their scales come from calibrated ranges."""
+        """Returns the Q/DQ sites of activations in a precision whose scales need calibrated ranges."""
         quantized_type = QUANTIZED_TYPES.get(precision)
         return self.activation_qdq_sites_at_precision(
             precision) if quantized_type is not None and quantized_type.needs_ranges else ()
@@ -214,7 +217,7 @@ class FusionGroup:
 
 @dataclass(frozen=True)
 class KnownIssue:
-    """A known issue of a layer in a quantized type, as a sentence with its source."""
+    """A reason why a layer gains little or loses much in a quantized type, as a sentence with its source."""
 
     text: str
     source: str
@@ -227,18 +230,18 @@ class KnownIssue:
 
 @dataclass(frozen=True)
 class QdqFinding:
-    """A finding of the check of Q/DQ nodes in a file; `trt_tui.core.network.qdq.check` has the rules.
+    """A problem that the check of Q/DQ nodes found in a file; `trt_tui.core.network.qdq.check` has the rules.
 
     Attributes:
         rule: The name of the rule.
         node: The node of the file.
         group: The fusion group that the finding is about; "" if it is about the node alone.
-        detail: The form that was found, with names and values, as the end of a sentence about the node.
-        repair_precision: The precision of the group with which an export writes Q/DQ nodes without the finding. None if
-            no precision repairs it.
-        converting_nodes: The Q nodes that may be kernels of their own, for a rule that needs an engine.
-        conversions: The engine layers that convert the values, each with its time in ms or None; empty for a rule that
-            needs no engine.
+        detail: The problem with its names and values, as the end of a sentence about the node.
+        repair_precision: The precision of the group that repairs the problem, because an export then writes new Q/DQ
+            nodes. None if no precision repairs it.
+        converting_nodes: The Q nodes that may become separate kernels; empty unless the rule needs an engine.
+        conversions: The engine layers that convert the values, each with its time in ms or None; empty unless the rule
+        needs an engine.
     """
 
     rule: str
@@ -252,7 +255,7 @@ class QdqFinding:
 
 @dataclass(frozen=True)
 class DefectSite:
-    """A place of a network that has a known defect in some releases of TensorRT.
+    """The layers of a network that a known defect of some TensorRT releases affects.
 
     Attributes:
         key: The key of the defect in `trt_tui.core.network.known_defects.KNOWN_DEFECTS`.
@@ -267,18 +270,18 @@ class DefectSite:
 
 @dataclass(frozen=True)
 class ReferenceWeights:
-    """The weights that FP32 means for a quantized or typed file that has another network as its reference.
+    """The choice of the weights of FP32 runs of a quantized or typed file: those of its FP32 reference, or its own.
 
     Attributes:
-        name: The file name of the reference.
-        refusal_reason: The reason why FP32 means the weights of the file; "" if FP32 means those of the reference.
+        name: The file name of the reference. refusal_reason: The reason why FP32 runs use the weights of the file; ""
+        if they use those of the reference.
     """
 
     name: str
     refusal_reason: str = ""
 
-    def text(self, file_name: str) -> str:
-        """Returns the weights that FP32 means as a sentence.
+    def description(self, file_name: str) -> str:
+        """Returns a sentence for users that names the network whose weights FP32 runs use.
 
         Args:
             file_name: The name of the quantized or typed file.
@@ -301,14 +304,15 @@ class NetworkOutline:
             differ.
         notes: Changes made when the file was opened, one sentence each.
         quantized_ranges: amax of activation tensors that have Q/DQ pairs in the file, by tensor name.
-        zero_cost_support: Possible changes that add no run time.
+        zero_cost_support: The parts that can be changed without added run time.
         known_issues: Known issues of groups in a quantized type, by group name; see
             `trt_tui.core.network.known_defects`.
-        index_groups: Groups whose results become integers or positions; see `trt_tui.core.network.index_paths`.
+        index_groups: Groups whose results are converted to integers or used as positions; see
+            `trt_tui.core.network.index_paths`.
         qdq_findings: The findings of the check of Q/DQ nodes; None if the file has no Q/DQ nodes.
-        qdq_candidates: The forms of Q/DQ nodes that are findings only if an engine converts the values.
+        qdq_candidates: Possible findings, which count only if an engine converts the values with separate kernels.
         defect_sites: Places with a known defect of some TensorRT release; see `trt_tui.core.network.known_defects`.
-        reference_weights: The weights that FP32 means. None if the file is FP32, or no other network is its reference.
+        reference_weights: The choice of the weights of FP32 runs. None if the file is FP32 or has no reference network.
     """
 
     name: str
@@ -333,8 +337,10 @@ class NetworkOutline:
 
     @property
     def reference_weights_text(self) -> str:
-        """The weights that FP32 means as a sentence; "" if the file is FP32, or no other network is its reference."""
-        return self.reference_weights.text(self.name) if self.reference_weights is not None else ""
+        """A sentence that names the network whose weights FP32 runs use; "" if the file is FP32 or has no reference
+        network.
+        """
+        return self.reference_weights.description(self.name) if self.reference_weights is not None else ""
 
     @property
     def weights_source_name(self) -> str:

@@ -14,7 +14,7 @@ from trt_tui.errors import InputError
 
 
 def assign_node_names(graph: ir.Graph) -> None:
-    """Gives every node the unique name that TensorRT's parser would give its layer.
+    """Gives every node a unique name, which is that of its layer in TensorRT's parser.
 
     The rule: the node's own name, else ``node_of_<first output>``; a repeated name gets ``_<n>`` appended.
     """
@@ -32,7 +32,7 @@ def assign_node_names(graph: ir.Graph) -> None:
 
 
 def value_name(value: ir.Value) -> str:
-    """Returns the name of an ONNX value that is known to have one.
+    """Returns the name of an ONNX value. Every value that is read in an opened or lowered network has a name.
 
     Every value that is read in an opened or lowered network has a name.
     """
@@ -41,7 +41,7 @@ def value_name(value: ir.Value) -> str:
 
 
 class FreshNames:
-    """A generator of tensor names that neither a graph nor its subgraphs use.
+    """A generator of tensor names that are unused in a graph and its subgraphs.
 
     Args:
         taken_names: Further names that must not be returned.
@@ -70,7 +70,7 @@ T = TypeVar("T", bound=Hashable)
 
 
 def iterate_reachable(starts: Iterable[T], find_next: Callable[[T], Iterable[T]]) -> Iterator[T]:
-    """Yields some items and all that can be reached from them, each once, the last one found first.
+    """Yields the start items and all items that can be reached from them, each once, in depth-first order.
 
     Args:
         find_next: Returns the items that follow an item.
@@ -86,7 +86,8 @@ def iterate_reachable(starts: Iterable[T], find_next: Callable[[T], Iterable[T]]
 
 
 def list_subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """Returns the graphs in the attributes of a node, such as the branches of an If, without those inside them."""
+    """Returns the direct subgraphs of a node, such as the branches of an If. Graphs nested inside these are left out.
+    """
     graphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.is_ref():
@@ -108,10 +109,10 @@ def list_values_read_by_node(node: ir.Node) -> list[ir.Value]:
 
 
 def remove_unused_nodes(graph: ir.Graph) -> set[int]:
-    """Removes the nodes on which no output depends. Returns the ids of the values that outputs and other nodes read.
+    """Removes the nodes that no output depends on. Returns the ids of all values that are still read.
 
-    A node that stays keeps all its outputs: an operator may need an output without a reader, as Attention with a past
-    needs its present.
+    A kept node keeps all its outputs, because an operator may require an output without a reader. An example is the
+    present of an Attention with a past.
     """
     used = {id(value) for value in graph.outputs}
     for node in reversed(graph):
@@ -124,8 +125,8 @@ def remove_unused_nodes(graph: ir.Graph) -> set[int]:
     return used
 
 
-def drop_unused_nodes(model: ir.Model) -> None:
-    """Removes the nodes and initializers on which no output depends, except initializers that are inputs."""
+def prune_model(model: ir.Model) -> None:
+    """Removes the nodes and initializers that no output depends on. Initializers that are graph inputs stay."""
     used = remove_unused_nodes(model.graph)
     for name, value in list(model.graph.initializers.items()):
         if id(value) not in used and not value.is_graph_input():
@@ -133,7 +134,7 @@ def drop_unused_nodes(model: ir.Model) -> None:
 
 
 def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
-    """Returns a copy of the model with additional tensors as outputs, in the types they have in the model.
+    """Returns a copy of the model with the named tensors as additional outputs; the model itself if no tensor is named.
 
     Returns the model itself if ``tensor_names`` is empty.
     """
@@ -146,12 +147,12 @@ def add_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
 
 
 def extract_subgraph_of_outputs(model: ir.Model, tensor_names: Sequence[str]) -> ir.Model:
-    """Returns the part of a model that computes the named tensors, with these tensors as its only outputs."""
+    """Returns the part of a model that computes the named tensors. These are its only outputs."""
     model = model.clone()
     values = {value.name: value for node in model.graph for value in node.outputs}
     model.graph.outputs.clear()
     model.graph.outputs.extend(values[name] for name in tensor_names)
-    drop_unused_nodes(model)
+    prune_model(model)
     return model
 
 
@@ -167,7 +168,7 @@ _GRAPH_ATTRIBUTES = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
 def inline_functions(model: ir.Model, file_name: str) -> None:
-    """Inlines all local functions of a model, in place and in time linear in the number of resulting nodes.
+    """Replaces all calls of local functions in a model by their nodes, in place, in linear time.
 
     Args:
         model: A model whose structure has been checked.
@@ -269,7 +270,7 @@ _OWN_NAME_KEY = "trt_tui.own_name"  # the name of a node in the body of its func
 
 def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value | None,
                          fresh_names: FreshNames) -> None:
-    """Connects all readers of a call's output to the function's result; graph outputs keep their names."""
+    """Connects all readers of a call's output to the result of the function. Graph outputs keep their names."""
     if new_value is None:
         raise InputError("a local function returns an input that is missing", f"output {old_value.name}",
                          "Check the export.")
@@ -288,7 +289,7 @@ def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Val
 
 
 def _set_attributes(body: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
-    """Replaces references to attributes of a function by their values, in place; unset attributes are removed."""
+    """Replaces references to function attributes by the values of the call, in place. Unset attributes are removed."""
     for node in body.all_nodes():
         for name, attribute in list(node.attributes.items()):
             if attribute.ref_attr_name is None:
@@ -304,7 +305,7 @@ def _set_attributes(body: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
 
 
 def _make_names_unique(body: ir.Graph, fresh_names: FreshNames) -> None:
-    """Gives the tensors in the body of a function, at any depth, names that the network does not have yet."""
+    """Renames the tensors in the body of a function, at any depth, to names that the network does not use."""
     for graph in (body, *body.subgraphs()):
         own_values = [value for node in graph for value in node.outputs]
         if graph is not body:

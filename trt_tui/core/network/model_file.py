@@ -23,7 +23,7 @@ _COPY_NEXT_STEP = "It may be truncated or another format: copy or export the net
 
 
 def read_model(path: Path) -> tuple[ir.Model, list[Path]]:
-    """Reads an ONNX file; returns the model and the external files that contain its weights.
+    """Reads an ONNX file. Returns the model and the paths of the external files with its weights.
 
     Initializers of the main graph in external files are memory-mapped at the first access. All other external tensors
     (in subgraphs, attributes, local functions) are read here, so that no other code resolves their paths.
@@ -70,10 +70,10 @@ def _iterate_graphs(model: ir.Model) -> Iterator[ir.Graph]:
 
 
 def _replace_tensors(graph: ir.Graph, replace: Callable[[ir.TensorProtocol, bool], ir.TensorProtocol]) -> None:
-    """Replaces the tensors in the initializers and attributes of a graph, without those of its subgraphs.
+    """Replaces the tensors in the initializers and attributes of a graph. Subgraphs are not changed.
 
     Args:
-        replace: Returns the new tensor; receives the old one, and True if it is an initializer.
+        replace: A function from the old tensor, and True for an initializer, to the new tensor.
     """
     for value in graph.initializers.values():
         if value.const_value is not None:
@@ -109,7 +109,7 @@ def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
 
 
 def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
-    """Binds every external tensor to a file in the folder of the network; returns these files."""
+    """Connects every external tensor to its file in the folder of the network, and returns these files."""
     folder = path.absolute().parent
     sizes: dict[str, int] = {}
     files = []

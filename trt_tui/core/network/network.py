@@ -38,20 +38,20 @@ them."""
 
 
 class Network(NetworkOutline):
-    """An opened network: its outline together with its tensors and weights; immutable, including its model.
+    """An opened network: its outline, its model, its tensors and its weights. It is immutable, including its model.
 
     Args:
         opened_model: The result of `trt_tui.core.network.opening.open_model`.
         path: The file, for names and hashes.
         get_backend: Returns the backend that evaluates constant expressions; called at the first such expression.
-        groups: The fusion groups; by default the fusion rules determine them.
+        groups: The fusion groups; None to determine them by the fusion rules.
         has_operator_library: True if the backend has a library of operators.
 
     Attributes:
         model: The ONNX model at `opset`.
         constant_amax, is_mask, mask_magnitude_threshold: Those of `trt_tui.core.network.constants.ConstantValues`.
-        graph: Its layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
-            `input_tensors`, `ir_value`, `is_float` and `is_any_float` are the graph's.
+        graph: The layers and tensors. `producer`, `consumers`, `constant_tensors`, `static_tensors`, `node`,
+            `input_tensors`, `ir_value`, `is_fp32` and `is_float_tensor` are the graph's.
         external_files: The data files that contain the weights.
         source_model: The model with the precisions of the file; None if the file is FP32.
         blocking_plugins: The plugin before each tensor that cannot be simulated, by tensor name.
@@ -73,7 +73,7 @@ class Network(NetworkOutline):
                                                                              graph.blocking_plugins)
         self.value_sized_tensors = graph.value_sized_tensors
         self.node, self.input_tensors, self.ir_value = graph.node, graph.input_tensors, graph.ir_value
-        self.is_float, self.is_any_float = graph.is_float, graph.is_any_float
+        self.is_fp32, self.is_float_tensor = graph.is_fp32, graph.is_float_tensor
         blocking_plugins = [(name, graph.by_name[name].op_type)
                             for name in dict.fromkeys(self.blocking_plugins.values())]
         notes = (*opened_model.notes, *([plugin_note(blocking_plugins)] if blocking_plugins else []))
@@ -120,15 +120,15 @@ class Network(NetworkOutline):
         self._get_backend, self._has_operator_library = get_backend, has_operator_library
 
     def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
-        """Returns a network of the same file with another model and its fusion groups."""
+        """Returns a network of the same file with another model and the fusion groups of that model."""
         return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
                        has_operator_library=self._has_operator_library)
 
     def with_reference_weights(self, reference_weights: ReferenceWeights) -> Network:
-        """Returns the same network with a record of the weights that FP32 means."""
+        """Returns the same network with another choice of the weights of FP32 runs."""
         network, source_model = copy.copy(self), self.source_model
         obsolete_note = quantized_weights_note(source_model) if source_model is not None else ""
-        notes = (*(note for note in self.notes if note != obsolete_note), reference_weights.text(self.name))
+        notes = (*(note for note in self.notes if note != obsolete_note), reference_weights.description(self.name))
         outline = replace(self.build_outline(), notes=notes, reference_weights=reference_weights)
         network.__dict__.update({field.name: getattr(outline, field.name) for field in fields(NetworkOutline)})
         return network
@@ -146,7 +146,8 @@ class Network(NetworkOutline):
 
     @cached_property
     def tensors_with_shared_range(self) -> dict[str, tuple[str, ...]]:
-        """The tensors that must share one scale, such as inputs and output of a Concat, by the name of each of them."""
+        """The sets of tensors that must share a scale, such as the inputs and the output of a Concat, by tensor name.
+        """
         return supported_precisions.find_tensors_with_shared_range(self.graph)
 
     # -- weights ------------------------------------------------------------------------------------------------
@@ -154,26 +155,28 @@ class Network(NetworkOutline):
     def constant_value(self, tensor: str) -> np.ndarray:
         """Returns the value of a constant tensor.
 
-        The result for a number that scales an attention and that the file computes from sizes is that number.
+        A constant that scales an attention may be computed from sizes in the file; its value is known too.
 
         Raises the errors of `trt_tui.core.network.constants.ConstantValues.constant_value`.
         """
-        if tensor not in self.constant_tensors and (number := self.zero_cost_support.folded_scalars.get(tensor)):
+        number = self.zero_cost_support.attention_scale_constants.get(tensor)
+        if number and tensor not in self.constant_tensors:
             return np.full([1] * len(self.shape(tensor) or ()), number, np.float32)
         return self._constant_values.constant_value(tensor)
 
     @property
     def epsilon_constants(self) -> frozenset[str]:
-        """The constants that keep a divisor from being zero and that FP16 rounds to zero."""
+        """The epsilons that FP16 rounds to zero; see `trt_tui.core.network.constants.ConstantValues`."""
         return self._constant_values.epsilon_constants
 
     @property
     def masked_tensors(self) -> frozenset[str]:
-        """The tensors into which a mask constant is added, selected or scaled, up to the next Softmax."""
+        """The tensors that contain mask values; see `trt_tui.core.network.constants.ConstantValues`."""
         return self._constant_values.masked_tensors
 
     def convert_model_to_opset(self, opset: int) -> ir.Model:
-        """Returns the model converted to an opset, or unchanged if its opset is not lower. Node names stay the same.
+        """Returns the model converted to a higher opset; the model itself if its opset is not lower. Node names are
+        kept.
 
         Raises:
             InputError: onnx's version converter cannot convert the network.
@@ -202,7 +205,7 @@ def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = N
             computes from others), such as `trt_tui.backends.registry.get_simulation_backend`. Without a backend, the
             network opens, and `Network.constant_value` raises an error for such weights.
         has_operator_library: True if the backend has a library of operators and runs plugins.
-        reference: The FP32 network that a quantized network was made from, whose weights the result has as far as
+        reference: The FP32 network that a quantized network was made from. The result gets its weights where
             `trt_tui.core.network.original_network` finds them. Unused if the network is FP32.
 
     Raises:

@@ -54,7 +54,7 @@ BASE_OPSET = 17
 
 @dataclass
 class OpenedModel:
-    """The model that `open_model` returns, with the facts that were recorded when the file was opened.
+    """The model that `open_model` returns, with facts about the file and the changes made to it.
 
     Attributes:
         model: The float network, without Q/DQ pairs.
@@ -154,7 +154,7 @@ def open_model(path: Path) -> OpenedModel:
 
 
 def _grid_sample_notes(model: ir.Model, linear_grid_samples: list[str]) -> list[str]:
-    """Returns notes for the user on GridSamples that TensorRT's parser reads with another meaning than ONNX defines."""
+    """Returns notes for the user on GridSamples whose mode TensorRT's parser interprets differently from ONNX."""
     notes = []
     if linear_grid_samples:
         notes.append(
@@ -171,7 +171,7 @@ def _grid_sample_notes(model: ir.Model, linear_grid_samples: list[str]) -> list[
 
 
 def _source_model_notes(source_model: SourceModel) -> list[str]:
-    """Returns the notes for the user on the precisions in a model file, one sentence each."""
+    """Returns notes for the user on the precisions of a quantized or typed model file, one sentence each."""
     notes = [
         *refusal_summary_lines(source_model.node_refusals),
         _FILE_PRECISION_NOTE.format(", ".join(sorted(source_model.quantized_type_names
@@ -207,7 +207,7 @@ def quantized_weights_note(source_model: SourceModel) -> str:
 
 
 def _copy_model(model: ir.Model) -> ir.Model:
-    """Copies a model together with the type objects of its values; a clone shares these with the original."""
+    """Copies a model and the type objects of its values. A clone would share these objects with the original."""
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
         for value in (*graph.inputs, *graph.initializers.values(), *(output for node in graph
@@ -218,8 +218,7 @@ def _copy_model(model: ir.Model) -> ir.Model:
 
 
 def _add_subgraph_output_identities(model: ir.Model) -> None:
-    """Inserts an Identity wherever a subgraph returns a value of an outer graph, because no runtime accepts that
-    directly."""
+    """Inserts an Identity wherever a subgraph directly returns a value of an outer graph, which no runtime accepts."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
         if next(graph.subgraphs(), None) is not None:
             _add_identities_for_outer_values(graph, ChainMap(), FreshNames(graph))
@@ -243,9 +242,9 @@ def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str
 
 
 def _drop_unused_weights(opened_model: OpenedModel) -> None:
-    """Removes initializers that nothing reads, left by an exporter or by removed Q/DQ pairs.
+    """Removes initializers without readers, which come from the exporter or from removed Q/DQ pairs.
 
-    `onnx_ir.passes.common.RemoveUnusedNodesPass` would also remove unused nodes, which are part of what the user sees.
+    `onnx_ir.passes.common.RemoveUnusedNodesPass` would also remove unused nodes, which the user wants to see.
     """
     initializers = opened_model.model.graph.initializers
     for name, value in list(initializers.items()):

@@ -1,4 +1,5 @@
-"""Sets of operators with a common property, their schemas, and those that need a library, no parser or a fixed seed.
+"""Sets of operators with a common property, schemas of operators outside ONNX, plugins, unsupported and random
+operators.
 
 ONNX has no schemas for the domains of ONNX Runtime and TensorRT. A file with another form of such an operator is
 damaged.
@@ -157,7 +158,7 @@ _PLUGIN_DOMAIN = "trt_tui.plugin"
 
 
 def is_plugin(node: ir.Node) -> bool:
-    """Returns True if a node, or a node in its subgraphs, has an operator that must come from a library."""
+    """Returns True if a node needs an operator library. Nodes in its subgraphs count too."""
     if node.domain in ("", "ai.onnx"):
         is_foreign = not onnx.defs.has(node.op_type) and node.op_type not in RUNTIME_ONLY_OPERATORS
     else:
@@ -166,9 +167,9 @@ def is_plugin(node: ir.Node) -> bool:
 
 
 def find_blocking_plugin(node: ir.Node, input_names: Sequence[str], blocking_plugins: Mapping[str, str]) -> str:
-    """Returns the name of the plugin that prevents the simulation of a node; "" if there is none.
+    """Returns the name of the plugin that prevents the simulation of a node; "" if no plugin does.
 
-    The plugin is the node itself or the first plugin before the node.
+    It is the node itself, or the first plugin among the nodes that it depends on.
 
     Args:
         input_names: The tensors that the node reads.
@@ -180,7 +181,7 @@ def find_blocking_plugin(node: ir.Node, input_names: Sequence[str], blocking_plu
 
 
 def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
-    """Returns the reason why a layer at or behind a plugin runs in engines only."""
+    """Returns the reason why a layer cannot be simulated and runs in engines only: it is a plugin or depends on one."""
     if node.name == plugin_name:
         domain_text = f" of {node.domain}" if node.domain else ""
         return (
@@ -192,7 +193,7 @@ def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
 
 
 def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
-    """Returns the note for the user on a network whose simulation ends at plugins.
+    """Returns the note for the user that the simulation of a network ends at plugins.
 
     Args:
         plugins: Names and operators of the nodes that end the simulation.
@@ -205,7 +206,7 @@ def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
 
 @contextlib.contextmanager
 def move_plugins_to_own_domain(model: ir.Model) -> Iterator[None]:
-    """Moves operators that the model's opset lacks into a separate domain for the duration of a with block.
+    """Moves operators that ONNX's opset lacks into a separate domain while a with block runs.
 
     The moved nodes are plugins in the domain of ONNX, and `EARLY_RUNTIME_OPERATORS`. onnx's version converter ignores
     other domains, but refuses an operator that the opset does not define.
@@ -276,7 +277,8 @@ def refuse_quantized_operators(model: ir.Model, file_name: str) -> None:
 
 
 def operator_form_refusal_reason(node: ir.Node) -> str:
-    """Returns a phrase for the form of a supported operator that TensorRT-RTX 1.7 refuses; "" if it accepts the node.
+    """Returns a phrase for the form of an operator that TensorRT-RTX 1.7 refuses although it supports the operator; ""
+    if there is no such form.
     """
     operator = node.op_type
     if node.domain not in ("", "ai.onnx"):
@@ -316,7 +318,8 @@ _UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear".split())
 
 
 def unsupported_operator_reason(node: ir.Node) -> str:
-    """Returns the reason why no TensorRT reads a node; "" if one does, or if the node is a plugin."""
+    """Returns the reason why no TensorRT release supports the operator of a node; "" if one does, or if it is a plugin.
+    """
     if node.domain in ("", "ai.onnx"):
         is_unsupported = node.op_type in UNSUPPORTED
         domain_text = ""
@@ -327,8 +330,7 @@ def unsupported_operator_reason(node: ir.Node) -> str:
 
 
 def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """Returns the notes for users on why no engine can be built from a network, a sentence for each domain and each
-    form."""
+    """Returns notes for users on operators without TensorRT support, one sentence for each domain and each form."""
     nodes = tuple(nodes)
     nodes_by_domain: dict[str, list[ir.Node]] = {}
     for node in nodes:

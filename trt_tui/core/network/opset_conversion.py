@@ -36,7 +36,7 @@ NEWEST_WRITTEN_OPSET = 23
 
 
 class OpsetChange(Enum):
-    """The way in which the meaning of an operator is kept across a change of its schema."""
+    """The way in which the meaning of an operator is preserved when its schema changes."""
 
     DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
     MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
@@ -103,10 +103,10 @@ def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_
 
 
 class OpsetError(ValueError):
-    """An error for a node whose meaning an opset cannot express for the runtimes that read it.
+    """The error for a node that has no equivalent in the requested opset.
 
     Args:
-        next_step: The way out, as a sentence; "" for a newer export.
+        next_step: The next step for the user, as a sentence; "" to advise a newer export.
     """
 
     def __init__(self, message: str, next_step: str = "") -> None:
@@ -122,7 +122,7 @@ CUBIC_GRID_NEXT_STEP = "Export the network with an opset from 16 to 19, which na
 
 
 def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
-    """Corrects operators whose meaning onnx's version converter changed, in place.
+    """Corrects operators whose meaning was changed by onnx's version converter, in place.
 
     Raises:
         ValueError: no operator of the new opset has the meaning of a node.
@@ -137,9 +137,10 @@ def adapt_converted_operators(model: ir.Model, source_opset: int) -> None:
 
 
 def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
-    """Returns notes for users on nodes that TensorRT's parser and ONNX Runtime read differently before a conversion.
+    """Returns notes for users on nodes that TensorRT's parser reads differently from ONNX Runtime in the original
+    opset.
 
-    The conversion keeps the reading of ONNX Runtime.
+    The conversion preserves the meaning in ONNX Runtime.
     """
     if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"][0] or target_opset < _ADAPTERS["Resize"][0]:
         return []
@@ -153,13 +154,13 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
 
 
 def _find_min_resize_scale(node: ir.Node) -> float:
-    """Returns the smallest scale of a Resize of opset 10; 1.0 if it is computed."""
+    """Returns the smallest scale factor of a Resize of opset 10; 1.0 if the factors are computed."""
     scales = stored_tensor(node.inputs[1]) if len(node.inputs) > 1 and node.inputs[1] is not None else None
     return 1.0 if scales is None else float(scales.numpy().min(initial=1))
 
 
 def drop_linear_grid_sample_modes(model: ir.Model) -> list[str]:
-    """Removes the mode "linear", which is the default, from GridSamples of opset 20 or later; returns their names.
+    """Removes the default mode "linear" from GridSamples of opset 20 or later, and returns the names of these nodes.
 
     TensorRT's parser reads "linear" as nearest, and an absent mode as linear; in ONNX both mean linear.
     """
@@ -175,7 +176,7 @@ def find_cubic_grid_samples(model: ir.Model) -> list[str]:
 
 
 def _find_grid_samples(model: ir.Model, mode: str) -> list[ir.Node]:
-    """Returns the GridSamples with a mode that opset 20 introduced."""
+    """Returns the GridSamples of opset 20 or later with a given mode."""
     if model.graph.opset_imports.get("", 0) < GRID_MODE_OPSET:
         return []
     return [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
@@ -183,7 +184,7 @@ def _find_grid_samples(model: ir.Model, mode: str) -> list[ir.Node]:
 
 
 def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Adapts a GridSample to opset 20, which renamed the modes; TensorRT's parser reads only the older names."""
+    """Adapts a GridSample to opset 20, which renamed the modes. TensorRT's parser reads only the older names."""
     mode = node.attributes.get_string("mode", "")
     if mode in ("cubic", "bicubic"):
         raise OpsetError(CUBIC_GRID_NOTE.format(node.name),
@@ -194,7 +195,7 @@ def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Removes the attribute value of a Pad, which is an input since opset 11.
+    """Removes the attribute ``value`` of a Pad, which opset 11 replaced by an input.
 
     onnx's version converter keeps the attribute if the mode does not need a value.
     """
@@ -202,14 +203,14 @@ def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _adapt_batch_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Sets the training mode of a BatchNormalization with several outputs; before opset 14 these implied training mode.
+    """Sets the training mode of a BatchNormalization with several outputs. Before opset 14, several outputs implied it.
     """
     if len(node.outputs) > 1:
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
 
 
 def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Sets the modes of a Resize or Upsample of opset 10 or lower that have the same meaning since opset 11.
+    """Sets the modes of a Resize or Upsample from opset 10 or lower that preserve its meaning since opset 11.
 
     Coordinates count from the corner. A position between two values takes the value before it, in ONNX Runtime as in
     TensorRT; if the operator shrinks, ONNX Runtime takes the value behind it.
@@ -227,7 +228,9 @@ def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Repeats scale and bias of a GroupNormalization, which are per group before opset 21 and per channel since."""
+    """Repeats the scale and bias of a GroupNormalization. They have a value per group before opset 21 and per channel
+    since.
+    """
     groups = node.attributes.get_int("num_groups", 1)
     data = node.inputs[0]
     channels = data.shape[1] if data is not None and data.shape is not None and len(data.shape) > 1 else None
@@ -240,7 +243,7 @@ def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: FreshNames) -> ir.Value:
-    """Returns a vector in which each element of the given vector is repeated ``count`` times in succession."""
+    """Adds nodes that repeat each element of a vector ``count`` times in succession, and returns their result."""
 
     def add_constant(name: str, array: np.ndarray) -> ir.Value:
         return register_constant(_get_graph(node), fresh_names.make_unique_name(name), ir.tensor(array))
@@ -307,8 +310,9 @@ ADAPTED_OPERATORS = frozenset(_ADAPTERS)
 
 
 def find_ir_version(opset: int) -> int:
-    """Returns the IR version that was introduced with an opset; the version of opset 22 if onnx does not know the
-    opset."""
+    """Returns the IR version that was introduced together with an opset. For an opset that onnx does not know, it is
+    that of opset 22.
+    """
     try:
         return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
     except ValueError:
@@ -316,10 +320,10 @@ def find_ir_version(opset: int) -> int:
 
 
 def detach_big_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
-    """Returns a model as protobuf without its big weights, and these weights by name.
+    """Returns a model as protobuf with its big weights turned into graph inputs, and these weights by name.
 
-    Weights over 1 KiB become graph inputs, so that neither size limits nor copies matter. The given model does not
-    change.
+    A weight is big from 1 KiB on. Without these weights, size limits of protobuf and copies do not matter. The given
+    model does not change.
     """
     graph = model.graph
     inputs = list(graph.inputs)
@@ -355,7 +359,7 @@ def attach_big_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> 
 
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Returns the model converted to a higher opset, by onnx's version converter and the adapters of this module.
+    """Returns the model converted to a higher opset, by onnx's version converter and the corrections of this module.
 
     Raises:
         Exception: any error that the converter raises for an operator that it cannot convert; a ValueError for a node
@@ -383,7 +387,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir.Graph) -> None:
-    """Gives nodes that the converter rewrote (Upsample to Resize), and their outputs, their previous names."""
+    """Restores the names of nodes that the converter replaced, such as Upsample by Resize, and of their outputs."""
     node_names = {node.name for node in converted_graph}
     tensor_names = {value.name
                     for node in converted_graph
@@ -404,5 +408,5 @@ def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir
 
 
 def drop_initializer_inputs(graph: ir.Graph) -> None:
-    """Removes initializers from the graph inputs, where old files list every weight."""
+    """Removes initializers from the graph inputs. Old files list every weight there."""
     graph.inputs[:] = [value for value in graph.inputs if value.name not in graph.initializers]

@@ -1,9 +1,9 @@
-"""The proposal of the weights and activations that a quantized network had before it was quantized.
+"""The search for the original FP32 weights and activations of a quantized network.
 
-The proposal comes from an FP32 network, the reference. Each constant of the quantized file that is a rounding of a
-constant of the reference is replaced by that constant. The proposal decides nothing:
-`trt_tui.workspace.Workspace.check_reference_weights` executes the network with the proposed weights, and FP32 means
-these weights only if the outputs are those of the reference.
+The originals are taken from an FP32 network, the reference. A constant of the quantized file may be a rounding of a
+constant of the reference. It is then replaced by that constant. The result is only a proposal:
+`trt_tui.workspace.Workspace.check_reference_weights` executes the network with the proposed weights. FP32 runs use them
+only if the outputs equal those of the reference.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ _SIGNATURE_SIZE = 256
 
 def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, reference_name: str,
                              get_backend: Callable[[], Backend] | None) -> None:
-    """Gives a quantized network the constants and activations of its FP32 network (the reference), in place.
+    """Replaces the constants and activations of a quantized network by those of its FP32 reference, in place.
 
     A quantized weight contains its quantization error, so errors against it would hide that error. Groups in file
     precision keep the constants of the file.
@@ -67,7 +67,7 @@ def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, 
         if constant is None or constant.dtype is not ir.DataType.FLOAT:
             continue
         own_array, step = constant.numpy(), source_model.find_dequantize_step(value_name(value))
-        original_name = matcher.find_original(value_name(value), own_array, step)
+        original_name = matcher.find_original_constant(value_name(value), own_array, step)
         if original_name is None:
             changed_layers += [use.node.name or "" for use in value.uses()
                                if use.node.op_type in PRODUCTS and use.idx < 2]
@@ -87,7 +87,7 @@ def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, 
 
 
 class _ConstantMatcher:
-    """The float constants of the reference. The constant with equal values is the original of a constant.
+    """A matcher that finds the original of a constant among the float constants of the reference.
 
     Attributes:
         values: The values of all constants of the reference.
@@ -96,7 +96,7 @@ class _ConstantMatcher:
     def __init__(self, graph: LayerGraph, model: ir.Model, get_backend: Callable[[], Backend] | None) -> None:
         self.graph, self.values = graph, ConstantValues(graph, model, get_backend)
         names = dict.fromkeys(name for layer in graph.layers for name in layer.inputs
-                              if name in graph.constant_tensors and graph.is_float(name))
+                              if name in graph.constant_tensors and graph.is_fp32(name))
         self._names_by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
         self._signatures: dict[str, np.ndarray] = {}
         for name in names:
@@ -104,12 +104,12 @@ class _ConstantMatcher:
             self._names_by_shape[_shape_without_ones(array)].append(name)
             self._signatures[name] = _compute_signature(array)
 
-    def find_original(self, name: str, own_array: np.ndarray, step: QdqStep | None) -> str | None:
-        """Returns the constant of the reference that rounds to a constant of the file; None if there is none.
+    def find_original_constant(self, name: str, own_array: np.ndarray, step: QdqStep | None) -> str | None:
+        """Returns the name of the reference's constant that rounds to a constant of the file; None if there is none.
 
         Args:
-            name: The constant of the file. A constant of the same name is tried first, and the most similar one next.
-            step: The step that dequantizes the constant in the file; None if it is not quantized.
+            name: The constant of the file. The constant of the same name is tried first, then the most similar one.
+            step: The DequantizeLinear of the constant in the file; None if it is not quantized.
         """
         candidates = self._names_by_shape.get(_shape_without_ones(own_array), [])
         signature = _compute_signature(own_array)
@@ -127,7 +127,7 @@ def _shape_without_ones(array: np.ndarray) -> tuple[int, ...]:
 
 
 def _compute_signature(array: np.ndarray) -> np.ndarray:
-    """Returns evenly spaced elements of a constant, float64; values beyond the range of FP16 are the ends of it."""
+    """Returns evenly spaced elements of a constant, float64, clipped to the range of FP16."""
     flat = array.reshape(-1)
     return np.clip(np.nan_to_num(flat[::max(1, flat.size // _SIGNATURE_SIZE)].astype(np.float64)), -65504, 65504)
 
@@ -137,7 +137,7 @@ def _squared_norm(array: np.ndarray) -> float:
 
 
 def _is_rounding(own_array: np.ndarray, array: np.ndarray, step: QdqStep | None) -> bool:
-    """Returns True if a constant of the file is the given constant, rounded to the type that the file stores."""
+    """Returns True if a constant of the file equals the given constant after rounding to the type in the file."""
     array = np.asarray(array, np.float32)
     with np.errstate(all="ignore"):
         if np.array_equal(array, own_array) or any(
@@ -164,8 +164,7 @@ def _set_constant(value: ir.Value, array: np.ndarray) -> None:
 
 def _restore_activations(graph: ir.Graph, source_model: SourceModel, matcher: _ConstantMatcher,
                          original_by_constant: dict[ir.Value, str]) -> int:
-    """Gives restored activations the operator and bounds that the reference has, in place; returns the number of
-    changes.
+    """Gives restored activations the operator and bounds of the reference, in place; returns the number of changes.
 
     A Q/DQ range shows that there was an activation, and where the samples ended. A ReLU6 whose samples stayed below 6
     looks like a Relu, and a tensor without negative samples looks like the output of a Relu. The reference resolves
@@ -201,8 +200,9 @@ def _restore_activations(graph: ir.Graph, source_model: SourceModel, matcher: _C
 
 def _find_original_layer(node: ir.Node, fp32_graph: LayerGraph,
                          original_by_constant: dict[ir.Value, str]) -> Layer | None:
-    """Returns the layer of the reference with the name of a node, or else the only one with its constants; None if
-    there is none."""
+    """Returns the reference's layer with the name of a node, or else the only layer with its constants; None if there
+    is none.
+    """
     layer = fp32_graph.by_name.get(node.name or "")
     if layer is not None and layer.op_type == node.op_type:
         return layer

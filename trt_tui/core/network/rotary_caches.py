@@ -1,5 +1,4 @@
-"""The expansion of RotaryEmbedding caches to the batch size, which PyTorch's exporter at opset 23 leaves to
-broadcasting.
+"""The expansion of RotaryEmbedding caches to the batch size, which PyTorch's exporter omits at opset 23.
 
 The operator requires `cos_cache` and `sin_cache` of shape (batch, sequence, half of the head). ONNX Runtime and
 TensorRT refuse caches with one row for a batch of several.
@@ -18,7 +17,7 @@ _CACHE_RANK = 3
 
 
 def expand_rotary_caches(model: ir.Model) -> str:
-    """Inserts an Expand before RotaryEmbedding caches with one row if the batch of the data is not 1, in place.
+    """Inserts an Expand before RotaryEmbedding caches with a single row if the batch size is not 1, in place.
 
     Returns:
         A note for the user about the change; "" if nothing changed.

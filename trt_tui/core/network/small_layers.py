@@ -1,4 +1,4 @@
-"""The detection of networks with very many small layers, which execute fast but whose inference sessions are costly."""
+"""The detection of networks with very many small layers. They execute fast, but their inference sessions are costly."""
 
 import ctypes
 import gc
@@ -16,8 +16,7 @@ Rounding a result of this size costs no more than the call of its kernel."""
 
 
 def has_many_small_layers(graph: ir.Graph) -> bool:
-    """Returns True if a graph has so many small layers that creating an inference session costs more than its
-    executions.
+    """Returns True if a graph has so many small layers that an inference session costs more to create than to execute.
 
     ONNX Runtime needs some 30 kB and up to 0.3 ms per node for a session, whatever the node computes.
     """

@@ -7,9 +7,8 @@ program relies on:
 - every operator has the inputs, outputs and attributes that its schema requires, of the right type;
 - every stored tensor has as many values as its shape states.
 
-Shapes that contradict each other are left to shape inference and to the backends. `onnx.checker` checks less: it
-requires sorted nodes and does not know operators outside ONNX. It neither names the node nor counts the values of
-tensors.
+Shape inference and the backends refuse contradicting shapes. `onnx.checker` checks less: it does not know operators
+outside ONNX, does not name the node, and does not count the values of tensors. It also requires sorted nodes.
 """
 
 import functools
@@ -71,7 +70,7 @@ def check_structure(model: onnx.ModelProto, file_name: str) -> None:
 
 
 def check_operand_ranks(graph: ir.Graph, file_name: str) -> None:
-    """Refuses products, such as Conv and MatMul, whose operands have an impossible rank; unknown shapes pass.
+    """Refuses products, such as Conv and MatMul, if an operand has an impossible rank. Unknown shapes are accepted.
 
     Raises:
         InputError: an operand has an impossible rank; the error names the node.
@@ -95,7 +94,9 @@ def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None
 
 
 def _find_any_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
-    """Returns the schema of an operator of ONNX, or of another operator that the program reads; None for others."""
+    """Returns the schema of an ONNX operator, or of a foreign operator that the program reads; None for any other
+    operator.
+    """
     return FOREIGN_SCHEMAS.get((domain, op_type)) or find_schema(op_type, domain, opset)
 
 
@@ -113,10 +114,11 @@ def _load_schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
 
 
 def get_onnx_schema(op_type: str, opset: int) -> OpSchema:
-    """Returns the schema of an ONNX operator at an opset, or at the first opset that defines the operator.
+    """Returns the schema of an ONNX operator at an opset. If the opset lacks the operator, it is that of the first
+    opset with it.
 
-    The latter is for `trt_tui.core.network.operators.EARLY_RUNTIME_OPERATORS`; `check_operator_opsets` refuses other
-    operators.
+    The opset may lack operators of `trt_tui.core.network.operators.EARLY_RUNTIME_OPERATORS`; `check_operator_opsets`
+    refuses others.
 
     Raises:
         onnx.defs.SchemaError: ONNX has no such operator.
@@ -132,7 +134,7 @@ def _find_first_opset(op_type: str) -> int:
 
 
 def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
-    """Refuses ONNX operators that the opset of a file does not define yet or has removed.
+    """Refuses ONNX operators that do not exist in the opset of the file.
 
     Raises:
         InputError: an operator is not part of the opset; the error names the node and the opsets that define its
@@ -155,7 +157,7 @@ def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
 
 
 def check_input_types(graph: ir.Graph, opset: int, file_name: str) -> None:
-    """Refuses operators that read text or complex numbers in place of the numbers that their schema states.
+    """Refuses operators that read text or complex numbers where their schema requires other numbers.
 
     Raises:
         InputError: an operator has such an input; the error names the node and the tensor.
@@ -253,7 +255,8 @@ class _StructureCheck:
 
     def _collect_initial_names(self, location: str, inputs: Sequence[str], initializers: Sequence[str],
                                parameters: Sequence[str]) -> set[str]:
-        """Returns the tensor names that exist before the first node; old files also list initializers among the inputs.
+        """Returns the names of the tensors that exist before the first node. Old files also list initializers as
+        inputs.
         """
         for names, kind in ((inputs, "input"), (initializers, "initializer"), (parameters, "input")):
             repeated_name = _find_repeated_name(names)
@@ -266,8 +269,7 @@ class _StructureCheck:
 
     def _check_nodes(self, nodes: Sequence[onnx.NodeProto], tensor_names: set[str], outer_names: list[set[str]],
                      opsets: dict[str, int], *, in_function: bool) -> None:
-        """Checks the nodes of a graph and adds the names of their outputs to ``tensor_names``; the nodes may be
-        unsorted."""
+        """Checks the nodes of a graph, in any order, and adds the names of their outputs to ``tensor_names``."""
         for node in nodes:
             self._check_names_are_utf8(_node_title(node), node.name, node.op_type, node.domain, *node.input,
                                        *node.output,
@@ -381,7 +383,7 @@ class _StructureCheck:
     # -- tensors and types ----------------------------------------------------------------------------------------
 
     def _check_tensor(self, tensor: onnx.TensorProto, location: str) -> None:
-        """Checks that the stored values of a tensor match its shape; if not, readers would fail or return garbage."""
+        """Checks that a stored tensor has as many values as its shape requires."""
         if tensor.data_type not in _DTYPE_NUMBERS or not tensor.data_type:
             raise self._damaged_file_error(f"{location} is of no known type ({tensor.data_type})")
         if any(size < 0 for size in tensor.dims):
@@ -420,7 +422,7 @@ class _StructureCheck:
                                            f"{entries['length']} bytes in another file")
 
     def _check_type(self, type_proto: onnx.TypeProto, location: str) -> None:
-        """Checks a type and removes negative sizes, which represent open sizes."""
+        """Checks the type of a value, and removes negative sizes, which mean open sizes."""
         kind = type_proto.WhichOneof("value")
         if kind in ("sequence_type", "optional_type"):
             inner = getattr(type_proto, kind)
@@ -485,7 +487,7 @@ def _attribute_type_number(attribute: OpSchema.Attribute) -> int:
 
 
 def _drop_unsupported_value_infos(value_infos: MutableSequence[onnx.ValueInfoProto]) -> None:
-    """Removes the type information of inner values of types that onnx-ir cannot represent, such as maps."""
+    """Removes the type information of inner values if onnx-ir cannot represent the type, as for maps."""
     kept_infos = [info for info in value_infos if not _is_unsupported_type(info.type)]
     if len(kept_infos) < len(value_infos):
         del value_infos[:]

@@ -1,4 +1,4 @@
-"""The precisions that a fusion group supports: Q/DQ sites, refusals by operator and release, and shared ranges."""
+"""The precisions that a fusion group supports: its Q/DQ sites, the reasons against a precision, and shared ranges."""
 
 import functools
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ _HALF_TYPES = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfl
 
 def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tuple[Layer, int] | None,
                    operator: str) -> tuple[tuple[QdqSite, ...], str]:
-    """Returns the Q/DQ sites of a fusion group in INT8, or no site and the reason why it has no INT8 form.
+    """Returns the Q/DQ sites of a fusion group in INT8. If it cannot run in INT8, returns no sites and the reason.
 
     Args:
         main_layer: The main layer of the group.
@@ -35,7 +35,7 @@ def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tup
         return (), f"TensorRT quantizes only Conv, ConvTranspose, Gemm and MatMul, not {operator}"
     qdq_sites = []
     for index, tensor in enumerate(main_layer.inputs[:2]):
-        if not graph.is_float(tensor):
+        if not graph.is_fp32(tensor):
             return (), f"the type of its input {tensor} is not FP32, or unknown"
         if tensor in graph.constant_tensors:
             qdq_sites.append(
@@ -50,14 +50,15 @@ def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tup
     if residual_add_input is not None and main_layer.op_type in ("Conv", "ConvTranspose"):
         add, index = residual_add_input
         tensor = add.inputs[index]
-        if graph.is_float(tensor) and tensor not in graph.static_tensors \
+        if graph.is_fp32(tensor) and tensor not in graph.static_tensors \
                 and _can_have_equal_shapes(graph.shape(tensor), graph.shape(add.outputs[0])):
             qdq_sites.append(QdqSite(add.name, index, tensor, "skip"))
     return tuple(qdq_sites), ""
 
 
 def _find_channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> int | None:
-    """Returns the channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB; None for others.
+    """Returns the channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB; None for other
+    inputs.
     """
     if index != 1:
         return None
@@ -82,12 +83,12 @@ def _find_reduced_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str)
 
 def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], main_layer: Layer,
                                    qdq_sites: Sequence[QdqSite], no_int8_reason: str) -> dict[Precision, str]:
-    """Returns the reason why a fusion group cannot run in a precision, for each such precision.
+    """Returns the precisions in which a fusion group cannot run, each with the reason.
 
     Args:
         main_layer: The main layer of the group.
         qdq_sites: The Q/DQ sites of the group.
-        no_int8_reason: The reason why the group has no INT8 form; "" if it has one.
+        no_int8_reason: The reason why the group cannot run in INT8; "" if it can.
     """
     opaque_layer = next((layer for layer in layers if layer.kind is LayerKind.OPAQUE), None)
     if opaque_layer is not None:
@@ -112,7 +113,7 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
 
 def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequence[QdqSite],
                            quantized_type: QuantizedType) -> str:
-    """Returns the reason why a layer with an INT8 form does not support another quantized type; "" if it does."""
+    """Returns the reason why a layer that supports INT8 does not support another quantized type; "" if it does."""
     label = quantized_type.precision.label
     if main_layer.op_type not in quantized_type.operators:
         return f"TensorRT has no {label} {main_layer.op_type}"
@@ -148,7 +149,7 @@ def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, ty
     of_result = _find_inputs_typed_like_result(layer.op_type, opset, type_name)
     if of_result is None:
         return f"ONNX has no {precision.label} {layer.op_type}"
-    if not any(of_result[min(i, len(of_result) - 1)] and graph.is_float(name) for i, name in enumerate(layer.inputs)):
+    if not any(of_result[min(i, len(of_result) - 1)] and graph.is_fp32(name) for i, name in enumerate(layer.inputs)):
         return f"the values of {layer.op_type} cannot have the type of an input"
     return ""
 
@@ -168,7 +169,7 @@ def _find_inputs_typed_like_result(operator: str, opset: int, type_name: str) ->
 
 
 def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None) -> bool:
-    """Returns True if two shapes can be equal, as far as their sizes are known."""
+    """Returns True unless the known sizes of two shapes differ."""
     if first_shape is None or second_shape is None:
         return True
     return len(first_shape) == len(second_shape) and all(
@@ -177,7 +178,7 @@ def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None
 
 
 def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ...]]:
-    """Returns the tensors that must share one scale because Concats join them, by the name of each of them.
+    """Returns the sets of tensors that must share a scale because Concats join them, by tensor name.
 
     Sharing is transitive and includes copies. TensorRT runs an INT8 Concat without requantizing only if every input has
     the scale of the output.
@@ -186,7 +187,7 @@ def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ..
     concats: list[str] = []
     for layer in graph.layers:
         result = layer.outputs[0]
-        if result in graph.static_tensors or not graph.is_float(result):
+        if result in graph.static_tensors or not graph.is_fp32(result):
             continue
         joined = layer.inputs[:1] if layer.op_type in RANGE_PRESERVING_COPIES else ()
         if layer.op_type == "Concat":

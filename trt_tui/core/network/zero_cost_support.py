@@ -1,7 +1,8 @@
-"""The parts of a network that zero-cost moves can change: normalisations, biases and channels that can be scaled.
+"""The parts of a network that zero-cost moves can change: normalisations, biases, scalable channels and attention
+scales.
 
-The data are plain and picklable. They are part of the network outline, so that the user interface knows the possible
-moves and the reasons against the others.
+They are plain picklable data in the network outline. The user interface reads from them which moves are possible, and
+the reasons against the others.
 """
 
 import math
@@ -53,12 +54,12 @@ class Normalisation:
 
 @dataclass(frozen=True)
 class CorrectableBias:
-    """The bias of a Conv, Gemm or MatMul, which bias correction can change or add.
+    """The bias of a Conv, Gemm or MatMul to which bias correction can add.
 
     Attributes:
         layer: The Conv, Gemm or MatMul.
-        port: The input that holds the bias. If the layer has no bias, this is the input after its last one. None if no
-            constant can be added.
+        port: The input of the bias, as layer and index. If the layer has no bias, it is the input after its last one.
+            None if no constant can be added.
         channels: Number of output channels.
         refusal_reason: The reason why no constant can be added; "" if one can.
     """
@@ -75,18 +76,18 @@ class ScaledTensor:
 
     Attributes:
         tensor: The name.
-        numbers: The factor of each divisor, int32 in a shape that broadcasts to the tensor: ``n`` if the values are
-            divided by factor ``n``, counted from 1, ``-n`` if they are multiplied by it, and 0 if they stay unchanged.
-            A size above 1 marks an axis along which the divisors differ.
+        factor_ids: The factor of each value, int32 in a shape that broadcasts to the tensor. Values with ``n`` are
+            divided by factor ``n``, counted from 1. Values with ``-n`` are multiplied by it, and values with 0 are
+            unchanged.
     """
 
     tensor: str
-    numbers: np.ndarray
+    factor_ids: np.ndarray
 
     @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the divisors."""
-        return self.numbers.shape
+        return self.factor_ids.shape
 
     @property
     def axis(self) -> int | None:
@@ -94,50 +95,54 @@ class ScaledTensor:
         axes = [axis for axis, size in enumerate(self.shape) if size > 1]
         return axes[0] if len(axes) == 1 else None
 
-    def divide(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
-        """Returns the tensor with its channels divided, float32.
+    def divide_channels(self, array: np.ndarray, factors: np.ndarray) -> np.ndarray:
+        """Returns the values of the tensor with its channels divided by the factors, float32.
 
         Args:
             factors: Positive numbers, float32 ``(channels,)``.
         """
         for exponent, operation in ((1, np.divide), (-1, np.multiply)):
-            if (np.sign(self.numbers) == exponent).any():
+            if (np.sign(self.factor_ids) == exponent).any():
                 array = operation(array, self._expand_factors(factors, exponent))
         return array
 
-    def divisors(self, factors: np.ndarray) -> np.ndarray:
-        """Returns the divisors of the tensor, float32 of `shape`, from the factors ``(channels,)``."""
+    def compute_divisors(self, factors: np.ndarray) -> np.ndarray:
+        """Returns the divisors of the tensor, float32 of `shape`, for the given factors ``(channels,)``."""
         divisors: np.ndarray = self._expand_factors(factors, 1) / self._expand_factors(factors, -1)
         return divisors
 
     def _expand_factors(self, factors: np.ndarray, exponent: int) -> np.ndarray:
-        """Returns the factors of the channels with an exponent, float32 of `shape`; 1 for the other channels."""
-        expanded: np.ndarray = np.where(np.sign(self.numbers) == exponent, factors[np.abs(self.numbers) - 1],
+        """Returns the factors of the channels that are divided (exponent 1) or multiplied (-1), float32 of `shape`; 1
+        for the others.
+        """
+        expanded: np.ndarray = np.where(np.sign(self.factor_ids) == exponent, factors[np.abs(self.factor_ids) - 1],
                                         np.float32(1))
         return expanded
 
-    def reduce_magnitudes(self, array: np.ndarray) -> np.ndarray:
-        """Returns the largest magnitude of the values with each divisor, of `shape`; 0 if there are no values."""
+    def compute_magnitude_by_divisor(self, array: np.ndarray) -> np.ndarray:
+        """Returns the largest magnitude among the values that share a divisor, of `shape`; 0 if there are no values."""
         axes = tuple(axis for axis, size in enumerate(self.shape) if size == 1)
         largest: np.ndarray = np.abs(array).max(axis=axes, keepdims=True, initial=0.0)
         return np.broadcast_to(largest, self.shape)
 
-    def channel_maxima(self, magnitudes: np.ndarray, channels: int, exponent: int = 1) -> np.ndarray:
-        """Returns the largest magnitude of the values that take each factor, float32 ``(channels,)``; 0 if none do.
+    def compute_channel_maxima(self, magnitudes: np.ndarray, channels: int, exponent: int = 1) -> np.ndarray:
+        """Returns the largest magnitude among the values that share a factor, float32 ``(channels,)``; 0 without
+        values.
 
         Args:
-            magnitudes: The values of the tensor, or the result of `reduce_magnitudes`.
+            magnitudes: The values of the tensor, or the result of `compute_magnitude_by_divisor`.
             channels: Number of factors.
-            exponent: The exponent of the channels that count.
+            exponent: 1 for the channels that are divided, -1 for those that are multiplied.
         """
-        maxima, is_counted = np.zeros(channels, np.float32), np.sign(self.numbers) == exponent
-        np.maximum.at(maxima, np.abs(self.numbers[is_counted]) - 1, self.reduce_magnitudes(magnitudes)[is_counted])
+        maxima, is_counted = np.zeros(channels, np.float32), np.sign(self.factor_ids) == exponent
+        np.maximum.at(maxima, np.abs(self.factor_ids[is_counted]) - 1,
+                      self.compute_magnitude_by_divisor(magnitudes)[is_counted])
         return maxima
 
 
 @dataclass(frozen=True, eq=False)
 class ScaledConstant(ScaledTensor):
-    """A constant whose channels are divided (a producer) or multiplied (a reader) by the factors.
+    """A constant whose channels are divided by the factors at a producer, or multiplied by them at a reader.
 
     Attributes:
         port: The layer input that reads the constant.
@@ -150,7 +155,7 @@ class ScaledConstant(ScaledTensor):
 
 @dataclass(frozen=True)
 class ClippedTensor:
-    """A tensor on the way of scaled channels that a Clip limits to other bounds than zero and infinity.
+    """A tensor with scaled channels that a Clip limits to bounds other than zero and infinity.
 
     Attributes:
         tensor: The input of the Clip.
@@ -165,7 +170,8 @@ class ClippedTensor:
 
 @dataclass(frozen=True)
 class ChannelScaling:
-    """Channels that can be divided by positive factors at their producers and multiplied back at their readers.
+    """A set of channels that can be divided by positive factors where they are produced and multiplied back where they
+    are read.
 
     In FP32 the outputs of the network stay the same, whatever the factors are.
 
@@ -176,9 +182,9 @@ class ChannelScaling:
         products: The layers that multiply two of the tensors. Their other operand, and its producers, are multiplied by
             the factors, with the exponent -1.
         tensors: The computed tensors whose channels are divided, in network order.
-        clips: The Clips on the way. The scaling is correct only while no value reaches a bound.
-        refusal_reason: The reason why the channels cannot be scaled; "" if they can. With Clips alone, the other
-            attributes are set nevertheless: measured values may show that no bound is reached.
+        clips: The Clips between producers and readers. The scaling is correct only while no value reaches a bound.
+        refusal_reason: The reason why the channels cannot be scaled; "" if they can. If Clips are the only reason, the
+            other attributes are set, because measured values may show that no bound is reached.
     """
 
     channels: int = 0
@@ -191,17 +197,17 @@ class ChannelScaling:
 
     @property
     def reading_layers(self) -> tuple[str, ...]:
-        """The layers behind which the channels are no longer divided, each once."""
+        """The layers that multiply the channels back, each once."""
         return tuple(dict.fromkeys((*(reader.port[0] for reader in self.readers), *self.products)))
 
     def find_tensor(self, name: str) -> ScaledTensor:
-        """Returns a tensor of the set by its name."""
+        """Returns the scaled tensor with a name."""
         return next(tensor for tensor in self.tensors if tensor.tensor == name)
 
 
 @dataclass(frozen=True)
 class ScoreScaling:
-    """A Mul or Div that multiplies the scores of an attention, or an operand of their product, by one number.
+    """A Mul or Div by one number that scales the scores of an attention, or one operand of their product.
 
     Attributes:
         layer: The Mul or Div.
@@ -209,9 +215,8 @@ class ScoreScaling:
         constant: The tensor of the number.
         number: The number.
         is_division: True for a Div, which divides by the number.
-        side: The position: behind the product ("scores"), or in front of its first ("query") or second operand ("key").
-        tensors: Behind the product, the tensors from the result of the product to the input of the layer. In front, the
-            tensors from the result of the layer to the operand.
+        side: The position: behind the product ("scores"), or before its first ("query") or second operand ("key").
+        tensors: The tensors between the layer and the product.
     """
 
     layer: str
@@ -230,12 +235,11 @@ class ScoreScaling:
 
 @dataclass(frozen=True)
 class ScaledOperand:
-    """The constants that can take the scale of an attention at one operand of the product.
+    """The constants that can absorb the scale of an attention at one operand of the product.
 
     Attributes:
-        producers: The weights, biases and scales that produce the operand, or the part of them that does.
-        tensors: The tensors from there to the operand.
-        refusal_reason: The reason why no constants can take the scale; "" if they can.
+        producers: The weights, biases and scales that produce the operand. tensors: The tensors between these and the
+        product. refusal_reason: The reason why no constants can absorb the scale; "" if they can.
     """
 
     producers: tuple[ScaledConstant, ...] = ()
@@ -245,14 +249,14 @@ class ScaledOperand:
 
 @dataclass(frozen=True)
 class AttentionScale:
-    """The scale of the scores of an attention, and the constants in front of the product that can take it.
+    """The scale of the scores of an attention, and the constants before the product that can absorb it.
 
     Attributes:
         product: The MatMul of queries and keys.
         scalings: The layers that scale, in network order.
         query: The first operand of the product.
         key: The second operand.
-        refusal_reason: The reason why there is nothing to move; "" if there is.
+        refusal_reason: The reason why the scale cannot be moved; "" if it can.
     """
 
     product: str
@@ -272,10 +276,9 @@ class ZeroCostSupport:
     """The normalisations, biases and channels of a network that zero-cost moves can change, by group name.
 
     Attributes:
-        norms: By the group that computes the normalisation's result.
-        biases: Of every group that can run in INT8.
-        channel_scalings: By the group of the first producer of the channels.
-        attention_scales: By the group of the product of queries and keys.
+        norms: The normalisations, by the group that computes the result. biases: The biases of all groups that can run
+        in INT8. channel_scalings: The scalable channels, by the group of their first producer. attention_scales: The
+        scales, by the group of the product of queries and keys.
     """
 
     norms: Mapping[str, Normalisation] = field(default_factory=dict)
@@ -283,24 +286,23 @@ class ZeroCostSupport:
     channel_scalings: Mapping[str, ChannelScaling] = field(default_factory=dict)
     attention_scales: Mapping[str, AttentionScale] = field(default_factory=dict)
 
-    def find_scaling_subject(self, group_name: str, layers: Collection[str]) -> str | None:
-        """Returns the name in `channel_scalings` of the channels that a group reads; None if there are none.
+    def find_channel_scaling_key(self, group_name: str, layers: Collection[str]) -> str | None:
+        """Returns the key in `channel_scalings` of the channels that a group reads; None if there are none.
 
-        If the group reads no such channels, or they cannot be scaled, the result is the group itself if it produces
-        channels.
+        If the group reads no scalable channels but produces channels, the key is the group itself.
         """
-        subjects = (self._subject_by_reading_layer.get(layer) for layer in layers)
+        subjects = (self._scaling_key_by_reading_layer.get(layer) for layer in layers)
         own = group_name if group_name in self.channel_scalings else None
         return next((subject for subject in subjects if subject is not None), own)
 
     @cached_property
-    def _subject_by_reading_layer(self) -> Mapping[str, str]:
+    def _scaling_key_by_reading_layer(self) -> Mapping[str, str]:
         return {layer: name for name, scaling in self.channel_scalings.items() if scaling.channels
                 for layer in scaling.reading_layers}
 
     @cached_property
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
-        """The shape of the divisors of each tensor that a move can scale, by name."""
+        """The shape of the divisors of each tensor that a move can scale, by tensor name."""
         shapes: dict[str, tuple[int, ...]] = {}
         tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
@@ -312,8 +314,8 @@ class ZeroCostSupport:
         return shapes
 
     @cached_property
-    def edited_ports(self) -> tuple[Port, ...]:
-        """The constants that the scaling of channels and of attentions can change, each once."""
+    def scalable_layer_inputs(self) -> tuple[Port, ...]:
+        """The layer inputs with constants that scaling of channels or attentions can change, each once."""
         constants = [constant for scaling in self.channel_scalings.values()
                      for constant in (*scaling.producers, *scaling.readers)]
         scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
@@ -322,7 +324,7 @@ class ZeroCostSupport:
                                     *(scaling.port for scale in scales for scaling in scale.scalings))))
 
     @cached_property
-    def folded_scalars(self) -> Mapping[str, float]:
-        """The numbers by which attentions are scaled and that the file computes from sizes, by tensor."""
+    def attention_scale_constants(self) -> Mapping[str, float]:
+        """The numbers that scale attentions, by the tensor that holds the number."""
         return {scaling.constant: scaling.number for scale in self.attention_scales.values()
                 for scaling in scale.scalings}

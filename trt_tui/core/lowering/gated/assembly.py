@@ -20,7 +20,7 @@ from trt_tui.core.lowering.gated.group_body import emit_ungated_group
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_compute_type_results
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
-from trt_tui.core.network.model_editing import drop_unused_nodes, value_name
+from trt_tui.core.network.model_editing import prune_model, value_name
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -30,7 +30,7 @@ _MAX_KEPT_WEIGHT_BYTES = 1 << 28
 
 
 def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
-    """Returns fusion groups and ungrouped layers, each after everything that it reads.
+    """Returns fusion groups and ungrouped layers in an order in which each follows everything that it reads.
 
     Raises:
         TrtTuiError: the groups depend on each other in a cycle.
@@ -58,7 +58,7 @@ def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
 
 
 def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Layer) -> Iterable[str]:
-    """Yields the layers outside a group or layer that compute its inputs."""
+    """Yields the outside layers that compute the inputs of a group or layer."""
     layer_names = (*group_or_layer.layers,
                    *group_or_layer.shape_layers) if isinstance(group_or_layer, FusionGroup) else (group_or_layer.name, )
     own = set(layer_names)
@@ -95,7 +95,7 @@ def build_gated_graph(
     extreme_tensors: Mapping[str, Sequence[str]] | None = None,
     shape_tensors: Sequence[str] = (),
 ) -> GatedGraph:
-    """Builds the gated graph of a network.
+    """Builds the gated graph of a network with the requested precisions, branches and error sums.
 
     Args:
         float_types: The float precisions below FP32 that groups can have.
@@ -103,18 +103,16 @@ def build_gated_graph(
         quantized_types: The quantized types that layers can have, and TF32.
         outputs: Tensors that each branch returns; by default the outputs of the network.
         with_reference: Adds the FP32 branch and the sums of errors at each measured group.
-        with_isolated: Adds each measured group with its inputs from the reference, and its sums; needs
-            ``with_reference``.
-        with_accumulated: With ``with_reference``: adds the sums of the accumulated error at each measured group. False
-            leaves out the test branch with its outputs.
+        with_isolated: Adds the isolated branch and its sums; needs ``with_reference``. with_accumulated: Adds the sums
+            of the accumulated error at each measured group; needs ``with_reference``. False leaves out the test branch.
         measured_groups: Groups whose errors are summed; by default all that can be simulated.
         editable_constants: Makes scales and biases that moves change inputs of the graph; see `GatedFeatures`.
         norm_operators: Lets decomposed normalisations be computed with the roundings of the operator.
-        gates_as_data: Makes gates data instead of control flow. Sums are not finite if tensors are not, and values that
-            FP16 cannot represent are always counted.
+        gates_as_data: Builds gates as Where nodes instead of If nodes; see `trt_tui.core.lowering.gated.gates`. Sums of
+            tensors with NaN or infinities are then not finite. Values that FP16 cannot represent are always counted.
         compared_tensors: Tensors that are compared in the graph with a reference input; only with ``gates_as_data``.
-        mask_axes: The axes of the presence mask, an input of the graph, by the name of the tensor whose sums it
-            restricts.
+        mask_axes: The axes of the presence mask of a tensor, by tensor name. The mask is an input of the graph and
+            selects the elements that count in the sums.
         expects_finite_sums: Computes the sums in float32 only, where gates are control flow.
             `trt_tui.core.lowering.gated.error_sums.are_float32_sums_exact` tells if they are valid.
         extreme_tensors: Tensors of the FP32 branch whose extremes are an output, by measured group; see
@@ -223,7 +221,7 @@ def _add_network_inputs(emitter: NodeEmitter) -> None:
 
 def _emit_test_branch(emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter,
                       requested_outputs: frozenset[str]) -> dict[str, ir.Value]:
-    """Emits the gated test branch; returns its tensors by their names in the network."""
+    """Emits the test branch; returns its tensors by their names in the network."""
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static_tensors
     test_tensors = {name: value for name, value in emitter.values.items() if name in shared}
@@ -263,5 +261,5 @@ def _build_model(emitter: NodeEmitter, outputs: Sequence[ir.Value]) -> ir.Model:
                      opset_imports=dict(base.graph.opset_imports), name="gated")
     graph.sort()
     model = ir.Model(graph, ir_version=max(base.ir_version, 8))
-    drop_unused_nodes(model)
+    prune_model(model)
     return model

@@ -1,4 +1,4 @@
-"""The emission of nodes into a gated graph: names, constants and copies of the network's layers."""
+"""The emission of nodes into a gated graph: unique names, constants, and copies of the network's layers."""
 
 from collections import ChainMap
 from collections.abc import MutableMapping, Sequence
@@ -44,7 +44,7 @@ class NodeEmitter:
 
     def add_operator(self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], name_prefix: str,
                      **attributes: int) -> ir.Value:
-        """Appends an operator with one output and returns the output; its name begins with ``name_prefix``."""
+        """Appends an operator with one output and returns the output. Its name begins with ``name_prefix``."""
         node = ir.node(operator, inputs, attributes, name=self.make_unique_name(name_prefix))
         output = node.outputs[0]
         output.name = node.name
@@ -76,7 +76,7 @@ class NodeEmitter:
         return ir.Graph([], results, nodes=nodes, name=self.make_unique_name(name_prefix))
 
     def copy_type_and_shape(self, value: ir.Value, source_tensor: str) -> None:
-        """Gives a value the type and shape of a tensor of the network, and a name if it has none."""
+        """Copies the type and shape of a network tensor to a value, and the name too if the value has none."""
         original = self.network.ir_value(source_tensor)
         if value.name is None:
             value.name = self.make_unique_name(source_tensor)
@@ -92,12 +92,12 @@ class NodeEmitter:
         return value
 
     def add_shared_constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Adds a constant of the network to the gated graph without a copy of its data."""
+        """Adds a constant of the network to the gated graph. Its data are shared, not copied."""
         self.initializers[name] = ir.val(name, const_value=tensor)
         return self.initializers[name]
 
     def get_array_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        """Returns a constant of the gated graph by name; adds it at the first call."""
+        """Returns a constant of the gated graph by name. The first call adds it."""
         name = f"gated/{name}"
         return self.initializers[name] if name in self.initializers else self.add_constant(array, name)
 
@@ -110,7 +110,7 @@ class NodeEmitter:
     # -- layers of the network ----------------------------------------------------------------------------------
 
     def clone_node(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
-        """Returns a copy of a layer's node with other inputs, which is not yet part of a graph."""
+        """Returns a copy of a layer's node with other inputs. The copy is not yet part of a graph."""
         original = self.network.node(layer.name)
         node = ir.Node(original.domain, original.op_type, inputs, list(original.attributes.values()),
                        num_outputs=len(original.outputs), overload=original.overload, name=name)
@@ -121,7 +121,7 @@ class NodeEmitter:
 
     def copy_layer(self, layer: Layer, values_by_tensor: MutableMapping[str, ir.Value], nodes: Nodes,
                    name: str) -> None:
-        """Appends a copy of a layer that reads from and writes to ``values_by_tensor``, as do its subgraphs."""
+        """Appends a copy of a layer that reads its inputs from ``values_by_tensor`` and stores its results there."""
         node = self.clone_node(layer,
                                [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs],
                                name)
@@ -140,9 +140,10 @@ class NodeEmitter:
 
 
 def _remove_dimension_names(shape: ir.Shape | None) -> ir.Shape | None:
-    """Returns a shape whose open sizes have no names.
+    """Returns a shape without the names of its open sizes.
 
-    A selection may keep different numbers of values in two branches, and a runtime treats equal names as equal sizes.
+    A runtime treats equal names as equal sizes, but an operator such as NonZero may return different sizes in two
+    branches.
     """
     return None if shape is None else ir.Shape([size if isinstance(size, int) else None for size in shape])
 

@@ -1,6 +1,7 @@
-"""The sums of errors that a gated graph returns, by the form of its gates, and those of judged outputs.
+"""The error sums that a gated graph returns for fusion groups and judged outputs, for both forms of gates.
 
-With gates as data, every row is computed in the same way, and is not finite if a tensor is not.
+The sums of one tensor are a row of a table. With gates as data, all rows are computed in the same way. A row is not
+finite if the tensor has NaN or infinities.
 """
 
 import math
@@ -55,7 +56,8 @@ EXTREMES_OUTPUT = "extremes"
 
 
 def are_float32_sums_exact(table: np.ndarray) -> bool:
-    """Returns True if float32 can represent all sums of squares of a table; NaN and larger values need float64.
+    """Returns True if float32 can represent all sums of squares of a table. Tables with NaN or larger values need
+    float64.
 
     Args:
         table: Rows of `ERROR_SUM_COLUMNS` that were computed in float32.
@@ -64,7 +66,7 @@ def are_float32_sums_exact(table: np.ndarray) -> bool:
 
 
 class ReferenceSums(NamedTuple):
-    """The sums of a reference tensor, which all rows of error sums for this tensor share.
+    """The sums of a reference tensor. All error sums for this tensor share them.
 
     Attributes:
         sum_of_squares: The sum of squares of the tensor.
@@ -81,13 +83,12 @@ class ReferenceSums(NamedTuple):
 
 
 class ErrorSumsEmitter(ABC):
-    """An emitter of the error sums of fusion groups against the reference; subclasses define the computation of a row.
+    """The base class of emitters of error sums. Subclasses define the computation of one row.
 
     Args:
         flow: The emitter of the test branch.
-        presence_masks: Masks of the elements that count (bool, broadcast to the tensor), by tensor; without a mask all
-            elements count.
-        present_share: The fraction of elements that count, float64.
+        presence_masks: Masks of the elements that count, bool, by tensor name; they broadcast to the tensor. All
+            elements of a tensor without a mask count. present_share: The fraction of elements that count, float64.
     """
 
     def __init__(self, flow: GroupEmitter, presence_masks: Mapping[str, ir.Value],
@@ -100,7 +101,8 @@ class ErrorSumsEmitter(ABC):
     def emit_error_tables(self, groups: Sequence[FusionGroup], test_tensors: Mapping[str, ir.Value],
                           error_kinds: Sequence[str],
                           extreme_tensors: Mapping[str, Sequence[str]] | None = None) -> list[ir.Value]:
-        """Emits the error sums of all groups, one table ``(len(groups), len(ERROR_SUM_COLUMNS))`` for each kind.
+        """Emits a table of error sums for each kind of error, with one row per group: ``(len(groups),
+        len(ERROR_SUM_COLUMNS))``.
 
         A table of the extremes of reference tensors follows, with `EXTREME_COLUMNS` as the first columns.
 
@@ -160,22 +162,25 @@ class ErrorSumsEmitter(ABC):
 
     @abstractmethod
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        """Emits the row of a group whose inputs come from the reference; the errors are 0 if the group runs in FP32."""
+        """Emits the error sums of a group whose inputs come from the reference. They are 0 if the group runs in FP32.
+        """
 
     @abstractmethod
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Emits the row of a reference tensor and its test tensor: `ERROR_SUM_COLUMNS` without the counts, float64
-        ``(8,)``."""
+        """Emits the error sums of a test tensor against a reference tensor: `ERROR_SUM_COLUMNS` without the counts,
+        float64 ``(8,)``.
+        """
 
     @abstractmethod
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns the counts that nodes compute, or zeros if the execution does not request them."""
+        """Returns the counts that the given nodes compute; zeros if the execution does not request counts."""
 
     # -- shared values of the rows of a tensor-------------------------------------------------------------------
 
     def _prepare_reference_inputs(self, group: FusionGroup,
                                   clamp_mask: Callable[[ir.Value, str], ir.Value]) -> BranchTensors:
-        """Returns the reference tensors that a group reads as the target stores them: channels scaled, masks clamped.
+        """Returns the reference tensors that a group reads, with scaled channels and clamped masks like those of the
+        test branch.
 
         Args:
             clamp_mask: Returns the clamped value of a masked tensor.
@@ -190,7 +195,7 @@ class ErrorSumsEmitter(ABC):
         return scope
 
     def _restore_channels(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns a tensor of the test branch in the units of the network."""
+        """Returns a tensor of the test branch with its channel scaling undone."""
         return self._flow.rounding.scale_channels("Mul", value, self._flow.inputs.find_channel_factors(tensor), nodes)
 
     def _prepare_test_tensor(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
@@ -216,7 +221,9 @@ class ErrorSumsEmitter(ABC):
         return self._reference_sums[tensor]
 
     def _count_values_beyond_fp16(self, flat_tensor: ir.Value, max_magnitude: ir.Value) -> ir.Value:
-        """Returns the numbers of values too large and too small for FP16, float64 ``(2,)``; zeros unless requested."""
+        """Returns the numbers of values that are too large and too small for FP16, float64 ``(2,)``; zeros unless
+        requested.
+        """
         emitter = self._emitter
         nodes: Nodes = []
         size = emitter.add_operator(nodes, "Abs", [flat_tensor], "size")
@@ -242,7 +249,7 @@ class ErrorSumsEmitter(ABC):
         return self._emit_reduction("ReduceSum", ones, nodes)
 
     def _set_masked_values_to_zero(self, tensor: str, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns a flat tensor with 0 at masked elements, which are irrelevant for precision."""
+        """Returns a flat tensor with 0 for mask values, whose errors do not matter."""
         emitter = self._emitter
         if tensor not in emitter.network.masked_tensors:
             return flat_tensor
@@ -255,10 +262,9 @@ class ErrorSumsEmitter(ABC):
             nodes, "Where", [self._unmasked_flags[tensor], flat_tensor, emitter.get_scalar_constant(0.0)], "unmasked"))
 
     def _align_size_with_reference(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns the test tensor cut or extended with zeros to the size of the reference.
+        """Returns the test tensor cut, or extended with zeros, to the size of the reference.
 
-        Only tensors whose size depends on computed values are changed, because a selection may keep another number of
-        elements.
+        Only tensors whose size depends on computed values are changed, such as the result of a NonZero.
         """
         emitter = self._emitter
         if tensor not in emitter.network.value_sized_tensors:
@@ -278,7 +284,7 @@ class ErrorSumsEmitter(ABC):
         return self._copy_type_and_shape(reference, emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned"))
 
     def _set_padding_to_zero(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns the tensor with 0 at padding elements."""
+        """Returns the tensor with 0 for padding elements."""
         if tensor not in self._presence_masks:
             return value
         return self._copy_type_and_shape(value, self._emitter.add_operator(
@@ -315,8 +321,9 @@ class ErrorSumsEmitter(ABC):
                                           "largest")
 
     def _order_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
-        """Returns the columns that depend on the test in the order of `ERROR_SUM_COLUMNS`, with zeros for absent
-        columns."""
+        """Returns the columns that depend on the test branch in the order of `ERROR_SUM_COLUMNS`; zeros for absent
+        columns.
+        """
         return [columns.get(name) or self._get_column_of_zeros() for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
 
     def _concatenate_exact_columns(self, reference: ReferenceSums, nodes: Nodes) -> ir.Value:
@@ -324,7 +331,7 @@ class ErrorSumsEmitter(ABC):
                                           "ref_max": reference.max_magnitude}, nodes)
 
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
-        """Returns the row of named float32 columns, converted to float64."""
+        """Returns a row of the named float32 columns, converted to float64."""
         row = self._cast_to_float64(
             self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "columns", axis=0), nodes)
         return self._set_row_type_and_shape(row)
@@ -335,11 +342,11 @@ class ErrorSumsEmitter(ABC):
 
 
 class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
-    """An emitter of error sums with control flow, which computes rows in float32 if float32 can represent them.
+    """An emitter of error sums with If nodes. Rows are computed in float32 if float32 can represent them.
 
     Args:
         counting_gate: The gate for counting values that FP16 cannot represent.
-        expects_finite_sums: True to compute each row in float32; `are_float32_sums_exact` tells if the rows are valid.
+        expects_finite_sums: True to compute all rows in float32; `are_float32_sums_exact` then checks them.
     """
 
     _flow: ControlFlowEmitter
@@ -381,8 +388,8 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Implements `ErrorSumsEmitter._emit_error_sums_row` with sums in float32 if these are finite.
 
-        If squares exceed float32, as those of masks do, or a value is not finite, all sums are computed in float64, and
-        NaN and Inf are counted.
+        If a square exceeds float32, or a value is not finite, all sums are computed in float64, and NaN and Inf are
+        counted.
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._get_reference_sums(tensor)
@@ -403,8 +410,9 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         return self._emit_choice(finite, (row, fast), self._emit_float64_row(flat, reference), nodes)
 
     def _emit_float64_row(self, test_value: ir.Value, reference_value: ir.Value) -> tuple[ir.Value, Nodes]:
-        """Returns a row in float64 with its nodes; NaN and Inf that only the test has are counted and left out of the
-        sums."""
+        """Returns a row in float64 and the nodes that compute it. NaN and Inf that only the test has are counted and
+        excluded.
+        """
         nodes: Nodes = []
 
         def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
@@ -434,8 +442,9 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         }), "row", axis=0), nodes
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
-        """Implements `ErrorSumsEmitter._count_magnitudes_above_fp16`; counts only if the largest magnitude is too large
-        or NaN."""
+        """Implements `ErrorSumsEmitter._count_magnitudes_above_fp16`. It counts only if the largest magnitude is too
+        large or NaN.
+        """
         counting: Nodes = []
         over = super()._count_magnitudes_above_fp16(magnitudes, max_magnitude, counting)
         within = self._emit_comparison(max_magnitude, _NEXT_ABOVE_FP16_MAX, "within", nodes)
@@ -459,10 +468,10 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
     def _emit_choice(self, condition: ir.Value, then_branch: tuple[ir.Value, Nodes],
                      else_branch: tuple[ir.Value, Nodes], nodes: Nodes, dtype: ir.DataType = ir.DataType.DOUBLE,
                      size: int = _TEST_COLUMN_COUNT) -> ir.Value:
-        """Emits an ``If`` that returns one of two values of a type and size, by default rows.
+        """Emits an ``If`` that returns one of two values of the same type and size, by default rows.
 
         Args:
-            then_branch: The value, with the nodes of the branch that computes it.
+            then_branch: The value if the condition is true, with the nodes that compute it.
         """
         emitter, graphs = self._emitter, []
         for value, branch_nodes in (then_branch, else_branch):
@@ -475,16 +484,16 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
 
 class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
-    """An emitter of error sums in float64 without control flow; values that FP16 cannot represent are always counted.
+    """An emitter of error sums in float64 without If nodes. Values that FP16 cannot represent are always counted.
 
-    Tensors keep their shapes, because on a GPU the maximum of a long row is slower than reductions of one axis after
-    the other.
+    Tensors are not flattened, because on a GPU a reduction over one long axis is slower than reductions over one axis
+    after the other.
     """
 
     _flow: DataFlowEmitter
 
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        """Implements `ErrorSumsEmitter._emit_isolated_error_row`; the errors are 0 if no gate of the group is true."""
+        """Implements `ErrorSumsEmitter._emit_isolated_error_row`. The errors are 0 if no gate of the group is true."""
         emitter, flow, nodes, tail = self._emitter, self._flow, self._emitter.nodes, group.final_tensor
         exact = self._concatenate_exact_columns(self._get_reference_sums(tail), nodes)
         gate_by_kind = flow.inputs.gates.get(group.name, {})
@@ -573,7 +582,7 @@ If values of the tensors are not finite, the columns are not finite either."""
 
 @dataclass(frozen=True)
 class ComparedTensor:
-    """A tensor, or a part of one, that is compared with the reference inside the graph.
+    """A tensor, or a part of one, that the graph compares with a reference input.
 
     Attributes:
         name: A unique name.
@@ -587,7 +596,7 @@ class ComparedTensor:
 
 
 def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int:
-    """Returns a divisor of the length of every row, near its square root as far as the length is known."""
+    """Returns a divisor of the length of every row that is near the square root of the length."""
     row_length = 1
     sliced_axes = {axis for axis, _, _ in compared_tensor.slices}
     for axis, size in enumerate(network.shape(compared_tensor.tensor) or ()):
@@ -598,7 +607,7 @@ def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int
 
 def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTensor, test_value: ir.Value,
                                reference_value: ir.Value) -> ir.Value:
-    """Emits the error sums of a compared tensor, float64 ``(rows, len(SAMPLE_SUM_COLUMNS))``.
+    """Emits the error sums of a compared tensor for each sample, float64 ``(rows, len(SAMPLE_SUM_COLUMNS))``.
 
     Args:
         reference_value: The reference, with the shape of the compared part.

@@ -14,7 +14,7 @@ from trt_tui.core.network.qdq.steps import PRECISION_BY_HALF_TYPE
 
 
 class FilePrecisionBody(GroupBody):
-    """A fusion group in file precision; the arguments are those of `GroupBody`."""
+    """The emission of a fusion group in file precision. The arguments are those of `GroupBody`."""
 
     def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str], nodes: Nodes | None = None) -> None:
@@ -24,8 +24,8 @@ class FilePrecisionBody(GroupBody):
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """Returns the input with the type and the conversions that the file has before the layer."""
-        if not self.network.is_float(tensor):
+        """Returns an input with the type and the conversions that it has in the file before the layer."""
+        if not self.network.is_fp32(tensor):
             return value
         if tensor in self.network.constant_tensors:
             array = self._source_model.constant_value(layer, input_index)
@@ -49,7 +49,7 @@ class FilePrecisionBody(GroupBody):
             inputs_of_compute_type) and self.rounded_tensors.issuperset(inputs_of_compute_type)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             dtype = self._source_model.find_dtype(tensor)
-            if not tensor or not self.network.is_float(tensor) or dtype not in PRECISION_BY_HALF_TYPE:
+            if not tensor or not self.network.is_fp32(tensor) or dtype not in PRECISION_BY_HALF_TYPE:
                 continue
             if not keeps_type:
                 self.branch_tensors[tensor] = self.rounding.round_to_type(output, dtype, self.nodes)

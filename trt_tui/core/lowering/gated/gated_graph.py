@@ -33,12 +33,12 @@ OperandTypes = dict[Precision, frozenset[Precision]]
 
 @dataclass(frozen=True)
 class WeightInput:
-    """A weight, scale or bias that is an input of the gated graph.
+    """An input of the gated graph that holds a weight, scale or bias.
 
     Attributes:
-        site: The layer input that receives the value; its tensor is "" if the layer has no such input in the network.
-            The value is then 0, unless a move sets another.
-        shape: The shape of the value in that case; () for that in the network.
+        site: The layer input that receives the value. Its tensor is "" if the layer lacks this input in the network;
+            the value is then 0 unless a move sets it. shape: The shape of a value that the network lacks; () for any
+            other value.
     """
 
     group: str
@@ -47,7 +47,7 @@ class WeightInput:
 
 
 class GraphInputs:
-    """The inputs of a gated graph for all fusion groups that have a choice of precisions.
+    """The inputs of a gated graph for all fusion groups that can run in several precisions.
 
     Attributes:
         operand_types: The available types of each such group.
@@ -56,8 +56,9 @@ class GraphInputs:
         weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
         weight_inputs: The weight, scale or bias of each input, by the input's name.
         summing_groups: The groups whose kernels can accumulate in FP16.
-        split_factors: If gates are data, float32 factors that split sums, by group and number of roundings.
-        factor_input_names: The names of the inputs of float32 divisors, by the tensor whose channels are divided.
+        split_factors: If gates are data, the float32 factors that `RoundingEmitter.round_fp16_sum` needs, by group and
+        number of roundings. factor_input_names: The names of the inputs for channel divisors, float32, by divided
+        tensor.
     """
 
     def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:
@@ -108,7 +109,7 @@ class GraphInputs:
                 kind: emitter.add_input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
 
     def _add_scale_input(self, emitter: NodeEmitter, tensor: str, features: GatedFeatures) -> ir.Value:
-        """Adds the scale input of a tensor; groups share one input if their scales cannot differ."""
+        """Adds the scale input of a tensor. Groups share one input if their scales cannot differ."""
         quantized_types = features.quantized_types & QUANTIZED_TYPES.keys()
         shared = len(quantized_types) == 1 and features.boundary_types == {Precision.FP32}
         if shared and tensor in self._shared_scales:
@@ -124,7 +125,7 @@ class GraphInputs:
         self.weight_inputs[name] = weight_input
 
     def find_channel_factors(self, tensor: str) -> ir.Value | None:
-        """Returns the input of the divisors of a tensor's channels; None if no move can scale them."""
+        """Returns the input for the channel divisors of a tensor; None if no move can scale its channels."""
         if tensor in self._scaled_shapes and tensor not in self._channel_factors:
             factors = self._emitter.add_input(f"factors/{len(self._channel_factors)}", ir.DataType.FLOAT,
                                               ir.Shape(self._scaled_shapes[tensor]))
@@ -134,12 +135,12 @@ class GraphInputs:
 
     @property
     def weight_bytes(self) -> int:
-        """The size of all weights that are inputs; sizes that shape inference leaves open count as 1."""
+        """The size of all weights that are inputs. Sizes that shape inference leaves open count as 1."""
         return 4 * sum(math.prod(size for size in value.shape if isinstance(size, int))
                        for value in self.weights.values() if value.shape is not None)
 
     def find_normalisation_operator(self, group_name: str) -> Normalisation | None:
-        """Returns the normalisation of a group that can be computed by its operator; None if there is none."""
+        """Returns the normalisation of a group that the graph can compute as its operator; None if there is none."""
         norm = self._norm_operators.get(group_name)
         return norm if norm is not None and not norm.no_rewrite_reason else None
 
@@ -150,7 +151,7 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
     # the weights of gated groups are inputs already
     weights = {(site.layer, site.index) for site in group.weight_qdq_sites()} if group.name in gated_groups else ()
-    ports = [port for port in zero_cost_support.edited_ports if port not in weights]
+    ports = [port for port in zero_cost_support.scalable_layer_inputs if port not in weights]
     bias = zero_cost_support.biases.get(group.name) if group.name in gated_groups else None
     if bias is not None and bias.port is not None:
         ports.append(bias.port)
@@ -162,7 +163,7 @@ def _iterate_editable_constants(network: Network, group: FusionGroup,
 
 
 def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
-    """Returns the kinds of gates that a group needs if gates are control flow."""
+    """Returns the kinds of gates that a group needs if gates are If nodes."""
     kinds = ["fp32", *(boundary_type.value for boundary_type in list(operand_types)[:-1])]
     mixed_types = {
         operand_type
@@ -179,7 +180,7 @@ def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
 
 
 def _list_data_flow_gate_kinds(operand_types: OperandTypes) -> list[str]:
-    """Returns the kinds of gates that a group needs if gates are data."""
+    """Returns the kinds of gates that a group needs if gates are Where nodes."""
     gate_types = {*operand_types, *(gate_type for precisions in operand_types.values() for gate_type in precisions)}
     return sorted(gate_type.value for gate_type in gate_types if gate_type is not Precision.FP32)
 
@@ -204,7 +205,7 @@ _MAX_SCALES_PER_GROUP = 8
 
 @dataclass(frozen=True)
 class GatedGraph:
-    """A gated graph with the names of its inputs and outputs.
+    """A gated graph, with the names and meanings of its inputs and outputs.
 
     All gates are 0-d bools, scales 0-d float32, weights float32 of the weight's own shape.
 
@@ -243,7 +244,7 @@ class GatedGraph:
             there are no sums or gates are data.
         mask_inputs: Input names (bool) of the masks of elements that count in the sums, by the axes of the tensor that
             the mask has.
-        kept_feeds: Number of feeds whose weights are kept. With two, the weights are still known if one group after
+        kept_feeds: Number of feeds whose weights are cached. With two, no weight is computed again if one group after
             another is changed and restored.
     """
 
@@ -280,8 +281,8 @@ class GatedGraph:
     def make_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
         """Returns the gates, scales and weights with which the test branch executes a config.
 
-        Weights are the same arrays as in earlier feeds that are still in use or among the last ``kept_feeds``. The
-        graph must support the features of the config (`GatedFeatures.from_config`).
+        Unchanged weights are the same arrays as in the last ``kept_feeds`` feeds and in feeds that are still in use.
+        The graph must support the features of the config (`GatedFeatures.from_config`).
 
         Raises:
             InputError: an input of a quantized layer has no range.
@@ -344,7 +345,9 @@ class GatedGraph:
 
     def _make_group_feed(self, group: FusionGroup, gate_names: Mapping[str, str], group_lowering: GroupLowering,
                          inputs_are_rounded: bool, uses_norm_operator: bool) -> Mapping[str, np.ndarray]:
-        """Returns the gates and scales of a group; the same arrays as before if nothing changed that they depend on."""
+        """Returns the gates and scales of a group; the same arrays as before if nothing that they depend on has
+        changed.
+        """
         key = (group_lowering.precision, group_lowering.boundary_type, inputs_are_rounded, uses_norm_operator)
         cached = self._group_feed_cache.get(group.name)
         if cached is not None and cached[0] == key and cached[1] is group_lowering.scales:
@@ -372,11 +375,11 @@ class GatedGraph:
         return group_feed
 
     def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
-        """Returns the mask inputs with which the error sums count only elements that are true in a bool mask."""
+        """Returns the mask inputs that restrict the error sums to the elements that are true in a bool mask."""
         return {name: expand_mask_to_axes(mask, axes) for axes, name in self.mask_inputs.items()}
 
     def _get_cached_scalar(self, value: np.ndarray) -> np.ndarray:
-        """Returns the array of a scalar; equal values always give the same array."""
+        """Returns a scalar as an array. Equal values always give the same array."""
         return self._scalar_cache.setdefault(float(value), np.asarray(value))
 
     def _make_weight_array(self, weight_input: WeightInput, group_lowering: GroupLowering,
@@ -414,15 +417,15 @@ class GatedGraph:
         return array
 
     def _has_boundary_type(self, qdq_site: QdqSite) -> bool:
-        """Returns True if an input has the float type at the boundary of its layer.
+        """Returns True if an input has the float type at the boundary of its group.
 
-        The scale of a BatchNormalization does not: it stays in FP32.
+        The scale of a BatchNormalization does not, because it stays in FP32.
         """
         ports = rulebook.find_same_type_ports(self.network.node(qdq_site.layer), self.network.opset)[0]
         return qdq_site.index >= len(ports) or ports[qdq_site.index]
 
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
-        """Returns the weight that the file stores if the FP32 network has another one; None if both are equal."""
+        """Returns the weight in the file; None if the FP32 network has the same weight."""
         source_model = self.network.source_model
         return source_model.constant_value(self.network.get_layer(qdq_site.layer),
                                            qdq_site.index) if source_model is not None else None
@@ -433,6 +436,6 @@ def _accumulates_in_fp16(group_lowering: GroupLowering) -> bool:
 
 
 def expand_mask_to_axes(mask: np.ndarray, axis_flags: Sequence[bool]) -> np.ndarray:
-    """Returns a mask in a shape that broadcasts to a tensor: the axes that the mask lacks have size 1."""
+    """Returns a mask that broadcasts to a tensor: axes that the mask lacks get size 1."""
     sizes = iter(mask.shape)
     return mask.reshape([next(sizes) if has else 1 for has in axis_flags])

@@ -1,14 +1,15 @@
-"""The two forms of a gate: control flow, an If per group, and data, a Where per value.
+"""The two forms of a gate: control flow (an If per group) and data (a Where per value).
 
-On CPUs a branch that is not taken costs nothing, which makes an ``If`` the faster form there. Further ``If`` nodes
-inside a branch decide if an activation passes through Q and DQ, and if it is rounded before.
+On CPUs an ``If`` is faster, because a branch that is not taken costs nothing. Further ``If`` nodes inside a branch
+select whether an activation is rounded and whether it passes through Q and DQ.
 
-On GPUs an ``If`` waits for the host. The form with ``Where`` has none, so that an execution can be one CUDA graph. All
-roundings are computed in every execution. On CPUs that takes 1.2 to 1.8 times the time of control flow (what-ifs of
-BERT, ViT, a U-Net and ResNet-50, processor seconds).
+On GPUs an ``If`` waits for the host. A graph with ``Where`` instead can be executed as one CUDA graph. All roundings
+are computed in every execution. On CPUs that takes 1.2 to 1.8 times the time of control flow (what-ifs of BERT, ViT, a
+U-Net and ResNet-50, processor seconds).
 
-If there is only one float type below FP32, a tensor is rounded once for all groups that read it. Each reader then
-selects by its own gate, which is true if the producing group or the reading group has that type.
+If there is only one float type below FP32, a tensor is rounded once for all groups that read it. The gate of each
+reader then selects the rounded or the unrounded tensor. It is true if the producing group or the reading group has that
+type.
 """
 
 from collections.abc import Callable, Mapping, MutableMapping, Sequence
@@ -47,8 +48,8 @@ class ControlFlowEmitter(GroupEmitter):
     def emit_reduced_precision_group(
             self, group: FusionGroup,
             values_by_boundary_type: Mapping[Precision, MutableMapping[str, ir.Value]]) -> tuple[ir.Value, Nodes]:
-        """Returns the final tensor of a gated group in its requested precision below FP32, and the nodes that compute
-        it.
+        """Emits a gated group in its requested precision below FP32; returns its final tensor and the nodes that
+        compute it.
 
         Args:
             values_by_boundary_type: The tensors that the group reads, unrounded, by boundary type.
@@ -64,11 +65,12 @@ class ControlFlowEmitter(GroupEmitter):
                                            Precision, MutableMapping[str, ir.Value]],
                                        requested_tensors: Sequence[str],
                                        inputs_may_be_rounded: bool = True) -> ir.Graph:
-        """Builds the graph of a fusion group in any of its precisions below FP32; its gates select one.
+        """Builds the graph of a fusion group in all of its precisions below FP32, one of which its gates select.
 
         Args:
             values_by_boundary_type: The tensors that the group reads, by boundary type.
-            inputs_may_be_rounded: True if the inputs may already have values of the boundary type, as the gates state.
+            inputs_may_be_rounded: True if the inputs may already be rounded to the boundary type, depending on the
+                gates.
         """
         gates = self.inputs.gates[group.name]
         result: ir.Graph | None = None
@@ -119,15 +121,14 @@ class ControlFlowEmitter(GroupEmitter):
 
 
 class _PrecisionBranch(PrecisionBody):
-    """A fusion group with one boundary type, as the body of an ``If`` that reads outer tensors.
+    """The emission of a fusion group with one boundary type, as a branch of an ``If``.
 
     Args:
-        type_gates: The types that activations at Q/DQ sites can be converted to, each with its gate; None for always.
-        allow_floats: True if activations stay floats when no gate is true. If False, they are converted to the last of
-            the types.
-        already_rounded_gate: A gate that is true if the activations already have values of the boundary type.
-        already_rounded: True if all inputs of the group already have values of the boundary type.
-        norm: The normalisation that is computed by its operator; None if there is none.
+        type_gates: The types that activations at Q/DQ sites can be converted to, each with its gate. A type without a
+        gate is always selected. allow_floats: True if activations stay floats when no gate is true. If False, they are
+        converted to the last of the types. already_rounded_gate: A gate that is true if the activations are already
+        rounded to the boundary type. already_rounded: True if all inputs of the group are always rounded to the
+        boundary type. norm: The normalisation that is computed by its operator; None if there is none.
     """
 
     def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
@@ -146,7 +147,8 @@ class _PrecisionBranch(PrecisionBody):
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """Returns the input quantized if it is a Q/DQ site, rounded if it is computed outside the group, or unchanged.
+        """Returns an input of a layer: quantized at a Q/DQ site, rounded if it comes from outside the group, or else
+        unchanged.
         """
         operand_types = self.types_by_input.get((layer.name, input_index), ())
         rounds = has_compute_type and tensor not in self._known_inputs and self.is_rounded_at_input(layer, tensor)
@@ -161,7 +163,7 @@ class _PrecisionBranch(PrecisionBody):
         return self.prepared_values[key]
 
     def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
-        """Implements `PrecisionBody.round_result`; the gate of the group requests FP16 accumulation."""
+        """Implements `PrecisionBody.round_result`. A gate of the group requests FP16 accumulation."""
         round_value = partial(self.rounding.round_to_precision, value, self._boundary_type)
         if self._sums_gate is None or rounding_count == 1:
             return round_value(self.nodes)
@@ -175,7 +177,7 @@ class _PrecisionBranch(PrecisionBody):
         return self.rounding.round_fp16_sum(value, factor, nodes)
 
     def add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int) -> ir.Value:
-        """Implements `PrecisionBody.add_bias_after_rounding`; the gate of the group requests FP16 accumulation."""
+        """Implements `PrecisionBody.add_bias_after_rounding`. A gate of the group requests FP16 accumulation."""
         bias = node.inputs[bias_index]
         if self._sums_gate is None:
             return node.outputs[0]
@@ -197,7 +199,7 @@ class _PrecisionBranch(PrecisionBody):
                                          layer.outputs[0], self.nodes)
 
     def _quantize_input(self, value: ir.Value, tensor: str, operand_types: Sequence[Precision]) -> ir.Value:
-        """Returns an activation rounded to the boundary type and converted to the type that its gates select."""
+        """Returns an activation rounded to the boundary type and converted to the type that the gates select."""
         select, scale = self._flow.select_by_gate, self.inputs.scales.get((self.group.name, tensor))
         rounds = self.reduces_precision and self.is_computed_outside(tensor)
 
@@ -233,7 +235,7 @@ class DataFlowEmitter(GroupEmitter):
     """An emitter of fusion groups whose gates are ``Where`` nodes in the main graph.
 
     Attributes:
-        edge_gates: The producing group and the reading group of each reader's gate, by the name of the gate.
+        edge_gates: The producing group and the reading group of each gate for a rounded input, by the name of the gate.
         converted_values: The converted values, by type, source value and scale.
         unrounded_results: The producing group, the unrounded value and the rounded value, by tensor.
     """
@@ -268,14 +270,15 @@ class DataFlowEmitter(GroupEmitter):
 
     @cached_property
     def has_one_half_type(self) -> bool:
-        """True if groups can have only one float type below FP32."""
+        """True if the groups use only one float type below FP32."""
         operand_types = self.inputs.operand_types.values()
         return len({boundary_type for types in operand_types for boundary_type in types}.intersection(
             HALF_PRECISIONS)) == 1
 
 
 class _DataFlowBody(PrecisionBody):
-    """The layers of a fusion group in the main graph, each followed by the roundings of its results."""
+    """The emission of a fusion group into the main graph, where Where nodes select the rounded results of its layers.
+    """
 
     def __init__(self, flow: DataFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
                  requested_tensors: Sequence[str]) -> None:
@@ -289,7 +292,7 @@ class _DataFlowBody(PrecisionBody):
 
     def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
                             has_compute_type: bool) -> ir.Value:
-        """Returns the input rounded if it is computed outside the group, and quantized if it is a Q/DQ site."""
+        """Returns an input of a layer: rounded if it comes from outside the group, and quantized at a Q/DQ site."""
         operand_types = self.types_by_input.get((layer.name, input_index), ())
         rounds = self.reduces_precision and self.is_computed_outside(tensor) if operand_types \
             else has_compute_type and self.is_rounded_at_input(layer, tensor)
@@ -314,7 +317,7 @@ class _DataFlowBody(PrecisionBody):
         return value
 
     def _quantize_input(self, tensor: str, value: ir.Value, operand_types: Sequence[Precision]) -> ir.Value:
-        """Returns the value that a layer reads at a Q/DQ site, quantized if a gate is true."""
+        """Returns the value that a layer reads at a Q/DQ site. It is quantized if a gate is true."""
         unquantized, scale = value, self.inputs.scales.get((self.group.name, tensor))
         converted_values = self._flow.converted_values
         for operand_type in operand_types:
@@ -356,7 +359,9 @@ class _DataFlowBody(PrecisionBody):
         return self.rounding.round_fp16_sum(value, factors[key], self.nodes)
 
     def list_unrounded_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
-        """Implements the method of the base class. A gate selects the operator of a normalisation, or its layers."""
+        """Implements `PrecisionBody.list_unrounded_results`. A gate selects the operator of a normalisation, or its
+        layers.
+        """
         norm = self.inputs.find_normalisation_operator(self.group.name)
         if norm is None or layer.name != norm.layers[-1]:
             return node.outputs

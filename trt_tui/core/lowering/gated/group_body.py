@@ -1,4 +1,4 @@
-"""The walk over the layers of a fusion group in a gated graph, for gates of either form."""
+"""The emission of a fusion group layer by layer into a gated graph, for both forms of gates."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, MutableMapping, Sequence
@@ -19,7 +19,7 @@ from trt_tui.core.precision import Precision
 
 @dataclass
 class GroupEmitter(ABC):
-    """An emitter of gated fusion groups; subclasses define the form of the gates."""
+    """The base class of emitters of gated fusion groups. Subclasses define the form of the gates."""
 
     emitter: NodeEmitter
     inputs: GraphInputs
@@ -32,13 +32,14 @@ class GroupEmitter(ABC):
 
 
 class GroupBody(ABC):
-    """The emission of one fusion group, which converts the inputs and rounds the results of each layer.
+    """The base class for the emission of one fusion group. Subclasses convert the inputs and round the results of each
+    layer.
 
     Args:
         values_by_tensor: The tensors that the group reads, by their names in the network.
         requested_tensors: The tensors of the group that are read outside.
-        nodes: The nodes to which those of the group are appended; None for an own graph.
-        norm: The normalisation that is emitted as its operator; None if there is none.
+        nodes: The list to which the nodes of the group are appended; None for a separate graph. norm: The normalisation
+        that is emitted as its operator; None if there is none.
 
     Attributes:
         branch_tensors: The tensors that the layers read and write.
@@ -68,17 +69,17 @@ class GroupBody(ABC):
 
     @abstractmethod
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Rounds the results of a layer; called when its node exists and its outputs are in ``branch_tensors``.
+        """Rounds the results of a layer. The caller has emitted its node and stored its outputs in ``branch_tensors``.
 
         Args:
-            inputs_of_compute_type: Tensors that the layer reads in the type in which it computes, without weights.
+            inputs_of_compute_type: The activations that the layer reads in the type in which it computes.
         """
 
     def is_computed_outside(self, tensor: str) -> bool:
         return self.network.producer.get(tensor) not in self.group.layers
 
     def emit_layers(self) -> None:
-        """Emits the layers of the group; weights that are inputs of the graph replace the constants."""
+        """Emits the layers of the group. Weights that are graph inputs replace the constants."""
         network, norm = self.network, self.norm
         for name in self.group.layers:
             layer = network.get_layer(name)
@@ -96,7 +97,7 @@ class GroupBody(ABC):
                 if not tensor or fed_value is not None:
                     values.append(fed_value)
                     continue
-                has_layer_type = ports[index] and network.is_float(tensor)
+                has_layer_type = ports[index] and network.is_fp32(tensor)
                 if has_layer_type:
                     typed_inputs.append(tensor)
                 values.append(self._read_input(layer, index, has_layer_type))
@@ -126,8 +127,9 @@ class GroupBody(ABC):
         return self.emitter.build_graph(results, self.nodes, f"{self.group.name}/{type_name}")
 
     def emit_normalisation_operator(self, normalisation: Normalisation) -> ir.Node:
-        """Emits a normalisation with the roundings of its operator: only its inputs are rounded, not its intermediate
-        results."""
+        """Emits a normalisation that rounds like its operator: its inputs are rounded, its intermediate results are
+        not.
+        """
         network, emitter = self.network, self.emitter
         source_layer = next(layer for name in normalisation.layers
                             if normalisation.source in (layer := network.get_layer(name)).inputs)
@@ -164,8 +166,8 @@ class GroupBody(ABC):
     def _emit_rms_norm(self, normalisation: Normalisation, source: ir.Value, scale: ir.Value) -> None:
         """Emits an RMSNorm in FP32 as several operators, because opsets below 23 have no operator for it.
 
-        The square is a Mul: ONNX Runtime would fuse a Pow between roundings into an operator of mixed types that it
-        then refuses.
+        The square is a Mul. ONNX Runtime would fuse a Pow between roundings into an operator of mixed types, and then
+        refuse that operator.
         """
         def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
             return self.emitter.add_operator(self.nodes, operator, inputs, operator.lower())
@@ -177,9 +179,9 @@ class GroupBody(ABC):
 
 
 class PrecisionBody(GroupBody):
-    """A fusion group whose results are rounded to the boundary type of the group, if that is below FP32.
+    """The base class for the emission of a group whose results are rounded to its boundary type below FP32.
 
-    The arguments are those of `GroupBody`, with:
+    The further arguments are those of `GroupBody`.
 
     Args:
         reduces_precision: True if the boundary type is, or can be, below FP32.
@@ -205,23 +207,23 @@ class PrecisionBody(GroupBody):
 
     @abstractmethod
     def add_bias_after_rounding(self, layer: Layer, node: ir.Node, bias_index: int, rounding_count: int) -> ir.Value:
-        """Returns a sum of products with a bias; FP16 accumulation adds the bias after the rounding of the sum."""
+        """Returns a sum of products with a bias. FP16 accumulation rounds the sum before it adds the bias."""
 
     def list_unrounded_results(self, layer: Layer, node: ir.Node) -> Sequence[ir.Value]:
         """Returns the results of a layer before they are rounded."""
         return node.outputs
 
     def is_rounded_at_input(self, layer: Layer, tensor: str) -> bool:
-        """Returns True if a layer rounds a tensor from outside the group.
+        """Returns True if a layer must round a tensor from outside the group before it reads it.
 
-        A copy of a large constant (an embedding table) is cheaper to round behind the copy.
+        A copy of a large constant, such as a look-up in an embedding table, is cheaper to round after the copy.
         """
         network = self.network
         return self.reduces_precision and self.is_computed_outside(tensor) and (
             layer.kind is not LayerKind.COPY or tensor in network.constant_tensors and network.is_mask(tensor))
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
-        """Rounds the results of a layer if its operator can return values that the precision cannot represent."""
+        """Rounds the results of a layer unless its operator returns only values that the precision can represent."""
         if not self.reduces_precision:
             return
         own = rulebook.find_compute_type_results(self.network, layer)
@@ -242,7 +244,7 @@ class PrecisionBody(GroupBody):
                 self.rounded_tensors.add(tensor)
 
     def _can_defer_rounding_to_reader(self, tensor: str) -> bool:
-        """Returns True if the rounding of a tensor can move behind its only reader without a change of the result."""
+        """Returns True if a tensor can be rounded after its only reader instead, with the same result."""
         users = self.network.consumers.get(tensor, [])
         return (len(users) == 1 and users[0] in self.group.layers and tensor not in self.requested_tensors
                 and rulebook.commutes_with_rounding(self.network.get_layer(users[0])))
@@ -250,7 +252,7 @@ class PrecisionBody(GroupBody):
 
 def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: FusionGroup,
                        branch_tensors: BranchTensors, nodes: Nodes) -> None:
-    """Emits a fusion group without gates; constants that are inputs of the graph replace those of the network."""
+    """Emits a fusion group without gates. Constants that are graph inputs replace those of the network."""
     for name in group.layers:
         layer = emitter.network.get_layer(name)
         for tensor in layer.inputs:
@@ -266,7 +268,8 @@ def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: F
 
 def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensors: BranchTensors, tensor: str,
                          nodes: Nodes) -> ir.Value:
-    """Returns a tensor that a fusion group reads; shape arithmetic on the group's own tensors is copied into the group.
+    """Returns the value of a tensor that a fusion group reads. Shape arithmetic on the group's tensors is copied into
+    the group.
     """
     network = emitter.network
     producer_name = network.producer.get(tensor)

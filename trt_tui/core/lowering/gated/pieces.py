@@ -1,4 +1,4 @@
-"""A gated graph with fixed inputs, and its parts in the order of execution."""
+"""A gated graph with fixed inputs, and its division into pieces that run one after the other."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,7 +12,7 @@ from trt_tui.core.network.model_editing import list_subgraphs, list_values_read_
 
 
 def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
-    """Turns inputs of a graph into constants, and replaces each ``If`` that reads one of them by the selected branch.
+    """Turns graph inputs into constants, and replaces each ``If`` that depends on them by the selected branch.
 
     The model changes in place. Nodes and constants without a reader are removed. Inputs of the network stay.
 
@@ -36,7 +36,7 @@ def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
 
 
 def _select_branches(graph: ir.Graph, conditions: Mapping[int, bool]) -> None:
-    """Replaces each ``If`` with a known condition by the nodes of its branch, at any depth.
+    """Replaces each ``If`` with a known condition by the nodes of the selected branch, at any depth.
 
     Args:
         conditions: The known conditions by the id of their values.
@@ -72,15 +72,15 @@ _MACS_PER_ELEMENT, _MACS_PER_LAYER = 50, 100_000
 
 def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES, *,
                       for_device: bool = False) -> Iterator[ir.Model]:
-    """Yields the graph of a gated network as models that run in this order.
+    """Yields the graph of a gated network in pieces: models that run in this order.
 
-    Each model reads inputs of the graph and results of earlier models, by name. There is a single model if the graph is
-    too small or no position has known types. Each model is a copy that is made when it is requested, so that the models
-    need not be in memory together.
+    A piece reads inputs of the graph and results of earlier pieces, by name. There is a single piece if the graph is
+    small, or if the types at all possible cuts are unknown. A piece is copied only when it is requested, so that not
+    all pieces are in memory together.
 
     Args:
-        for_device: True if no sizes of tensors cross a cut. A CUDA graph needs them as constants. They are known within
-            a piece, because its inputs have fixed shapes.
+        for_device: True if no tensor that holds sizes may cross a cut. A CUDA graph needs sizes as constants. Within a
+            piece they are constant, because its inputs have fixed shapes.
     """
     model = gated_graph.model
     constant_nodes_of_graph = _find_constant_nodes(model.graph)
@@ -109,7 +109,7 @@ def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES
 
 
 def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
-    """Returns the nodes that compute only from constants; each piece contains those that it needs."""
+    """Returns the nodes that compute only from constants. Each piece contains those that it needs."""
     constant_values = {id(value) for value in graph.initializers.values()}
     constant_nodes: dict[ir.Node, None] = {}
     outputs = {id(value) for value in graph.outputs}
@@ -122,7 +122,7 @@ def _find_constant_nodes(graph: ir.Graph) -> dict[ir.Node, None]:
 
 
 def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, None]) -> set[int]:
-    """Returns the ids of the values that nodes read, including the inputs of the constant nodes that they need."""
+    """Returns the ids of the values that nodes read, and of the values that the constant nodes before them read."""
     needed = {id(value) for node in nodes for value in list_values_read_by_node(node)}
     for node in reversed(constant_nodes):
         if any(id(value) in needed for value in node.outputs):
@@ -132,7 +132,7 @@ def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, 
 
 def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int,
                           for_device: bool) -> list[int]:
-    """Returns the positions of the cuts: near equal parts of the cost, where the fewest elements cross."""
+    """Returns positions that cut the graph into pieces of similar cost, where few elements cross the cut."""
     cumulated_costs = list(accumulate(_iterate_node_costs(gated_graph, nodes)))
     cuts: list[int] = []
     crossing = list(_iterate_element_counts_at_cuts(nodes, for_device))
@@ -146,7 +146,7 @@ def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_c
 
 
 def _iterate_node_costs(gated_graph: GatedGraph, nodes: list[ir.Node]) -> Iterator[float]:
-    """Yields the cost of each node of the main graph in multiply-accumulates; each layer counts once."""
+    """Yields the cost of each node of the main graph in multiply-accumulates. The cost of a layer counts once."""
     network, counted_layers = gated_graph.network, set[str]()
     for node in nodes:
         cost = 0.0
@@ -161,9 +161,9 @@ def _iterate_node_costs(gated_graph: GatedGraph, nodes: list[ir.Node]) -> Iterat
 
 
 def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> Iterator[float]:
-    """Yields for each position the number of elements that cross it; infinite if a type is unknown or excluded.
+    """Yields the number of elements that cross each position; infinity if the position cannot be a cut.
 
-    An element crosses a position if a node before it writes the element and a node behind it reads the element.
+    An element crosses a position if a node before the position writes it and a node after the position reads it.
     """
     last: dict[int, int] = {}
     for position, node in enumerate(nodes):
@@ -184,7 +184,7 @@ def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> I
 
 
 def _must_stay_in_piece(value: ir.Value) -> bool:
-    """Returns True for a value that can be a size of a tensor, and for text, which no device has."""
+    """Returns True for a value that can be the size of a tensor, and for text. Text cannot be stored on a device."""
     is_integer = value.dtype in (ir.DataType.INT32, ir.DataType.INT64)
     return is_integer and (value.shape is None or len(value.shape) <= 1) or value.dtype is ir.DataType.STRING
 

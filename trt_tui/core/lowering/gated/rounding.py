@@ -1,4 +1,4 @@
-"""The rounding of tensors to lower precisions in FP32 arithmetic: Cast pairs, Q and DQ, and clamped masks."""
+"""The rounding of tensors to lower precisions in FP32 arithmetic: Cast pairs, Q/DQ pairs and clamped masks."""
 
 import ml_dtypes
 import numpy as np
@@ -31,15 +31,15 @@ class RoundingEmitter:
         return add(nodes, "Cast", [low], "rounded", to=int(ir.DataType.FLOAT))
 
     def round_to_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
-        """Rounds a value to FP16 or BF16; for any other type, the value does not change."""
+        """Returns a value rounded to FP16 or BF16; for any other type, the value itself."""
         return self.round_to_precision(value, PRECISION_BY_HALF_TYPE[dtype],
                                        nodes) if dtype in PRECISION_BY_HALF_TYPE else value
 
     def emit_qdq_step(self, step: QdqStep, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Emits a conversion step of the file (Cast, Q, DQ), whose scale and zero point become constants of the graph.
+        """Emits a Cast, Q or DQ node of the file, with its scale and zero point as constants, and returns the result.
 
-        Returns its result: quantized values, or float32 with values of the step's type. A step that computes the scales
-        of its blocks returns dequantized values, and the next step returns these.
+        The result is quantized values, or float32 rounded to the type of the step. A step that computes block scales
+        returns dequantized values. The DQ after it returns them unchanged.
         """
         if step.computes_scales and step.block_type is not None and step.scale is not None:
             tensor_scale = self._emitter.get_scalar_constant(float(step.scale)) if step.block_type.needs_ranges \
@@ -57,18 +57,18 @@ class RoundingEmitter:
         return result if step.operator == "quantize" else self.round_to_type(result, step.dtype, nodes)
 
     def round_fp16_sum(self, value: ir.Value, split_factor: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns a sum of products with the rounding error of a kernel that accumulates in FP16.
+        """Returns a sum of products with the rounding error of a kernel with an FP16 accumulator.
 
-        The sum is split by a factor of `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor`. Infinities and
-        NaN do not change, as in any kernel: the product is clamped to finite values, so that no infinity is subtracted
-        from another.
+        The sum is rounded by Veltkamp's splitting; `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor`
+        gives the factor. Infinities and NaN do not change. To avoid the difference of two infinities, the product is
+        clamped to finite values.
         """
         add = self._emitter.add_operator
         product = self.clamp(add(nodes, "Mul", [value, split_factor], "split"), _MAX_FLOAT32, nodes)
         return add(nodes, "Sub", [product, add(nodes, "Sub", [product, value], "rest")], "summed")
 
     def add_bias(self, layer: Layer, value: ir.Value, bias: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns the sum of a layer with its bias added; the bias of a Conv is added along the channels."""
+        """Returns the sum of a layer with its bias added. The bias of a Conv is added along the channels."""
         rank = len(self._emitter.network.shape(layer.inputs[1]) or ())
         if layer.op_type != "Gemm":
             shape = self._emitter.get_array_constant(np.array([-1, *[1] * (rank - 2)], np.int64), f"channels/{rank}")
@@ -76,8 +76,9 @@ class RoundingEmitter:
         return self._emitter.add_operator(nodes, "Add", [value, bias], "biased")
 
     def round_input(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
-        """Returns a tensor from outside a group rounded to a float precision; a mask that it cannot represent is
-        clamped first."""
+        """Returns a tensor from outside a group, rounded to a float precision. Masks beyond its range are clamped
+        first.
+        """
         network = self._emitter.network
         if tensor in network.constant_tensors:
             sizes = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
@@ -92,7 +93,7 @@ class RoundingEmitter:
         return self.round_to_precision(value, precision, nodes)
 
     def scale_channels(self, operator: str, value: ir.Value, factors: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """Returns a value that is divided ("Div") or multiplied ("Mul") by factors that broadcast to it, if any.
+        """Returns a value divided ("Div") or multiplied ("Mul") by channel factors; unchanged if there are no factors.
         """
         if factors is None:
             return value
@@ -107,7 +108,7 @@ class RoundingEmitter:
 
     def quantize_dequantize(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType,
                             nodes: Nodes) -> ir.Value:
-        """Returns a value quantized with a scale that is an input of the graph, and dequantized again."""
+        """Returns a value after quantization with a scale that is an input of the graph, and dequantization."""
         add = self._emitter.add_operator
         if quantized_type.is_float:
             ratio = add(nodes, "Div", [value, scale], "ratio")
@@ -119,10 +120,10 @@ class RoundingEmitter:
 
     def quantize_dequantize_blocks(self, value: ir.Value, tensor_scale: ir.Value | None, quantized_type: QuantizedType,
                                    axis: int, shape: Shape, nodes: Nodes) -> ir.Value:
-        """Returns a value quantized with scales that are computed for its blocks, and dequantized again.
+        """Returns a value after quantization with computed block scales, and dequantization.
 
-        `trt_tui.core.quantized_types` defines the arithmetic. A mean of differences is NaN for a block with a NaN or an
-        infinity, and 0 for any other; it is added to the scale of the block.
+        `trt_tui.core.quantized_types` defines the arithmetic. For blocks with a NaN or an infinity, NaN is added to the
+        scale: a mean of differences that is 0 for any other block.
 
         Args:
             tensor_scale: The scale of the tensor; None for 1.
@@ -164,7 +165,8 @@ class RoundingEmitter:
         return reshape(add(nodes, "Mul", [quantized, scale], "dequantized"), [size])
 
     def find_block_axis(self, precision: Precision, group: FusionGroup, tensor: str) -> int | None:
-        """Returns the axis along which an operand is quantized in blocks at run time; None if it has no blocks."""
+        """Returns the axis along which an operand is quantized in blocks at run time; None if the type has no blocks.
+        """
         quantized_type = QUANTIZED_TYPES.get(precision)
         if quantized_type is None or not quantized_type.block_scale_type:
             return None
@@ -173,7 +175,7 @@ class RoundingEmitter:
 
     def convert_operand(self, precision: Precision, group: FusionGroup, tensor: str, value: ir.Value,
                         scale: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """Returns the value of an operand of a product in a quantized type or TF32; TF32 and MXFP8 have no scale."""
+        """Returns an operand of a product converted to a quantized type or TF32. TF32 and MXFP8 need no scale."""
         axis = self.find_block_axis(precision, group, tensor)
         if axis is not None:
             quantized_type = QUANTIZED_TYPES[precision]
@@ -185,7 +187,7 @@ class RoundingEmitter:
         return self.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)
 
     def _find_operand_shape(self, group: FusionGroup, tensor: str, axis: int) -> Shape:
-        """Returns the shape of an operand; the size of its summed axis is that of the weight."""
+        """Returns the shape of an operand. The size of its summed axis comes from the weight."""
         network = self._emitter.network
         (weight,) = group.weight_qdq_sites()
         assert weight.axis is not None
@@ -202,7 +204,7 @@ class RoundingEmitter:
         return add(nodes, "Where", [fits, rounded, value], "rounded")
 
     def _round_up_to_power_of_two(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns the next power of two that is not below a positive number, bit-exact, and at least 2**-126.
+        """Returns the smallest power of two that is at least a positive number and at least 2**-126, bit-exact.
 
         Numbers above 1 are divided by 2**30, so that no product overflows.
         """
@@ -217,7 +219,7 @@ class RoundingEmitter:
         return add(nodes, "Div", [power, factor], "scale")
 
     def _find_power_of_two(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Returns the power of two at or below the magnitude of a number.
+        """Returns the largest power of two that is at most the magnitude of a number.
 
         For a number ``c`` it is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24`` (Rump, "Error
         estimation of floating-point summation and dot product", 2012, `ufp`).

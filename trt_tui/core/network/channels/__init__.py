@@ -1,1 +1,3 @@
-"""Channels of tensors: their numbers, the sets that factors can scale, and spellings of norms and attention scales."""
+"""Channels of tensors: their ids, the sets of channels that factors can scale, normalisations, and scales of
+attentions.
+"""

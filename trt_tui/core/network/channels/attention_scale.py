@@ -1,15 +1,16 @@
-"""The finder of the scale of an attention: the numbers that multiply the scores, and the constants that can take them.
+"""The search for the scales of attentions: the numbers that multiply the scores, and the constants that can absorb
+them.
 
-A scale behind the product of queries and keys lets the product overflow in FP16. TensorRT's documents ask for the scale
-in front of the product, where a fused attention has it.
+If the scale follows the product of queries and keys, the product may overflow in FP16. TensorRT's documents ask for the
+scale before the product, where a fused attention has it.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trt_tui.core.network.channels.channel_numbers import UNSCALED, ChannelTracer
 from trt_tui.core.network.channels.channel_roots import ChannelRoots
+from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.fusion.attention import SCORES_ROLE
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -37,10 +38,10 @@ _SCALAR_COPIES = frozenset("Identity Unsqueeze Squeeze Reshape Cast Flatten".spl
 
 
 def find_attention_scales(tracer: ChannelTracer, groups: Sequence[FusionGroup]) -> dict[str, AttentionScale]:
-    """Returns the scale of each attention of a network, by the group of the product of queries and keys.
+    """Returns the scale of each attention of a network. The key is the group of the product of queries and keys.
 
     Args:
-        tracer: The pass over all layers, before its products are united: queries are scaled without keys.
+        tracer: The tracer after `trace_layers` and before `unite_products`, because queries are scaled without keys.
     """
     products = {layer.name: (first, second) for layer, first, second in tracer.products}
     roots = ChannelRoots(tracer) if products else None
@@ -80,7 +81,9 @@ class _ScaleFinder:
     # -- scalings --
 
     def _find_scalings(self, tensor: str, side: str) -> Iterator[ScoreScaling]:
-        """Yields the scalings behind the product, or in front of it, from a tensor of the product on."""
+        """Yields the layers that scale the scores behind the product, or an operand before it, along a chain from a
+        tensor.
+        """
         is_behind, previous_layer, passed = side == "scores", self._product, list[str]()
         for _ in range(_MAX_CHAIN):
             reader = self._find_sole_reader(tensor)
@@ -98,14 +101,15 @@ class _ScaleFinder:
             tensor, previous_layer = layer.outputs[0] if is_behind else source, layer
 
     def _find_sole_reader(self, tensor: str) -> Layer | None:
-        """Returns the only layer that reads the values of a tensor; None if there are several or none."""
+        """Returns the layer that reads the values of a tensor; None unless there is exactly one."""
         readers = [layer for name in self._graph.readers.get(tensor, ())
                    if (layer := self._graph.by_name[name]).kind is not LayerKind.SHAPE]
         return readers[0] if len(readers) == 1 and tensor not in self._outputs else None
 
     def _match_scaling(self, layer: Layer, tensor: str) -> tuple[int, float] | None:
-        """Returns the index and the value of the number by which a layer multiplies or divides a tensor; None if it
-        does not."""
+        """Returns the input index and the value of the number by which a layer multiplies or divides a tensor; None if
+        it does neither.
+        """
         if layer.op_type not in ("Mul", "Div") or layer.domain or layer.kind is not LayerKind.COMPUTE or (
                 layer.inputs.count(tensor) != 1 or layer.op_type == "Div" and layer.inputs[0] != tensor):
             return None
@@ -118,14 +122,16 @@ class _ScaleFinder:
         return None if number is None else (index, float(number))
 
     def _read_number(self, tensor: str, depth: int = 0) -> np.floating | None:
-        """Returns a number that the file stores or computes from stored numbers and sizes; None if it is not known."""
+        """Returns the value of a scalar that the file stores or computes from stored scalars and sizes; None if it is
+        unknown.
+        """
         constant = stored_tensor(self._graph.ir_value(tensor)) if self._graph.has_tensor(tensor) else None
         if constant is not None:
             return np.float32(constant.numpy().reshape(-1)[0]) if constant.size == 1 else None
         layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
         if layer is None or depth > _MAX_SCALAR_DEPTH or layer.domain:
             return None
-        if not self._graph.is_float(tensor):
+        if not self._graph.is_fp32(tensor):
             sizes = self._tracer.read_sizes(tensor)
             return np.float32(sizes[0]) if sizes is not None and len(sizes) == 1 and isinstance(
                 sizes[0], int) else None
@@ -140,48 +146,49 @@ class _ScaleFinder:
     # -- operands --
 
     def _find_computing_layer(self, tensor: str) -> Layer | None:
-        """Returns the layer that computes a tensor or its copies; None if it is an input of the network."""
+        """Returns the layer that computes the values of a tensor, before any copies; None for an input of the network.
+        """
         layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
         while layer is not None and layer.kind is LayerKind.COPY and layer.inputs:
             layer = self._graph.by_name.get(self._graph.producer.get(layer.inputs[0], ""))
         return layer
 
     def _find_operand(self, index: int) -> ScaledOperand:
-        """Returns the constants and tensors that a factor at an operand of the product changes."""
+        """Returns the constants and tensors that change if an operand of the product is multiplied by a factor."""
         tracer, roots = self._tracer, self._roots
         by_layer = {layer.name: operands for layer, *operands in tracer.products}
         tensor = self._product.inputs[index]
-        if roots is None or self._product.name not in by_layer or not tracer.numbers.get(tensor, np.zeros(1)).any():
+        if roots is None or self._product.name not in by_layer or not tracer.channel_ids.get(tensor, np.zeros(1)).any():
             layer = self._find_computing_layer(tensor)
             return ScaledOperand(refusal_reason=(
                 f"{layer.name} ({layer.op_type}) computes {layer.outputs[0]}" if layer is not None else
                 f"{tensor} is an input of the network"))
-        own_numbers = by_layer[self._product.name][index]
-        own_roots = np.unique(np.abs(roots.find_roots(own_numbers)))
+        own_ids = by_layer[self._product.name][index]
+        own_roots = np.unique(np.abs(roots.find_roots(own_ids)))
         if UNSCALED in own_roots:
-            return ScaledOperand(refusal_reason=roots.find_refusal_reason(own_numbers))
+            return ScaledOperand(refusal_reason=roots.find_refusal_reason(own_ids))
 
-        def selects(numbers: np.ndarray) -> np.ndarray:
-            return np.isin(np.abs(roots.find_roots(numbers)), own_roots)
+        def is_selected(channel_ids: np.ndarray) -> np.ndarray:
+            return np.isin(np.abs(roots.find_roots(channel_ids)), own_roots)
 
-        for layer, position, _, numbers in tracer.readers:
-            if selects(numbers).any():
+        for layer, position, _, channel_ids in tracer.readers:
+            if is_selected(channel_ids).any():
                 return ScaledOperand(refusal_reason=f"{layer.name} reads {layer.inputs[1 - position]} too")
         for name, operands in by_layer.items():
-            for position, numbers in enumerate(operands):
-                if (name, position) != (self._product.name, index) and selects(numbers).any():
+            for position, channel_ids in enumerate(operands):
+                if (name, position) != (self._product.name, index) and is_selected(channel_ids).any():
                     return ScaledOperand(refusal_reason=f"{name} multiplies it too")
-        for clip, numbers in tracer.clips:
-            if selects(numbers).any():
+        for clip, channel_ids in tracer.clips:
+            if is_selected(channel_ids).any():
                 return ScaledOperand(refusal_reason=f"a Clip limits {clip.tensor}")
 
-        def number_factor(numbers: np.ndarray) -> np.ndarray:
-            selected = -selects(numbers).astype(np.int32)
-            return selected if not selected.all() else np.full((1,) * numbers.ndim, -1, np.int32)
+        def find_factor_ids(channel_ids: np.ndarray) -> np.ndarray:
+            selected = -is_selected(channel_ids).astype(np.int32)
+            return selected if not selected.all() else np.full((1,) * channel_ids.ndim, -1, np.int32)
 
         producers = tuple(
-            ScaledConstant(layer.inputs[port], number_factor(numbers), (layer.name, port))
-            for layer, port, numbers in tracer.producers if selects(numbers).any())
-        tensors = tuple(ScaledTensor(name, number_factor(numbers)) for name, numbers in tracer.numbers.items()
-                        if selects(numbers).any())
+            ScaledConstant(layer.inputs[port], find_factor_ids(channel_ids), (layer.name, port))
+            for layer, port, channel_ids in tracer.producers if is_selected(channel_ids).any())
+        tensors = tuple(ScaledTensor(name, find_factor_ids(ids)) for name, ids in tracer.channel_ids.items()
+                        if is_selected(ids).any())
         return ScaledOperand(producers, tensors)

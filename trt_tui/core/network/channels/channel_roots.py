@@ -1,12 +1,12 @@
-"""The roots of channel numbers: channels with equal roots have one factor; and the reasons why a factor must be 1."""
+"""The roots of channel ids, and the reasons why a factor must be 1. Channels with equal roots share a factor."""
 
 import numpy as np
 
-from trt_tui.core.network.channels.channel_numbers import UNSCALED, ChannelTracer
+from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
 
 
 class ChannelRoots:
-    """The root of each channel number of a tracer. Channels with equal roots must have the same factor.
+    """The root of each channel id: united ids have the same root, and must share a factor.
 
     Attributes:
         count: One more than the largest root.
@@ -15,39 +15,39 @@ class ChannelRoots:
     def __init__(self, tracer: ChannelTracer) -> None:
         self.count = tracer.count
         self._tracer = tracer
-        # node 2n is the number n, node 2n + 1 its negation, so that a number that meets its negation is found
+        # node 2n is the id n, node 2n + 1 its negation, so that an id that meets its negation is found
         links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
         labels = label_components(2 * tracer.count, *(
             _node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)))
         positive, negative = labels[0::2], labels[1::2]
         representative = np.minimum(positive, negative) >> 1
-        known = np.flatnonzero(tracer.reason_by_number[:tracer.count])
+        known = np.flatnonzero(tracer.reason_by_id[:tracer.count])
         reasons = np.full(tracer.count, len(tracer.reasons), np.int64)
-        np.minimum.at(reasons, representative[known], tracer.reason_by_number[known])
+        np.minimum.at(reasons, representative[known], tracer.reason_by_id[known])
         self._reasons = reasons[representative]
         is_unscaled = (positive == negative) | (self._reasons < len(tracer.reasons))
         self._root = np.where(is_unscaled, UNSCALED, (positive >> 1) * (1 - 2 * (positive & 1)))
 
-    def find_roots(self, numbers: np.ndarray) -> np.ndarray:
-        """Returns the root of each number, with its sign; `UNSCALED` for a number whose factor is 1."""
-        roots: np.ndarray = np.sign(numbers) * self._root[np.abs(numbers)]
+    def find_roots(self, channel_ids: np.ndarray) -> np.ndarray:
+        """Returns the root of each channel id, with the sign of the id; `UNSCALED` for a channel whose factor is 1."""
+        roots: np.ndarray = np.sign(channel_ids) * self._root[np.abs(channel_ids)]
         return roots
 
-    def find_refusal_reason(self, numbers: np.ndarray) -> str:
-        """Returns the first reason why one of some numbers has the factor 1."""
+    def find_refusal_reason(self, channel_ids: np.ndarray) -> str:
+        """Returns the first reason why one of the channels must have the factor 1."""
         reasons = self._tracer.reasons
-        index = int(self._reasons[np.abs(numbers)].min(initial=len(reasons)))
+        index = int(self._reasons[np.abs(channel_ids)].min(initial=len(reasons)))
         return reasons[index] if index < len(reasons) else "its channels meet others that would need the inverse factor"
 
 
-def _node_index(numbers: np.ndarray) -> np.ndarray:
-    """Returns the node of each number: ``2n`` for a positive, ``2n + 1`` for a negative number."""
-    nodes: np.ndarray = 2 * np.abs(numbers) + (numbers < 0)
+def _node_index(channel_ids: np.ndarray) -> np.ndarray:
+    """Returns the graph node of each channel id: ``2n`` for the id ``n``, ``2n + 1`` for ``-n``."""
+    nodes: np.ndarray = 2 * np.abs(channel_ids) + (channel_ids < 0)
     return nodes
 
 
 def label_components(count: int, first: np.ndarray, second: np.ndarray) -> np.ndarray:
-    """Returns the smallest node of the connected component of each node of a graph, from its edges."""
+    """Returns a label of each node of a graph from its edges: the smallest node of its connected component."""
     labels = np.arange(count)
     while True:
         smaller = np.minimum(labels[first], labels[second])

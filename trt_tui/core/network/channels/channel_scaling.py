@@ -1,7 +1,7 @@
-"""The finder of channels that can be divided at their producers and multiplied back at their readers.
+"""The search for sets of channels that can be divided at their producers and multiplied back at their readers.
 
-The numbers of `trt_tui.core.network.channels.channel_numbers` that must share a factor become one factor. Factors whose
-producers or readers are the same layers become one `ChannelScaling`.
+United channel ids of `trt_tui.core.network.channels.channel_tracer` become one factor. Factors with common producing
+groups or reading layers become one `ChannelScaling`.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from trt_tui.core.network.channels.channel_numbers import UNSCALED, ChannelTracer
 from trt_tui.core.network.channels.channel_roots import ChannelRoots, label_components
+from trt_tui.core.network.channels.channel_tracer import UNSCALED, ChannelTracer
 from trt_tui.core.network.layers import FusionGroup, Layer
 from trt_tui.core.network.zero_cost_support import (
     ChannelScaling,
@@ -23,18 +23,18 @@ from trt_tui.core.network.zero_cost_support import (
 
 
 def find_channel_scalings(tracer: ChannelTracer, groups: Sequence[FusionGroup]) -> dict[str, ChannelScaling]:
-    """Returns the channels of a network that can be scaled, by the group of their first producer.
+    """Returns the sets of channels that can be scaled, by the group of their first producer.
 
-    A group with producers whose channels cannot be scaled has an entry with the reason.
+    For a group whose output channels cannot be scaled, the entry has the reason.
 
     Args:
-        tracer: The pass over all layers, with united products.
+        tracer: The tracer after `unite_products`.
     """
     return _ScalingBuilder(tracer, {layer: group.name for group in groups for layer in group.layers}).build_scalings()
 
 
 class _ScalingBuilder:
-    """The builder of the sets of channels from the numbers of a network.
+    """The builder of the sets of channels from traced channel ids.
 
     Args:
         group_by_layer: The name of the group of each layer.
@@ -46,11 +46,11 @@ class _ScalingBuilder:
 
     def build_scalings(self) -> dict[str, ChannelScaling]:
         tracer, root_count = self._tracer, self._tracer.count
-        ports = [(layer, index, "", self._roots.find_roots(numbers), numbers)
-                 for layer, index, numbers in tracer.producers]
-        readers = [(layer, index, activation, self._roots.find_roots(numbers), numbers)
-                   for layer, index, activation, numbers in tracer.readers]
-        # numbers that share a group of producers, or a reading layer, form one set
+        ports = [(layer, index, "", self._roots.find_roots(channel_ids), channel_ids)
+                 for layer, index, channel_ids in tracer.producers]
+        readers = [(layer, index, activation, self._roots.find_roots(channel_ids), channel_ids)
+                   for layer, index, activation, channel_ids in tracer.readers]
+        # channels that share a group of producers, or a reading layer, form one set
         keys: dict[tuple[str, str], int] = {}
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
         for is_reader, entries in ((False, ports), (True, readers)):
@@ -63,12 +63,12 @@ class _ScalingBuilder:
             np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)))
         sets: dict[int, _ScalingDraft] = {}
         scalings: dict[str, ChannelScaling] = {}
-        for layer, index, _, roots, numbers in ports:
+        for layer, index, _, roots, channel_ids in ports:
             group_name = self._group_by_layer.get(layer.name)
             scaled = np.abs(roots[roots != UNSCALED])
             if group_name is None or not scaled.size:
                 if group_name is not None and group_name not in scalings:
-                    scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(numbers))
+                    scalings[group_name] = ChannelScaling(refusal_reason=self._roots.find_refusal_reason(channel_ids))
                 continue
             draft = sets.setdefault(int(labels[scaled[0]]), _ScalingDraft(group_name))
             draft.producers.append((layer, index, roots))
@@ -80,19 +80,19 @@ class _ScalingBuilder:
             for label in self._list_labels(labels, np.concatenate((first.ravel(), second.ravel()))):
                 if label in sets:
                     sets[label].products.append(layer.name)
-        for tensor, numbers in tracer.numbers.items():
-            self._add_tensor(sets, labels, tensor, self._roots.find_roots(numbers))
-        for clip, numbers in tracer.clips:
-            for label in self._list_labels(labels, numbers):
+        for tensor, channel_ids in tracer.channel_ids.items():
+            self._add_tensor(sets, labels, tensor, self._roots.find_roots(channel_ids))
+        for clip, channel_ids in tracer.clips:
+            for label in self._list_labels(labels, channel_ids):
                 if label in sets:
                     sets[label].clips.append(clip)
         for draft in sets.values():
             scalings[draft.group_name] = draft.build_scaling()
         return scalings
 
-    def _list_labels(self, labels: np.ndarray, numbers: np.ndarray) -> list[int]:
-        """Returns the label of each set to which some numbers belong."""
-        roots = np.unique(np.abs(self._roots.find_roots(numbers)))
+    def _list_labels(self, labels: np.ndarray, channel_ids: np.ndarray) -> list[int]:
+        """Returns the labels of the sets to which some channel ids belong."""
+        roots = np.unique(np.abs(self._roots.find_roots(channel_ids)))
         return [int(label) for label in np.unique(labels[roots[roots != UNSCALED]])]
 
     @staticmethod
@@ -106,7 +106,7 @@ class _ScalingBuilder:
 
 @dataclass
 class _ScalingDraft:
-    """A set of channels while its constants and tensors are collected, each with the roots of its channels."""
+    """A set of channels under construction: its constants and tensors, each with the roots of its channels."""
 
     group_name: str
     producers: list[tuple[Layer, int, np.ndarray]] = field(default_factory=list)
@@ -116,22 +116,22 @@ class _ScalingDraft:
     clips: list[ClippedTensor] = field(default_factory=list)
 
     def build_scaling(self) -> ChannelScaling:
-        """Returns the set; the factors are numbered in the order in which the producers have them."""
+        """Returns the complete set. Its factors are numbered in the order of the producers."""
         every = np.concatenate([np.abs(roots).ravel() for *_, roots in self.producers])
         unique, first_indices = np.unique(every, return_index=True)
         ordered = [int(root) for root in unique[np.argsort(first_indices)] if root != UNSCALED]
         numbering = np.zeros(max(ordered) + 1, np.int32)
         numbering[ordered] = np.arange(1, len(ordered) + 1)
 
-        def number_factors(roots: np.ndarray) -> np.ndarray:
+        def find_factor_ids(roots: np.ndarray) -> np.ndarray:
             return np.asarray(np.sign(roots) * numbering[np.abs(roots)], np.int32)
 
-        producers = tuple(ScaledConstant(layer.inputs[index], number_factors(roots), (layer.name, index))
+        producers = tuple(ScaledConstant(layer.inputs[index], find_factor_ids(roots), (layer.name, index))
                           for layer, index, roots in self.producers)
-        readers = tuple(ScaledConstant(layer.inputs[index], -number_factors(roots), (layer.name, index), activation)
+        readers = tuple(ScaledConstant(layer.inputs[index], -find_factor_ids(roots), (layer.name, index), activation)
                         for layer, index, activation, roots in self.readers)
         scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
-            ScaledTensor(tensor, number_factors(roots)) for tensor, roots in self.tensors), tuple(self.clips))
+            ScaledTensor(tensor, find_factor_ids(roots)) for tensor, roots in self.tensors), tuple(self.clips))
         if self.clips:
             clip = self.clips[0]
             return replace(scaling, refusal_reason=(

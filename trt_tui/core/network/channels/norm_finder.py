@@ -1,12 +1,12 @@
-"""The search for normalisations and biases in a network: each LayerNorm and RMSNorm, decomposed or not."""
+"""The search for normalisations (LayerNorm and RMSNorm, as one operator or decomposed) and for biases in a network."""
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.network.channels.attention_scale import find_attention_scales
-from trt_tui.core.network.channels.channel_numbers import ChannelTracer
 from trt_tui.core.network.channels.channel_scaling import find_channel_scalings
+from trt_tui.core.network.channels.channel_tracer import ChannelTracer
 from trt_tui.core.network.constants import stored_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
@@ -21,7 +21,7 @@ _NORM_OPERATORS = frozenset(("LayerNormalization", "RMSNormalization"))
 
 
 def find_zero_cost_support(graph: LayerGraph, groups: Sequence[FusionGroup]) -> ZeroCostSupport:
-    """Returns the parts of a network that zero-cost moves can change, by group name."""
+    """Returns the parts of a network that zero-cost moves can change."""
     group_by_layer = {layer: group for group in groups for layer in group.layers}
     norms = {}
     for layer in graph.layers:
@@ -43,7 +43,7 @@ def find_zero_cost_support(graph: LayerGraph, groups: Sequence[FusionGroup]) -> 
 
 def _add_rewrite_refusal_reason(graph: LayerGraph, normalisation: Normalisation, group: FusionGroup,
                                  group_name_by_layer: Mapping[str, str]) -> Normalisation:
-    """Returns a normalisation with the reason against its replacement by the operator."""
+    """Returns a normalisation with the reason why the operator cannot replace its layers, if there is one."""
     no_rewrite_reason = normalisation.no_rewrite_reason
     if len(normalisation.layers) == 1:
         no_rewrite_reason = f"it is the operator {normalisation.operator} already"
@@ -58,8 +58,9 @@ def _add_rewrite_refusal_reason(graph: LayerGraph, normalisation: Normalisation,
 
 
 def _match_normalisation_operator(graph: LayerGraph, layer: Layer) -> Normalisation | None:
-    """Returns the normalisation that a single layer computes; None if the layer is not a normalisation with constant
-    affine."""
+    """Returns the normalisation that a layer computes as one operator; None if it is not one, or if scale or bias are
+    computed.
+    """
     if layer.op_type not in _NORM_OPERATORS or layer.kind is not LayerKind.COMPUTE or len(layer.outputs) > 1:
         return None
     attributes = graph.node(layer.name).attributes
@@ -79,10 +80,11 @@ def _match_normalisation_operator(graph: LayerGraph, layer: Layer) -> Normalisat
 
 
 class _DecomposedNormalisationMatcher:
-    """A matcher of the layers that exporters write for a LayerNorm below opset 17 or an RMSNorm below opset 23.
+    """A matcher of decomposed normalisations: a LayerNorm below opset 17 or an RMSNorm below opset 23, as exporters
+    write it.
 
-    The pattern is ``(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias``; an RMSNorm has neither mean
-    nor bias. The square is a Pow or a Mul. The division is a Div by the root, or a Mul by its reciprocal.
+    The pattern is ``(x - mean(x)) / sqrt(mean((x - mean(x))²) + epsilon) * scale + bias``. An RMSNorm lacks mean and
+    bias. The square is a Pow or a Mul. The division is a Div by the root, or a Mul by its reciprocal.
     """
 
     def __init__(self, graph: LayerGraph) -> None:
@@ -90,7 +92,7 @@ class _DecomposedNormalisationMatcher:
         self.layers: list[Layer] = []
 
     def match_normalisation(self, division: Layer) -> Normalisation | None:
-        """Returns the decomposed normalisation that divides by the root in a layer; None if there is none."""
+        """Returns the decomposed normalisation whose division by the root is the given layer; None if there is none."""
         if division.kind is not LayerKind.COMPUTE or division.op_type not in ("Div", "Mul"):
             return None
         operands = [division.inputs, division.inputs[::-1]] if division.op_type == "Mul" else [division.inputs]
@@ -125,7 +127,7 @@ class _DecomposedNormalisationMatcher:
 
     def _build_normalisation(self, operator: str, source: str, axes: tuple[int, ...], epsilon: float,
                              division: Layer) -> Normalisation | None:
-        """Returns the normalisation that ends in ``division``, or in the scale and bias behind the division."""
+        """Returns the normalisation that ends in ``division``, or in the scale and bias after the division."""
         last_layer, ports = division, []
         sizes = (self.graph.shape(source) or ())[min(axes):]
         for affine_operator in ("Mul", "Add") if operator == "LayerNormalization" else ("Mul",):
@@ -154,7 +156,7 @@ class _DecomposedNormalisationMatcher:
                                                                                                 source), refusal_reason)
 
     def _find_sum_below_root(self, divisor: str, is_inverted: bool) -> str:
-        """Returns the tensor whose root, or with ``is_inverted`` whose reciprocal root, is a divisor; "" for none."""
+        """Returns the tensor under the square root of a divisor; "" if the divisor is not a root."""
         root_layer = self._add_producer(divisor, "Sqrt", "Pow", "Reciprocal", "Div")
         if is_inverted and root_layer is not None and (
                 root_layer.op_type == "Reciprocal" or root_layer.op_type == "Div" and _read_scalar_constant(
@@ -168,7 +170,9 @@ class _DecomposedNormalisationMatcher:
     # -- queries --
 
     def _add_producer(self, tensor: str, *operators: str) -> Layer | None:
-        """Adds the layer that computes a tensor to the pattern; None if it has none of the operators."""
+        """Adds the layer that computes a tensor to the matched layers; None if the layer has none of the given
+        operators.
+        """
         layer = self.graph.by_name.get(self.graph.producer.get(tensor, ""))
         if layer is None or layer.op_type not in operators or layer.kind is not LayerKind.COMPUTE:
             return None
@@ -176,7 +180,7 @@ class _DecomposedNormalisationMatcher:
         return layer
 
     def _find_sole_reader(self, tensor: str, operator: str) -> Layer | None:
-        """Returns the only reader of a tensor if it has an operator; None if not."""
+        """Returns the only reader of a tensor if it has the given operator; None otherwise."""
         users = [self.graph.by_name[name] for name in self.graph.consumers.get(tensor, ())]
         is_output = any(info.name == tensor for info in self.graph.outputs)
         user = users[0] if len(users) == 1 and not is_output else None
@@ -194,8 +198,8 @@ class _DecomposedNormalisationMatcher:
             self.graph, layer.inputs[1]) == 2.0
 
     def _find_mean_axes(self, layer: Layer) -> tuple[int, ...] | None:
-        """Returns the axes of a mean, counted from the end and in order; None if the mean drops its axes or they are
-        unknown."""
+        """Returns the sorted axes of a mean, counted from the end; None if they are unknown or dropped from the result.
+        """
         attributes = self.graph.node(layer.name).attributes
         rank = len(self.graph.shape(layer.inputs[0]) or ())
         axes = list(attributes.get_ints("axes", ())) if "axes" in attributes else []
@@ -207,7 +211,7 @@ class _DecomposedNormalisationMatcher:
         return tuple(sorted(axis - rank if axis >= 0 else axis for axis in axes))
 
     def _find_affine_parameter_index(self, layer: Layer, normalised_sizes: Sequence[object]) -> int | None:
-        """Returns the index of a layer's constant input with one value per normalised element; None if there is none.
+        """Returns the index of a layer's constant input that has one value per normalised element; None if it has none.
         """
         for index, name in enumerate(layer.inputs):
             shape = self.graph.shape(name)
@@ -242,7 +246,7 @@ def _read_input_sizes(graph: LayerGraph, layer_input: Port) -> list[int]:
 
 
 def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> CorrectableBias:
-    """Returns the bias of a fusion group into which a correction can be folded, or the reason why there is none."""
+    """Returns the bias of a fusion group that can absorb a correction, or the reason why there is none."""
     weights, main_layer = group.weight_qdq_sites(), graph.by_name[group.name]
     if len(weights) != 1:
         return CorrectableBias(
@@ -270,7 +274,7 @@ def _find_correctable_bias(graph: LayerGraph, group: FusionGroup) -> Correctable
 
 
 def _find_added_bias(graph: LayerGraph, group: FusionGroup, layer: Layer, channel_count: int) -> CorrectableBias:
-    """Returns the bias that an Add behind a MatMul adds, if the Add belongs to the fusion group."""
+    """Returns the bias that an Add after a MatMul adds, if the Add is in the same fusion group."""
     users = graph.consumers.get(layer.outputs[0], ())
     next_layer = graph.by_name[users[0]] if len(users) == 1 else None
     if next_layer is not None and next_layer.op_type == "Add" and next_layer.name in group.layers:

@@ -1,4 +1,4 @@
-"""The blocks of axes of a Reshape that keep their elements, and the reshape of channel numbers along them."""
+"""The reshaping of channel ids along blocks of axes. A Reshape keeps the elements of such a block together."""
 
 import math
 from collections.abc import Sequence
@@ -7,27 +7,27 @@ import numpy as np
 
 from trt_tui.core.network.layers import Shape
 
-MAX_NUMBERS = 1 << 20
-"""The maximum number of channel numbers of one tensor; a tensor with more stays unscaled."""
+MAX_CHANNEL_IDS = 1 << 20
+"""The maximum number of channel ids of one tensor; a tensor with more stays unscaled."""
 
 Block = tuple[tuple[int, int], tuple[int, int]]
 """A range of axes before a Reshape, and the range of axes with the same elements behind it."""
 
 
-def reshape_channels(numbers: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]) -> np.ndarray | str:
-    """Returns the numbers of a reshaped tensor, or the reason why there are too many.
+def reshape_channels(channel_ids: np.ndarray, before: Shape, after: Shape, blocks: Sequence[Block]) -> np.ndarray | str:
+    """Returns the channel ids of a reshaped tensor, or the reason why they cannot be followed.
 
-    Blocks whose numbers differ have known sizes.
+    The sizes of blocks with different ids must be known.
     """
     source, result = [1] * len(before), [1] * len(after)
     for old, new in blocks:
-        if any(size > 1 for size in numbers.shape[slice(*old)]):
+        if any(size > 1 for size in channel_ids.shape[slice(*old)]):
             source[slice(*old)], result[slice(*new)] = (
                 [size for size in shape[slice(*axes)] if isinstance(size, int)]
                 for shape, axes in ((before, old), (after, new)))
-    if math.prod(source) > MAX_NUMBERS:
+    if math.prod(source) > MAX_CHANNEL_IDS:
         return "it has too many channels to be followed"
-    reshaped = np.broadcast_to(numbers, source).reshape(result)
+    reshaped = np.broadcast_to(channel_ids, source).reshape(result)
     for axis in range(reshaped.ndim):
         first = np.take(reshaped, [0], axis)
         if reshaped.shape[axis] > 1 and (reshaped == first).all():
@@ -43,7 +43,9 @@ def has_equal_sizes(before: Shape, after: Shape) -> bool:
 
 
 def match_all_blocks(before: Shape, after: Shape) -> list[Block]:
-    """Returns the blocks of axes of a Reshape: those from the left, the rest, and those from the right."""
+    """Returns the blocks of axes of a Reshape: blocks matched from the left, the rest, and blocks matched from the
+    right.
+    """
     blocks = _match_blocks(before, after)
     taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
     ends = len(before), len(after)
@@ -55,7 +57,7 @@ def match_all_blocks(before: Shape, after: Shape) -> list[Block]:
 
 
 def _match_blocks(before: Shape, after: Shape) -> list[Block]:
-    """Returns the leading blocks of axes with equal products, as ranges of axes before and after."""
+    """Returns the leading blocks of axes with equal products, each as a range of axes before and after the Reshape."""
     blocks: list[Block] = []
     old = new = 0
     while old < len(before) and new < len(after):

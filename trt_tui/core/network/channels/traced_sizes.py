@@ -1,4 +1,4 @@
-"""The sizes of tensors while channels are followed: those of the file, of shape arithmetic, and of channel numbers."""
+"""The sizes of tensors during channel tracing, from the file, from shape arithmetic, and from channel ids."""
 
 import math
 import operator
@@ -19,28 +19,28 @@ _MAX_SIZES, _MAX_SIZE_DEPTH = 1024, 12
 
 
 class SizeReader:
-    """The shapes and integers that a pass over the layers knows.
+    """A reader of the shapes and integer tensors that are known during channel tracing.
 
     Attributes:
-        numbers: The channel numbers by tensor; a tensor that is missing has no scaled channels. Their sizes are those
-            of the tensor, or 1.
+        channel_ids: The channel ids by tensor. Each of their sizes is that of the tensor, or 1. A tensor without an
+            entry has no scaled channels.
     """
 
     def __init__(self, graph: LayerGraph) -> None:
         self.graph = graph
-        self.numbers: dict[str, np.ndarray] = {}
+        self.channel_ids: dict[str, np.ndarray] = {}
         self._refined_shapes: dict[str, Shape] = {}
 
     def _shape(self, tensor: str) -> Shape | None:
-        """Returns the shape of a tensor, with sizes that the file leaves open if they are known here."""
-        shape, numbers = self._refined_shapes.get(tensor, self.graph.shape(tensor)), self.numbers.get(tensor)
-        if shape is None or numbers is None:
+        """Returns the shape of a tensor. Sizes that the file leaves open are filled in if they are known."""
+        shape, channel_ids = self._refined_shapes.get(tensor, self.graph.shape(tensor)), self.channel_ids.get(tensor)
+        if shape is None or channel_ids is None:
             return shape
         return tuple(number_size if number_size > 1 else size
-                     for size, number_size in zip(shape, numbers.shape, strict=True))
+                     for size, number_size in zip(shape, channel_ids.shape, strict=True))
 
     def _refine_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
-        """Stores the shape of a layer's result, from the sizes that its shape operand requests."""
+        """Stores the shape of a layer's result, as requested by the input that holds the new shape."""
         before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
         if sizes is None or len(sizes) != len(after) or all(isinstance(size, int) for size in after):
             return
@@ -53,7 +53,7 @@ class SizeReader:
             for known, size in zip(after, requested, strict=True))
 
     def read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
-        """Returns the elements of an integer tensor that shape arithmetic computes; None if they are not known.
+        """Returns the elements of an integer tensor that is computed by shape arithmetic; None if they are unknown.
 
         An element is a number, the name of an open size, or None.
         """
@@ -94,13 +94,13 @@ class SizeReader:
 
     def _read_constant_shape(self, tensor: str) -> tuple[int, ...] | None:
         """Returns the shape of a float constant; None for any other tensor."""
-        shape = self._shape(tensor) if tensor in self.graph.constant_tensors and self.graph.is_float(
+        shape = self._shape(tensor) if tensor in self.graph.constant_tensors and self.graph.is_fp32(
             tensor) else None
         return tuple(size for size in shape if isinstance(size, int)) if shape is not None and all(
             isinstance(size, int) for size in shape) else None
 
     def _read_integers(self, layer: Layer, index: int, attribute: str = "") -> list[int] | None:
-        """Returns the integers of an input or of an attribute; None if they are not known."""
+        """Returns the integers in an input or in an attribute of a layer; None if they are unknown."""
         attributes = self.graph.node(layer.name).attributes
         if attribute and attribute in attributes:
             return list(attributes.get_ints(attribute, ()))
@@ -110,7 +110,7 @@ class SizeReader:
 
 
 def _find_remaining_size(before: Shape, requested: Sequence[int | str | None]) -> int | None:
-    """Returns the size that a Reshape writes as -1; None if open sizes hide it."""
+    """Returns the size that a Reshape states as -1; None if open sizes make it unknown."""
     open_before = sorted(str(size) for size in before if not isinstance(size, int))
     open_requested = sorted(str(size) for size in requested if not isinstance(size, int))
     divisor = math.prod(size for size in requested if isinstance(size, int) and size != -1)

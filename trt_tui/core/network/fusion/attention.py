@@ -1,4 +1,4 @@
-"""The fusion rules of attention: the scaling of its scores, and the fusion groups that belong to one attention.
+"""The fusion rules of attention: the scaling of its scores, and the search for the groups of one attention.
 
 Their source is TensorRT-RTX 1.7, which builds one engine layer from these groups (`_gemm_mha_v2`) if all of them are 16
 bit. Each group can be given a separate precision.
@@ -25,7 +25,7 @@ SCORES_ROLE, SOFTMAX_ROLE, VALUES_ROLE, MASK_ROLE = "QK", "Softmax", "PV", "mask
 
 
 def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
-    """Matches each Mul or Div by constants that scales an operand of an attention's first MatMul; the MatMul starts the
+    """Matches a Mul or Div by constants that scales an operand of an attention's first MatMul. The MatMul starts the
     group.
 
     Copies may be between the two, and the MatMul must be the only reader.
@@ -55,8 +55,9 @@ def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
 
 
 def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand: str) -> list[Layer]:
-    """Returns the Mul or Div that scales an operand of a product, with the copies between; [] if other layers also read
-    them."""
+    """Returns the Mul or Div that scales an operand of a product, with the copies after it; [] if other layers also
+    read them.
+    """
     passed_layers: list[Layer] = []
     reader, tensor = product, operand
     while len(passed_layers) < _MAX_COPIES and grouping.is_sole_reader(reader, tensor):
@@ -73,7 +74,7 @@ def _find_scaling_layers(grouping: FusionGroupingState, product: Layer, operand:
 
 
 def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> Mapping[FusionGroupDraft, str]:
-    """Returns the groups of the attention around a Softmax with their roles; none if there is no attention.
+    """Returns the groups of the attention around a Softmax, each with its role; {} if there is no attention.
 
     All groups of the network must be complete.
     """
@@ -92,9 +93,9 @@ def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft
 
 def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
                              find_neighbour_group: _NeighbourStep) -> list[FusionGroupDraft] | None:
-    """Returns the groups from a given group to the next product, which is the last one.
+    """Returns the groups from the given one up to and including the next matrix product.
 
-    Returns None if a group that is neither a product nor pointwise comes first.
+    Returns None if any other group on the way is not pointwise.
     """
     passed_drafts: list[FusionGroupDraft] = []
     while len(passed_drafts) <= _MAX_GROUPS_BETWEEN:
@@ -112,9 +113,9 @@ def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionG
 
 
 def _find_producer_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionGroupDraft | None:
-    """Returns the only group that computes the float inputs of a group; None if there are several.
+    """Returns the group that computes the float inputs of a group; None if there are several.
 
-    If one of several groups is a product, that group is returned.
+    If exactly one of several groups is a product, the product is returned.
     """
     own_tensors = {name for layer in group_draft.layers for name in layer.outputs}
     candidates = {
@@ -129,7 +130,7 @@ def _find_producer_group(grouping: FusionGroupingState, group_draft: FusionGroup
 
 
 def _find_consumer_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionGroupDraft | None:
-    """Returns the only group that reads the results of a group; None if there are several.
+    """Returns the group that reads the results of a group; None if there are several.
 
     Layers that read only shapes do not count.
     """

@@ -1,4 +1,4 @@
-"""The fusion rules that start a group from an operator that an exporter decomposed, such as LayerNorm or GELU."""
+"""The fusion rules that start a group from a decomposed operator, such as a LayerNorm or a GELU of several nodes."""
 
 from collections.abc import Collection, Mapping, Sequence
 
@@ -26,8 +26,8 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
     """Matches the layers of a decomposed normalisation that begins with ``layer``.
 
     The region consists of reductions, pointwise operators and copies over one tensor, with a square root or an
-    exponential. It ends where unreduced values are scaled by reduced ones. Layers outside may also read the first
-    tensor (a residual). The match does not include ``layer``, which starts the group.
+    exponential. It ends with the scaling of unreduced values by reduced ones. Layers outside may also read the first
+    tensor, as a residual Add does. The match does not include ``layer``, which starts the group.
 
     Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1.7 lists them as one engine layer.
     """
@@ -63,7 +63,7 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
 
 def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
                             region: Sequence[Layer]) -> list[Layer]:
-    """Returns ungrouped layers that compute only from tensors of the region, or copy its reduced tensors."""
+    """Returns ungrouped layers that compute only from tensors of the region, or copy reduced tensors of the region."""
     layer_names = {member.name for member in region}
     candidates = []
     for tensor, is_reduced in reduced_by_tensor.items():
@@ -85,7 +85,7 @@ def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, re
 
 
 def _is_square_before_reduction(grouping: FusionGroupingState, layer: Layer) -> bool:
-    """Returns True if a layer squares values only for a reduction.
+    """Returns True if a layer computes a square that only reductions read.
 
     This occurs in a variance that is computed as the mean of squares minus the square of the mean.
     """
@@ -94,7 +94,8 @@ def _is_square_before_reduction(grouping: FusionGroupingState, layer: Layer) -> 
 
 
 def _normalisation_name(region: Sequence[Layer]) -> str:
-    """Returns the name of a decomposed normalisation: LayerNorm, RMSNorm, L2Norm or Softmax; "" if it has no name."""
+    """Returns the name of a decomposed normalisation: LayerNorm, RMSNorm, L2Norm or Softmax; "" for any other region.
+    """
     operators = [layer.op_type for layer in region]
     if "ReduceL2" in operators:
         return "L2Norm"
@@ -105,9 +106,9 @@ def _normalisation_name(region: Sequence[Layer]) -> str:
 
 
 def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
-    """Matches the Reshape that restores the channels behind the InstanceNormalization of a GroupNorm.
+    """Matches the Reshape after an InstanceNormalization that computes a GroupNorm.
 
-    Scale, shift and activation join by their own rules.
+    The Reshape restores the channels. Scale, shift and activation join by other rules.
 
     Source: PyTorch's exporters below opset 21. TensorRT makes one Normalization layer of an InstanceNormalization, and
     fuses pointwise operators behind it.
@@ -122,7 +123,7 @@ def match_group_normalisation(grouping: FusionGroupingState, layer: Layer) -> Fu
 
 
 def match_activation(grouping: FusionGroupingState, layer: Layer) -> FusionRuleMatch | None:
-    """Matches the layers of a decomposed activation x·f(x) that begins with ``layer`` and reads only x and constants.
+    """Matches the layers of a decomposed activation x·f(x) that begins with ``layer``. They read only x and constants.
 
     Layers outside may also read the tensor x. The match does not include ``layer``, which starts the group.
 
@@ -172,7 +173,7 @@ def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor
 
 
 def _activation_name(grouping: FusionGroupingState, region: Sequence[Layer], start_tensor: str) -> str:
-    """Returns the name of a decomposed activation, such as GELU; "" if the region has no known curve."""
+    """Returns the name of a decomposed activation, such as GELU; "" if its function is not known."""
     by_type = {layer.op_type: layer for layer in region}
     curve = next((curve_operator for curve_operator in _ACTIVATION_BY_CURVE if curve_operator in by_type), "")
     if curve == "Sigmoid" and grouping.list_dynamic_inputs(by_type[curve]) != [start_tensor]:
@@ -218,7 +219,7 @@ def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None
 
 def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, rotated_product: Layer,
                           add: Layer) -> list[Layer]:
-    """Returns the ungrouped layers of a rotation, in network order; [] if the layers are not a rotation."""
+    """Returns the ungrouped layers of a rotary embedding, in network order; [] if the layers are not one."""
     for factor in rotated_product.inputs:
         rotated_concat = _match_rotated_concat(grouping, factor)
         if rotated_concat is None:
@@ -235,9 +236,9 @@ def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, 
 
 
 def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[str, Sequence[Layer]] | None:
-    """Returns the source tensor of a Concat of negated and unnegated pieces, and the layers that compute it.
+    """Returns the source of a Concat that swaps and negates parts of one tensor, with the layers that compute it.
 
-    Returns None if the pieces come from several tensors, or there is no Concat or no negation.
+    Returns None if there is no such Concat.
     """
     passed_layers: dict[str, Layer] = {}
     source_tensors: set[str] = set()
@@ -257,13 +258,13 @@ def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[s
 
 
 def _is_copy_with_sole_reader(grouping: FusionGroupingState, layer: Layer, tensor: str) -> bool:
-    """Returns True if an ungrouped layer only copies values, into one output with one reader."""
+    """Returns True if a layer is ungrouped, only copies values, and has a single output with a single reader."""
     return (layer.name not in grouping.draft_by_layer and grouping.is_fused_copy(layer) and len(layer.outputs) == 1
             and len(grouping.list_dynamic_inputs(layer)) == 1 and grouping.find_sole_reader(tensor) is not None)
 
 
 def _find_copy_source_tensor(grouping: FusionGroupingState, tensor: str) -> str:
-    """Returns the tensor at the start of a chain of copies that ends in a tensor."""
+    """Returns the tensor whose values a tensor copies, through a chain of copies."""
     for _ in range(_MAX_DISTANCE):
         layer = grouping.graph.by_name.get(grouping.graph.producer.get(tensor, ""))
         if layer is None or not grouping.is_fused_copy(layer):

@@ -1,4 +1,4 @@
-"""The fusion rules by which a group grows behind its last layer; each docstring names the source of its rule."""
+"""The fusion rules that extend a group after its last layer. Each docstring names the source of its rule."""
 
 from trt_tui.core.network.fusion.grouping import (
     MAX_REGION_LAYERS,
@@ -17,7 +17,7 @@ _MAX_RESHAPES = 4
 def match_batch_normalisation(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
     """Matches a BatchNormalization in inference form that follows a group.
 
-    In training form it has several outputs and computes separately.
+    In training form it has several outputs and is not fused.
 
     Source: "Convolution and Scale" and "Scale and Activation" of TensorRT's catalog. Its parser makes one Scale layer
     of a BatchNormalization in inference form.
@@ -41,7 +41,7 @@ def match_constant_pointwise(grouping: FusionGroupingState, group_draft: FusionG
 
 
 def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
-    """Matches a residual Add behind a group, at most one per group.
+    """Matches a residual Add after a group. A group has at most one.
 
     The other input of the Add is the skip input of the group.
 
@@ -70,13 +70,14 @@ def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGro
 
 
 def is_read_by_closed_region(grouping: FusionGroupingState, tensor: str) -> bool:
-    """Returns True if all readers of a tensor are pointwise operators that end in one tensor."""
+    """Returns True if all readers of a tensor belong to a region of pointwise operators with a single result."""
     return not grouping.is_network_output(tensor) and bool(_find_pointwise_region(grouping, tensor))
 
 
 def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> list[Layer]:
-    """Returns pointwise layers that compute only from ``start_tensor`` and constants and end in one tensor; [] if none
-    do."""
+    """Returns the pointwise layers that compute only from ``start_tensor`` and constants and have a single result; []
+    if there are none.
+    """
     region: list[Layer] = []
     derived_tensors = {start_tensor}
     frontier = [start_tensor]
@@ -100,9 +101,9 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
 
 
 def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
-    """Matches copies behind a group, such as Reshape and Transpose, if a bias or an activation follows them.
+    """Matches copies after a group, such as Reshape and Transpose, if a bias or an activation follows them.
 
-    These pointwise operators themselves join by their own rules.
+    The bias or activation joins by another rule.
 
     Source: exports of attention (the heads are split before the bias is added), of Gemms over sequences (flattened
     around the Gemm), and of Convs between layers over tokens. TensorRT-RTX 1.7 lists such MatMuls with their bias as
@@ -124,7 +125,7 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
 
 
 def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
-    """Matches a Where that masks a group's result, or a Where whose result only the group's residual Add reads.
+    """Matches a Where that masks the result of a group, or the mask that the group's residual Add adds.
 
     The rule applies to groups that multiply two activations.
 
@@ -153,7 +154,7 @@ def _list_where_values(grouping: FusionGroupingState, layer: Layer) -> set[str]:
 
 
 def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
-    """Matches the IsNaN and Where behind a Softmax that no other layer reads.
+    """Matches the IsNaN and the Where after a Softmax, if no other layer reads the Softmax.
 
     Source: PyTorch's exporters write these behind the Softmax of a scaled_dot_product_attention with a mask.
     """
@@ -170,11 +171,10 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
 
 
 def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer) -> FusionGroupDraft | None:
-    """Returns the group that computed the float tensor a copy reads; None if the copy reads several or there is no
-    group.
+    """Returns the group that computes the float tensor that a copy reads; None if it reads several, or if no group
+    computes it.
 
-    Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: moving values needs no separate
-    precision.
+    Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: copies need no separate precision.
     """
     moved_tensors = grouping.list_float_inputs(copy_layer)
     return grouping.draft_by_layer.get(grouping.graph.producer.get(moved_tensors[0],
@@ -183,7 +183,7 @@ def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer
 
 def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
                copy_layer: Layer) -> FusionRuleMatch | None:
-    """Matches a copy of a group's values if all other inputs of the copy are available by then.
+    """Matches a copy of a group's values if all other inputs of the copy exist when the group is executed.
 
     Every other input must be computed at the group's position or before. The only exception is shape arithmetic on the
     group's own tensors, which belongs to the group (`FusionGroup.shape_layers`).

@@ -1,8 +1,8 @@
-"""Groups while fusion rules join their layers, and the tensors whose values are shapes.
+"""The state of fusion groups while fusion rules add layers to them, and the dependencies on shapes.
 
-Reading a shape takes no value, so a tensor whose shape is read can be inside a group. The shape is available once the
-group is computed. A layer that depends on the shape through shape arithmetic must therefore be a member of the group or
-come after its last layer. If not, groups would wait for each other.
+A reader of a shape reads no values, so a tensor whose shape is read can be inside a group. The shape is available after
+the group is computed. A layer that depends on the shape must therefore belong to the group or run after its last layer.
+If not, groups would wait for each other.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,7 +19,7 @@ _MAX_TRACKED_READERS = 8
 
 
 class ShapeDependencies:
-    """The layers that wait for the shape of each tensor.
+    """The layers that need the shape of each tensor before they can run.
 
     Args:
         graph: Layers and tensors.
@@ -48,8 +48,8 @@ class ShapeDependencies:
                         waiting_by_tensor[name] = _merge_smallest_indices((indices, waiting_by_tensor.get(name, [])))
 
     def find_deadlocked_layer(self, group_layers: Collection[Layer], joining_layers: Collection[Layer]) -> str:
-        """Returns a layer that would wait forever for a shape inside a group if more layers joined; "" if there is
-        none.
+        """Returns a layer that could never run if more layers joined a group, because it needs a shape inside the
+        group; "" if there is none.
 
         Args:
             group_layers: The present layers of the group.
@@ -89,8 +89,8 @@ class FusionRuleMatch:
     Attributes:
         layers: The layers that join, in network order.
         output_tensor: The new last tensor of the group; "" if it does not change.
-        computes_output: True if the new last tensor is computed, so that the group's error is measured there. False if
-            its values are only copied.
+        computes_output: True if the new last tensor is computed; the error of the group is then measured there. False
+            if its values are only copied.
         skip_input: A residual Add, and the index of the input from outside the group.
         operator_name: The name of the operator that the group represents; "" for the operator of its first layer.
     """
@@ -103,14 +103,13 @@ class FusionRuleMatch:
 
 
 def belongs_to_group(graph: LayerGraph, layer: Layer) -> bool:
-    """Returns True if a layer belongs to a fusion group, because it computes floats that are neither shapes nor
-    constants."""
+    """Returns True if a layer must be in a fusion group: it computes floats that are neither shapes nor constants."""
     return (layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE)
-            and any(graph.is_float(name) for name in layer.outputs))
+            and any(graph.is_fp32(name) for name in layer.outputs))
 
 
 class FusionGroupDraft:
-    """A fusion group while it grows.
+    """A fusion group under construction.
 
     Attributes:
         main_layer: The layer that gives the group its name.
@@ -118,8 +117,9 @@ class FusionGroupDraft:
         output_tensor: The tensor that later layers read.
         computed_tensor: The last tensor that the group computes.
         skip_input: The residual Add, and the index of the input from outside the group.
-        position: The position in the order of execution: the index of the group's last layer before copies join.
-        accepts_copies: True if operators behind the group that only move its values may join.
+        position: The position in the order of execution, which is the index of the group's last layer without joined
+            copies.
+        accepts_copies: True if copies after the group may join.
     """
 
     def __init__(self, main_layer: Layer, output_tensor: str, *, accepts_copies: bool = True) -> None:
@@ -133,7 +133,7 @@ class FusionGroupDraft:
 
 
 class FusionGroupingState:
-    """All fusion groups of a network while they grow, with queries for the fusion rules.
+    """The fusion groups of a network under construction, with queries for the fusion rules.
 
     Attributes:
         draft_by_layer: The group of each grouped layer, by layer name.
@@ -154,8 +154,7 @@ class FusionGroupingState:
 
     def find_first_valid_match(self, group_draft: FusionGroupDraft,
                                matches: Iterable[FusionRuleMatch | None]) -> FusionRuleMatch | None:
-        """Returns the first rule match that leaves no layer waiting for a shape that is never computed; None if there
-        is none.
+        """Returns the first rule match that does not make any layer wait forever for a shape; None if there is none.
 
         `ShapeDependencies` finds such layers.
         """
@@ -194,7 +193,7 @@ class FusionGroupingState:
         return self.graph.readers.get(tensor, []) == [layer.name] and not self.is_network_output(tensor)
 
     def list_readers_if_few(self, tensor: str) -> list[Layer]:
-        """Returns the readers of a tensor; [] if they are more than `MAX_REGION_LAYERS`."""
+        """Returns the readers of a tensor; [] if there are more than `MAX_REGION_LAYERS`."""
         names = self.graph.readers.get(tensor, ())
         return [self.graph.by_name[name] for name in names] if len(names) <= MAX_REGION_LAYERS else []
 
@@ -209,20 +208,20 @@ class FusionGroupingState:
         return [name for name in layer.inputs if name and name not in self.graph.static_tensors]
 
     def list_float_inputs(self, layer: Layer) -> list[str]:
-        return [name for name in self.list_dynamic_inputs(layer) if self.graph.is_float(name)]
+        return [name for name in self.list_dynamic_inputs(layer) if self.graph.is_fp32(name)]
 
     def is_float_operator(self, layer: Layer, operators: frozenset[str]) -> bool:
         """Returns True if a layer has one of the operators and a single float output."""
         return layer.op_type in operators and layer.kind is LayerKind.COMPUTE and len(layer.outputs) == 1
 
     def is_pointwise_with_constants(self, layer: Layer) -> bool:
-        """Returns True if a layer is a pointwise operator with one computed input; its other inputs are constants."""
+        """Returns True if a layer is pointwise with one computed input and otherwise constants."""
         return self.is_float_operator(layer, POINTWISE) and len(self.list_dynamic_inputs(layer)) == 1
 
     def multiplies_activations(self, layer: Layer) -> bool:
-        """Returns True if a layer is a MatMul without a weight.
+        """Returns True if a layer is a MatMul of two activations.
 
-        Each operand is computed, or stored with one matrix per head.
+        A constant with one matrix per head counts as an activation.
         """
         operands = [name for name in layer.inputs if name in self.graph.static_tensors]
         return (layer.op_type == "MatMul" and len(operands) < 2
@@ -234,7 +233,9 @@ class FusionGroupingState:
     # -- queries on a region ------------------------------------------------------------------------------------
 
     def find_tensors_read_outside_region(self, tensor_names: Iterable[str], region: list[Layer]) -> list[str]:
-        """Returns the given tensors that are network outputs, have readers outside a region, or have no reader."""
+        """Returns those of the given tensors that are network outputs, have readers outside a region, or have no
+        reader.
+        """
         layer_names = {layer.name for layer in region}
         escaping_tensors = []
         for tensor in tensor_names:
@@ -245,6 +246,6 @@ class FusionGroupingState:
         return escaping_tensors
 
     def find_region_output(self, region: list[Layer]) -> str | None:
-        """Returns the only tensor of a region that is read outside; None if there are several."""
+        """Returns the tensor of a region that layers outside read; None if there are several."""
         escaping_tensors = self.find_tensors_read_outside_region((layer.outputs[0] for layer in region), region)
         return escaping_tensors[0] if len(escaping_tensors) == 1 else None

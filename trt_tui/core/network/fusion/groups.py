@@ -35,9 +35,9 @@ _GROWING_OPERATORS = PRODUCTS | POINTWISE | NORMALISATIONS | {"Softmax"}
 def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
     """Partitions the float layers of a network into fusion groups, in network order and in linear time.
 
-    No group depends on its own result, even through other groups. While a group grows, only its last tensor is read
-    outside, and every member leads to that tensor. Therefore groups run in the order of their last layers (their
-    positions). A copy behind a group joins only if it does not change this order.
+    No group depends on its own result, not even through other groups. While a group grows, layers outside read only its
+    last tensor, and every member leads to that tensor. Therefore groups run in the order of their last layers (their
+    positions). A copy joins only if it does not change this order.
     """
     grouping = FusionGroupingState(graph)
     product_layers = [layer for layer in graph.layers if layer.op_type in PRODUCTS and layer.kind is LayerKind.COMPUTE]
@@ -59,7 +59,7 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
 
 
 def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer) -> bool:
-    """Adds a copy to the group that computed the copied values; returns True if the copy joined."""
+    """Adds a copy to the group that computes the copied values; returns True if it joined."""
     draft = epilogues.find_producer_group_of_copy(grouping, copy_layer)
     copy_match = epilogues.match_copy(grouping, draft, copy_layer) if draft is not None else None
     if draft is None or copy_match is None:
@@ -69,10 +69,10 @@ def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer
 
 
 def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGroupDraft:
-    """Builds a group from its first layer, the layers of a matching start rule, and the epilogues that follow."""
+    """Builds a group: its first layer, the layers that a start rule adds, and the epilogues that follow."""
     is_isolated = first_layer.kind is LayerKind.OPAQUE or len(
         first_layer.outputs) != 1 and first_layer.op_type not in FUSED_COPIES
-    output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_float(name))
+    output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_fp32(name))
     draft = FusionGroupDraft(first_layer, output_tensor, accepts_copies=not is_isolated)
     start_match = grouping.find_first_valid_match(draft, (rule(grouping, first_layer) for rule in START_RULES))
     grouping.draft_by_layer[first_layer.name] = draft
@@ -97,7 +97,7 @@ def _build_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft, a
     names = {layer.name for layer in layers}
     inputs = dict.fromkeys(
         name for layer in layers for name in layer.inputs
-        if name and name not in own_tensors and name not in graph.static_tensors and graph.is_float(name))
+        if name and name not in own_tensors and name not in graph.static_tensors and graph.is_fp32(name))
     outputs = tuple(
         output for layer in layers for output in layer.outputs
         if output and (grouping.is_network_output(output) or not names.issuperset(graph.consumers.get(output, ()))))
@@ -113,8 +113,7 @@ def _build_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft, a
 
 
 def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> tuple[str, ...]:
-    """Returns the ungrouped layers between the group's results and the shapes that the group reads, in network order.
-    """
+    """Returns the ungrouped layers that compute shapes for a group from its own tensors, in network order."""
     graph = grouping.graph
 
     def list_shape_layers(tensors: Iterable[str]) -> list[str]:

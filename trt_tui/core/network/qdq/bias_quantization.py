@@ -1,12 +1,12 @@
-"""The quantization of biases by ONNX Runtime, and the scales at which its result is wrong.
+"""The quantization of biases by ONNX Runtime, and the scales with which its result is wrong.
 
 Under its default options ONNX Runtime quantizes the bias of a Conv, ConvTranspose, Gemm or MatMul of INT8 values whose
 result is quantized. It computes ``bias / (s_in * s_w)`` in the type of the scales, rounds the quotient to INT32 and
 dequantizes it with the product of the scales (``WeightBiasQuantization``; seen with 1.31 and 1.32). The result is wrong
 if the quotient overflows that type or INT32, or if the product is 0. TensorRT adds the bias in a float type.
 
-A product that is subnormal in FP16 but not 0 does no harm: the same rounded product divides and multiplies, and the
-quotient keeps the 11 bits of an FP16 bias.
+A product that is subnormal in FP16 but not 0 does no harm. The division and the multiplication use the same rounded
+product, and the quotient keeps the 11 bits of an FP16 bias.
 """
 
 from collections.abc import Mapping
@@ -41,7 +41,7 @@ _EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: float, bias_magnitudes: np.ndarray,
                                      scale_precision: Precision) -> np.ndarray:
-    """Returns True for each channel whose bias ONNX Runtime cannot quantize.
+    """Returns a flag for each channel: True if ONNX Runtime cannot quantize its bias.
 
     Some execution providers round the product of the scales before the division, and some do not; both cases are
     checked.
@@ -60,9 +60,9 @@ def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: floa
 
 
 def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.ndarray:
-    """Returns the largest magnitude of a bias for each channel of a weight scale, float64.
+    """Returns the largest magnitude of a bias for each channel of the weight scale, float64.
 
-    If the size of the bias is not a multiple of the channels, its largest magnitude counts for all channels.
+    If the size of the bias is not a multiple of the number of channels, all channels get its largest magnitude.
     """
     magnitude = np.abs(np.nan_to_num(bias.astype(np.float64))).ravel()
     if channel_count == 1 or magnitude.size == 0 or magnitude.size % channel_count:
@@ -72,7 +72,7 @@ def measure_bias_channel_magnitudes(bias: np.ndarray, channel_count: int) -> np.
 
 
 def find_overflowing_biases(source_model: SourceModel) -> list[str]:
-    """Returns the names of the nodes in a quantized file whose bias ONNX Runtime cannot quantize, in file order."""
+    """Returns the nodes of a quantized file whose bias ONNX Runtime cannot quantize, in file order."""
     node_names = []
     for node in source_model.model.graph:
         bias = _find_constant_bias(node)
@@ -107,6 +107,6 @@ def _find_constant_bias(node: ir.Node) -> ir.TensorProtocol | None:
 
 
 def _find_stored_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
-    """Returns the stored tensor of a constant, or of a constant behind a Cast; None for any other value."""
+    """Returns the stored tensor of a constant, or of a Cast of a constant; None for any other value."""
     producer = value.producer() if value is not None else None
     return stored_tensor(producer.inputs[0] if producer is not None and is_cast(producer) else value)

@@ -1,8 +1,9 @@
-"""The check of a file with Q/DQ nodes: forms that cost accuracy or speed in TensorRT, or that TensorRT refuses.
+"""The check of a file with Q/DQ nodes. It finds forms that cost accuracy or speed in TensorRT, or that TensorRT
+refuses.
 
-`QDQ_RULES` is the table of all rules. Each rule is a function that yields its findings, with a title, the consequence,
-the repair and the sources. The rules read the fusion groups of the FP32 network together with the nodes of the file.
-Statements about TensorRT come from NVIDIA's documents, or from builds with TensorRT-RTX 1.7.
+`QDQ_RULES` is the table of all rules. A rule has a function that yields its findings, a title, the consequence, the
+repair and the sources. The rules compare the fusion groups of the FP32 network with the nodes of the file. Statements
+about TensorRT come from NVIDIA's documents, or from builds with TensorRT-RTX 1.7.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,12 +60,11 @@ _RTX = "builds of such files with TensorRT-RTX 1.7"
 
 @dataclass(frozen=True)
 class QuantizedOperand:
-    """The DequantizeLinear before an operand of a layer.
+    """An operand of a layer that the file dequantizes, with its DequantizeLinear.
 
     Attributes:
-        step: Its step.
-        blocking_node: The node between it and the layer that TensorRT does not compute on quantized values; None if the
-            layer reads the quantized values.
+        step: The effect of the DequantizeLinear. blocking_node: The node between the DequantizeLinear and the layer
+        that TensorRT cannot compute on quantized values; None if the layer reads the quantized values.
         axis_order: The axis of the dequantized tensor for each axis of the operand; None if unknown.
     """
 
@@ -79,23 +79,23 @@ class QuantizedOperand:
         return TYPE_NAMES.get(dtype, dtype.name) if dtype is not None and self.blocking_node is None else ""
 
     def find_stored_axis(self, axis: int | None) -> int | None:
-        """Returns the axis of the dequantized tensor for an axis of the operand; None if it is unknown."""
-        return _pick_axis(self.axis_order, axis)
+        """Converts an axis of the operand to the axis of the dequantized tensor; None if it is unknown."""
+        return _select_axis(self.axis_order, axis)
 
 
 @dataclass(frozen=True, eq=False)
 class QuantizedFile:
-    """A file with Q/DQ nodes and the FP32 network that was derived from it, as the rules read them."""
+    """A file with Q/DQ nodes and the FP32 network derived from it, with queries for the rules."""
 
     graph: LayerGraph
     groups: Sequence[FusionGroup]
     source: SourceModel
 
     def find_operand(self, layer: Layer, input_index: int) -> QuantizedOperand | None:
-        """Returns the DequantizeLinear before an input of a layer; None if there is none.
+        """Returns the dequantized operand that a layer reads at an input; None if the input has no DequantizeLinear.
 
-        Nodes that only move values, and Casts, may be between both. Between a constant and its layer, other nodes may
-        be there too.
+        Copies and Casts may be between the DequantizeLinear and the layer. For a constant, other nodes may be there
+        too.
         """
         is_constant = layer.inputs[input_index] in self.graph.constant_tensors
         shape = self.graph.shape(layer.inputs[input_index])
@@ -114,7 +114,7 @@ class QuantizedFile:
             if not (moves_values or is_cast(node)):
                 if not is_constant:
                     return None
-                stored_axis = _pick_axis(order, self._channel_axes.get((layer.name, input_index)))
+                stored_axis = _select_axis(order, self._channel_axes.get((layer.name, input_index)))
                 if blocking_node is None and not _scales_only_axis(node, stored_axis, len(order or ())):
                     blocking_node = node
             if node.op_type == "Transpose" and order is not None and "perm" in node.attributes:
@@ -127,26 +127,26 @@ class QuantizedFile:
 
     @cached_property
     def _channel_axes(self) -> dict[tuple[str, int], int]:
-        """The axis of the output channels of each weight, by layer and index of the input."""
+        """The axis of the output channels of each weight, by layer and input index."""
         return {(site.layer, site.index): site.axis for group in self.groups for site in group.weight_qdq_sites()
                 if site.axis is not None}
 
     def operand_type(self, layer: Layer, input_index: int) -> str:
-        """Returns the quantized type that a layer reads at an input; "" if it reads floats."""
+        """Returns the quantized type of an operand; "" if the layer reads floats."""
         operand = self.find_operand(layer, input_index)
         return operand.type_name if operand is not None else ""
 
-    def tensor_name(self, fp32_tensor: str) -> str:
-        """Returns the name in the file of a tensor of the FP32 network."""
+    def file_tensor_name(self, fp32_tensor: str) -> str:
+        """Returns the name that a tensor of the FP32 network has in the file."""
         return self.source.source_tensors.get(fp32_tensor, fp32_tensor)
 
-    def find_pair(self, layer: Layer, input_index: int) -> QdqStep | None:
-        """Returns the QuantizeLinear of the pair directly before an input of a layer; None if there is none."""
+    def find_qdq_pair(self, layer: Layer, input_index: int) -> QdqStep | None:
+        """Returns the QuantizeLinear of the Q/DQ pair directly before an input of a layer; None if there is none."""
         steps = self.source.find_conversion_steps(layer, input_index)
         return next((step for step in steps or () if step.operator == "quantize"), None)
 
     def iterate_product_groups(self) -> Iterator[tuple[FusionGroup, Layer]]:
-        """Yields the fusion groups around a Conv, ConvTranspose, Gemm or MatMul, each with that layer."""
+        """Yields the fusion groups with a Conv, ConvTranspose, Gemm or MatMul, each with that layer."""
         for group in self.groups:
             layer = self.graph.by_name[group.name]
             if layer.op_type in PRODUCTS:
@@ -158,18 +158,18 @@ class QuantizedFile:
     def has_quantized_reader(self, tensor: str) -> bool:
         """Returns True if a reader of a tensor quantizes it."""
         readers = (self.graph.by_name[name] for name in self.graph.readers.get(tensor, ()))
-        return any(name == tensor and self.find_pair(layer, index) is not None
+        return any(name == tensor and self.find_qdq_pair(layer, index) is not None
                    for layer in readers for index, name in enumerate(layer.inputs))
 
 
-def _pick_axis(order: tuple[int, ...] | None, axis: int | None) -> int | None:
+def _select_axis(order: tuple[int, ...] | None, axis: int | None) -> int | None:
     return order[axis] if order is not None and axis is not None and axis < len(order) else None
 
 
 def _scales_only_axis(node: ir.Node, axis: int | None, rank: int) -> bool:
-    """Returns True if a node multiplies a tensor by a constant that is one number, or varies along one axis only.
+    """Returns True if a node multiplies a tensor by a constant that varies along at most the given axis.
 
-    TensorRT-RTX 1.7 moves a factor of the output channels behind the product.
+    TensorRT-RTX 1.7 moves a factor per output channel to the result of the product.
     """
     if node.domain or node.op_type not in ("Mul", "Div") or len(node.inputs) != 2:
         return False
@@ -187,19 +187,18 @@ Findings = Iterator[QdqFinding]
 
 @dataclass(frozen=True)
 class QdqRule:
-    """A rule of the check.
+    """A rule of the check of Q/DQ nodes.
 
     Attributes:
         name: The name in JSON and in findings.
         title: The form that the rule finds, as a heading.
         effects: The kinds of consequences: "accuracy", "speed" or "refusal".
-        consequence: The consequence in TensorRT, with the releases that it is known of, as sentences.
+        consequence: The consequence in TensorRT, with the releases in which it was observed, as sentences.
         repair: The repair, as sentences.
-        sources: The addresses of documents, and the release that built such files.
-        find: Yields the findings in a file.
-        is_noted_at_opening: False if the notes at opening name such nodes already.
-        needs_engine: True if the form is a finding only if an engine converts the values with kernels of their own.
-            Builders fuse most of these conversions with the layers around them.
+        sources: The addresses of documents, and the release that built such files. find: Yields the findings in a file.
+        is_noted_at_opening: False if another note at opening already names such nodes. needs_engine: True if only an
+        engine can show the problem: separate kernels that convert the values. Builders fuse most of these conversions
+        with the layers around them.
     """
 
     name: str
@@ -215,9 +214,10 @@ class QdqRule:
 
 def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel
                       ) -> tuple[tuple[QdqFinding, ...] | None, tuple[QdqFinding, ...]]:
-    """Returns all findings in a file, in the order of `QDQ_RULES`; None if the file has no Q/DQ nodes.
+    """Returns all findings in a file, in the order of `QDQ_RULES`, and the candidates; None instead of findings without
+    Q/DQ nodes.
 
-    The second value has the forms that are findings only if an engine converts the values
+    A candidate becomes a finding only if an engine converts the values with a separate kernel
     (`trt_tui.core.engines.group_implementations`).
     """
     if not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
@@ -241,7 +241,7 @@ def _find_pairs_inside_groups(file: QuantizedFile) -> Findings:
                 if tensor not in computed:
                     continue
                 computed.update(layer.outputs)
-                pair = file.find_pair(layer, index)
+                pair = file.find_qdq_pair(layer, index)
                 if pair is not None and layer.index <= last_computing and not _is_residual_input(file, layer, index):
                     yield QdqFinding("pair-inside-fused-layer", pair.node_name, group.name,
                                      f"between {product.name} and {layer.name} ({layer.op_type})",
@@ -249,15 +249,16 @@ def _find_pairs_inside_groups(file: QuantizedFile) -> Findings:
 
 
 def _is_residual_input(file: QuantizedFile, add: Layer, input_index: int) -> bool:
-    """Returns True if the other operand of an Add is the float result of another product that only the Add reads.
+    """Returns True if an input of an Add is the residual of a fused Add.
 
-    TensorRT can then fuse the Add with that product, and the Q/DQ pair is on the residual input.
+    The other operand of the Add must be the float result of a product that only the Add reads. TensorRT can then fuse
+    the Add with the product.
     """
     if add.op_type != "Add" or len(add.inputs) != 2:
         return False
     other_index = 1 - input_index
     tensor = add.inputs[other_index]
-    return (file.find_pair(add, other_index) is None and file.graph.readers.get(tensor) == [add.name]
+    return (file.find_qdq_pair(add, other_index) is None and file.graph.readers.get(tensor) == [add.name]
             and any(group.final_tensor == tensor for group, _ in file.iterate_product_groups()))
 
 
@@ -267,11 +268,11 @@ def _find_float_skips(file: QuantizedFile) -> Findings:
         if skip is None or [file.operand_type(product, index) for index in (0, 1)] != ["INT8", "INT8"]:
             continue
         add = file.graph.by_name[skip.layer]
-        if (not file.operand_type(add, skip.index) and file.find_pair(add, 1 - skip.index) is None
+        if (not file.operand_type(add, skip.index) and file.find_qdq_pair(add, 1 - skip.index) is None
                 and file.has_quantized_reader(group.final_tensor)):
             yield QdqFinding("float-skip", add.name, group.name,
-                             f"{file.tensor_name(skip.tensor)} is float; {product.name} and the reader of the sum are "
-                             "INT8",
+                             f"{file.file_tensor_name(skip.tensor)} is float; {product.name} and the reader of the "
+                             "sum are INT8",
                              _find_repair_precision(file, group, product))
 
 
@@ -286,8 +287,8 @@ def _find_one_sided_products(file: QuantizedFile) -> Findings:
         if types[index] in _WEIGHT_ONLY_TYPES and product.inputs[index] in file.graph.constant_tensors:
             continue
         yield QdqFinding("one-sided-product", product.name, group.name,
-                         f"{file.tensor_name(product.inputs[index])} is {types[index]}, and "
-                         f"{file.tensor_name(product.inputs[1 - index])} is float",
+                         f"{file.file_tensor_name(product.inputs[index])} is {types[index]}, and "
+                         f"{file.file_tensor_name(product.inputs[1 - index])} is float",
                          _find_repair_precision(file, group, product))
 
 
@@ -319,7 +320,7 @@ def _find_unfolded_weights(file: QuantizedFile) -> Findings:
                              _find_repair_precision(file, group, product))
         elif product.op_type != "MatMul" and product.inputs[1] not in file.graph.constant_tensors:
             yield QdqFinding("unfolded-weight", operand.step.node_name, group.name,
-                             f"the weight {file.tensor_name(product.inputs[1])} of {product.name} is computed")
+                             f"the weight {file.file_tensor_name(product.inputs[1])} of {product.name} is computed")
 
 
 # -- scales -----------------------------------------------------------------------------------------------------------
@@ -336,7 +337,7 @@ def _find_wrong_axes(file: QuantizedFile) -> Findings:
             if site.role != "weight":
                 yield QdqFinding("scale-axis", operand.step.node_name, group.name,
                                  f"{scale.size} scales along axis {axis} of the activation "
-                                 f"{file.tensor_name(site.tensor)}",
+                                 f"{file.file_tensor_name(site.tensor)}",
                                  _find_repair_precision(file, group, product))
             elif (channel_axis := operand.find_stored_axis(site.axis)) is not None and axis != channel_axis:
                 yield QdqFinding("scale-axis", operand.step.node_name, group.name,
@@ -382,7 +383,8 @@ def _find_coarse_weight_scales(file: QuantizedFile) -> Findings:
 
 
 def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tuple[QdqStep, str] | None:
-    """Returns the step and the loss, as text, of a weight with one INT8 scale whose worst channel loses many bits.
+    """Finds a weight with one INT8 scale for all channels whose worst channel loses many bits; returns the step and the
+    loss as text.
 
     A channel loses the binary logarithm of 127 divided by its largest quantized value. Channels of zeros do not count.
     """
@@ -413,7 +415,7 @@ def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tu
 
 
 def _find_stored_weight(file: QuantizedFile, step: QdqStep) -> ir.TensorProtocol | None:
-    """Returns the weight before a DequantizeLinear: its quantized values, or the floats before its QuantizeLinear."""
+    """Returns the stored tensor of a weight: its quantized values, or the floats that its QuantizeLinear reads."""
     node = file.source.find_node(step.node_name)
     value = node.inputs[0] if node is not None else None
     producer = value.producer() if value is not None else None
@@ -431,7 +433,7 @@ def _find_floats_between_quantized_layers(file: QuantizedFile) -> Findings:
     for product in quantized.values():
         for index, tensor in enumerate(product.inputs[:2]):
             group = group_by_layer.get(file.graph.producer.get(tensor, ""))
-            pair = file.find_pair(product, index)
+            pair = file.find_qdq_pair(product, index)
             if pair is None or group is None or group.name in quantized or pair.node_name in yielded:
                 continue
             source = _find_quantized_producer(file, group, group_by_layer, quantized)
@@ -444,7 +446,7 @@ def _find_floats_between_quantized_layers(file: QuantizedFile) -> Findings:
 
 def _find_quantized_producer(file: QuantizedFile, group: FusionGroup, group_by_layer: Mapping[str, FusionGroup],
                              quantized: Mapping[str, Layer]) -> Layer | None:
-    """Returns the nearest quantized product whose result a float group reads, directly or through float groups."""
+    """Returns the nearest quantized product before a float group, through other float groups; None if there is none."""
     pending, visited = [group], {group.name}
     while pending:
         for tensor in pending.pop(0).inputs:
@@ -480,7 +482,7 @@ def _find_tensors_with_several_scales(file: QuantizedFile) -> Findings:
 
 
 def _find_quantized_value(node: ir.Node) -> ir.Value | None:
-    """Returns the value that a QuantizeLinear quantizes, before the Q/DQ pairs in front of it."""
+    """Returns the value before a QuantizeLinear, and before any Q/DQ pairs in front of it."""
     value = node.inputs[0]
     for _ in range(_MAX_CHAINED_PAIRS):
         dequantize = value.producer() if value is not None else None
@@ -496,7 +498,7 @@ def _find_quantized_value(node: ir.Node) -> ir.Value | None:
 
 
 def _find_refusals(rule_name: str) -> Callable[[QuantizedFile], Findings]:
-    """Returns a rule that finds the nodes which TensorRT refuses (`typed_refusals`), as far as they belong to it."""
+    """Builds the rule that finds the nodes that TensorRT refuses for one reason; `typed_refusals` has the reasons."""
 
     def find(file: QuantizedFile) -> Findings:
         for name in file.source.node_refusals:
@@ -510,7 +512,7 @@ def _find_refusals(rule_name: str) -> Callable[[QuantizedFile], Findings]:
 
 
 def _describe_refused_node(node: ir.Node, step: QdqStep) -> tuple[str, str]:
-    """Returns the name of the rule for a refused node, and the detail of its finding."""
+    """Returns the name of the rule for a node that TensorRT refuses, and the detail of the finding."""
     dtype, zero_point = step.quantized_dtype, step.zero_point
     assert dtype is not None and zero_point is not None, "refused nodes have a type and a zero point"
     if dtype is ir.DataType.INT32:
@@ -524,7 +526,7 @@ def _describe_refused_node(node: ir.Node, step: QdqStep) -> tuple[str, str]:
 
 
 def _clipped_values_text(dequantize: ir.Node) -> str:
-    """Returns a clause about the stored INT32 values at the limits of their type; "" if there are none."""
+    """Returns a clause on stored INT32 values at the limits of their type; "" if there are none."""
     stored = stored_tensor(dequantize.inputs[0])
     if stored is None:
         return ""
@@ -534,9 +536,9 @@ def _clipped_values_text(dequantize: ir.Node) -> str:
 
 
 def _find_repair_precision(file: QuantizedFile, group: FusionGroup, quantized_product: Layer) -> Precision | None:
-    """Returns the precision that repairs a finding if a group gets it in a config; None if the group cannot have it.
+    """Returns the precision of a group that repairs a finding; None if the group cannot run in it.
 
-    An export writes new Q/DQ nodes for a group with another precision than that of the file. The type is that of the
+    The precision is the quantized type of the file. With it, an export writes new Q/DQ nodes instead of those of the
     file.
     """
     types = {file.operand_type(quantized_product, index) for index in (0, 1)}
@@ -645,9 +647,9 @@ QDQ_RULES: tuple[QdqRule, ...] = (
 
 
 def qdq_note_lines(findings: Sequence[QdqFinding]) -> list[str]:
-    """Returns a note for each rule with findings, for the opening of a file.
+    """Returns the notes that the opening of a file shows, one for each rule with findings.
 
-    Refused nodes have notes of their own (`typed_refusals.refusal_summary_lines`).
+    Refused nodes have separate notes (`typed_refusals.refusal_summary_lines`).
     """
     lines = []
     for rule in QDQ_RULES:

@@ -26,7 +26,7 @@ def has_half_precision(graph: ir.Graph) -> bool:
 
 
 def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
-    """Converts a network typed in FP16 or BF16 to FP32, in place; its inputs and outputs keep their types."""
+    """Converts a network typed in FP16 or BF16 to FP32, in place. Its inputs and outputs keep their types."""
     subgraphs = list(graph.subgraphs())
     stored_tensors = [(typed_value, typed_value.const_value)
                       for inner_graph in (graph, *subgraphs)
@@ -94,7 +94,7 @@ def upcast_to_fp32(graph: ir.Graph, conversion: Fp32Conversion) -> None:
 
 
 def drop_identity_casts(graph: ir.Graph) -> dict[str, str]:
-    """Removes Casts from FP32 to FP32, which remain of Casts between 16 and 32 bits and of `x.float()`.
+    """Removes Casts from FP32 to FP32, which the conversion to FP32 and `x.float()` leave behind.
 
     Returns:
         The tensor that replaces each removed result, by the name of the result.

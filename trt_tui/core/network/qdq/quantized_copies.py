@@ -1,7 +1,7 @@
-"""The rewriting of operators that copy quantized values to operators that copy their dequantized values.
+"""The rewriting of copies of quantized values, such as a Transpose between Q and DQ, as copies of floats.
 
-ONNX Runtime's quantizer leaves such copies between Q and DQ, and TensorRT reads Q/DQ pairs only. The quantized values
-do not change.
+ONNX Runtime's quantizer leaves such copies, but TensorRT reads only adjacent Q/DQ pairs. The quantized values do not
+change.
 """
 
 import onnx_ir as ir
@@ -15,7 +15,7 @@ _COPY_OPERATORS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten
 
 
 def rewrite_quantized_copies(graph: ir.Graph) -> int:
-    """Rewrites copies of quantized values as copies between DQ and Q, in place; returns their number."""
+    """Rewrites copies of quantized values as copies of floats between a DQ and a Q, in place; returns their number."""
     has_quantized_values = any(node.op_type == "QuantizeLinear" or is_dequantize(node) for node in graph)
     return _CopyRewriter(graph).rewrite_all_copies() if has_quantized_values else 0
 
@@ -39,7 +39,7 @@ class _CopyRewriter(GraphEditor):
         return count
 
     def _rewrite_constant_copy(self, node: ir.Node) -> bool:
-        """Moves a DequantizeLinear of a copied constant before the copy operator, which then copies floats."""
+        """Moves the DequantizeLinear of a copied constant before the copy, which then copies floats."""
         copy_node = node.inputs[0].producer() if node.inputs[0] is not None else None
         quantized_value = copy_node.inputs[0] if copy_node is not None and copy_node.inputs else None
         if (copy_node is None or quantized_value is None or node.inputs[1] is None or copy_node.domain != ""
@@ -57,8 +57,7 @@ class _CopyRewriter(GraphEditor):
         return True
 
     def _rewrite_copy(self, node: ir.Node, parameters: list[ir.Value]) -> None:
-        """Converts an operator that copies quantized values to one that copies dequantized values, followed by a
-        quantization."""
+        """Inserts a DequantizeLinear before a copy of quantized values and a QuantizeLinear after it."""
         new_node, copied_value = self._insert_float_copy(node, node, parameters), node.outputs[0]
         new_node.outputs[0].name = self.names.make_unique_name(f"{copied_value.name}__float")
         zero_point = stored_tensor(parameters[1]) if len(parameters) > 1 else None
@@ -72,7 +71,7 @@ class _CopyRewriter(GraphEditor):
         self.graph.remove(node, safe=True)
 
     def _insert_float_copy(self, node: ir.Node, position: ir.Node, parameters: list[ir.Value]) -> ir.Node:
-        """Inserts a copy of dequantized values, with the name of the copy of quantized values."""
+        """Inserts a copy of dequantized values that takes over the name of the original copy."""
         quantized_value = node.inputs[0]
         assert quantized_value is not None, "it has a scale"
         scale = stored_tensor(parameters[0])
@@ -92,7 +91,7 @@ class _CopyRewriter(GraphEditor):
 
 
 def _list_parameters(node: ir.Node) -> list[ir.Value]:
-    """Returns the scale of a Q or DQ node, and its zero point if it states one."""
+    """Returns the scale of a Q or DQ node, and its zero point if it has one."""
     return [value for value in node.inputs[1:3] if value is not None]
 
 

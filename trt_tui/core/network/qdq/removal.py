@@ -52,7 +52,7 @@ class Fp32Conversion:
 
 
 def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
-    """Removes Q/DQ pairs from a graph, in place, and records their ranges and the changes.
+    """Removes Q/DQ pairs from a graph, in place. Records their ranges and all changes.
 
     A DequantizeLinear on a constant is replaced by its result.
 
@@ -102,10 +102,10 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
 
 
 def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
-    """Returns True if a node computes on the values that it reads, but is in no fusion group with a precision.
+    """Returns True if a node computes on the values that it reads but belongs to no fusion group.
 
-    Such a node has no float result, as ArgMax, or is not an operator of ONNX, as a plugin. The conversions of the file
-    before it belong to an Identity, which has the precision of a group.
+    Such a node has no float result, such as ArgMax, or is not an operator of ONNX, such as a plugin. An Identity is
+    inserted before it. The conversions of the file belong to this Identity, whose group has a precision.
     """
     if node.graph is not graph or list_subgraphs(node):
         return True
@@ -121,12 +121,12 @@ def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _list_readers_of_cast(node: ir.Node) -> Sequence[ir.Node]:
-    """Returns the readers of a Cast, which the file has before them; () for other nodes."""
+    """Returns the readers of a Cast, before which the file has the Cast; () for any other node."""
     return node.outputs[0].consumers() if is_cast(node) else ()
 
 
 def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
-    """Removes a DequantizeLinear, and the node that computed its scale if no other node reads that scale."""
+    """Removes a DequantizeLinear, and the node that computes its scale if no other node reads the scale."""
     scale = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
     graph.remove(node, safe=True)
     if scale is not None and is_dequantize(scale) and not scale.outputs[0].uses() \
@@ -135,7 +135,7 @@ def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
 
 
 def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorProtocol, step: QdqStep) -> bool:
-    """Replaces a DequantizeLinear on a constant by an FP32 initializer; returns True if this was possible.
+    """Replaces the DequantizeLinear of a constant by an FP32 initializer; returns True if this was possible.
 
     The values are computed at the first access.
     """
@@ -151,9 +151,9 @@ def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorPr
 
 
 def _compute_representable_range(step: QdqStep) -> tuple[float, float]:
-    """Returns the smallest and the largest value that a Q/DQ pair can represent.
+    """Returns the smallest and the largest value that survive a Q/DQ pair without clipping.
 
-    In a symmetric type, the quantized value -128 is not counted.
+    In a symmetric type, the quantized value -128 is ignored.
     """
     assert step.scale is not None and step.zero_point is not None and step.quantized_dtype is not None
     scale, zero_point = float(step.scale), float(step.zero_point)
@@ -162,8 +162,7 @@ def _compute_representable_range(step: QdqStep) -> tuple[float, float]:
 
 
 def can_be_negative(value: ir.Value) -> bool:
-    """Returns True if a Conv, MatMul or similar operator computes a value, also before a Cast; a quantizer drops a Relu
-    behind these."""
+    """Returns True if a value is the result of a Conv, MatMul or similar operator, also before a Cast."""
     node = value.producer()
     while node is not None and is_cast(node) and node.inputs[0] is not None:
         node = node.inputs[0].producer()
@@ -172,8 +171,9 @@ def can_be_negative(value: ir.Value) -> bool:
 
 
 class _ActivationRestorer:
-    """A creator of the activations that a quantizer replaced by the ranges of Q/DQ pairs; at most one of a kind per
-    tensor."""
+    """A restorer of activations that a quantizer replaced by the ranges of Q/DQ pairs. A tensor gets at most one of
+    each kind.
+    """
 
     def __init__(self, graph: ir.Graph, conversion: Fp32Conversion) -> None:
         self._graph, self._conversion = graph, conversion
@@ -188,7 +188,9 @@ class _ActivationRestorer:
         return FreshNames(self._graph, taken_names=(node.name for node in self._graph if node.name))
 
     def add_activation(self, value: ir.Value, max_value: float) -> ir.Value:
-        """Returns a value behind a Relu, or behind a Clip to 0 and 6 (ReLU6) if its range ends at 6."""
+        """Adds a Relu after a value and returns its result. If the range ends at 6, it adds a Clip to 0 and 6 (ReLU6)
+        instead.
+        """
         operator = "Clip" if abs(max_value - 6) < 0.01 else "Relu"
         if (value, operator) not in self._activation_by_value:
             producer = value.producer()

@@ -1,8 +1,8 @@
 """The model of a quantized or typed file as it was read, kept beside the FP32 network that was derived from it.
 
-Layers are the same nodes in both, by name. Conversion nodes between a tensor and a layer that reads it (Casts,
-QuantizeLinear, DequantizeLinear) belong to the layer that reads. A Q/DQ pair with several readers stays in a lowered
-network as long as one of them is in file precision.
+A layer has the same name in both. The conversion nodes between a tensor and its reader (Casts, QuantizeLinear,
+DequantizeLinear) belong to the reader. A Q/DQ pair with several readers stays in a lowered network if at least one of
+them is in file precision.
 """
 
 from collections import Counter
@@ -46,7 +46,7 @@ _TYPES_BY_WIDTH = ("NVFP4", "FP4", "INT4", "MXFP8", "FP8", "FP8 E5M2", "INT8", "
 
 
 class SourceModel:
-    """The model of a quantized or typed file with its types and conversion steps; read-only.
+    """The model of a quantized or typed file with the types of its tensors and its conversion nodes; read-only.
 
     Args:
         model: The model of the file, with named nodes, inlined functions and at least the program's lowest opset.
@@ -54,9 +54,9 @@ class SourceModel:
         added_nodes: Nodes that only the FP32 network has.
 
     Attributes:
-        types: The type of each tensor of the file, as far as the file determines it.
-        replaced_constants: Names of the FP32 network's constants that come from another network, the reference.
-        changed_layers: Names of layers whose quantized weights are not roundings of weights of the reference.
+        types: The type of each tensor of the file if the file determines it. replaced_constants: Names of the FP32
+        network's constants that come from its FP32 reference. changed_layers: Names of layers whose quantized weights
+        are not roundings of weights of the reference.
     """
 
     def __init__(self, model: ir.Model, source_tensors: Mapping[str, str], added_nodes: Collection[str]) -> None:
@@ -76,19 +76,19 @@ class SourceModel:
     # -- tensors ------------------------------------------------------------------------------------------------
 
     def find_ir_value(self, fp32_tensor: str) -> ir.Value | None:
-        """Returns the file's value for a tensor of the FP32 network; None if the file has no such tensor."""
+        """Returns the value of the file that corresponds to a tensor of the FP32 network; None if there is none."""
         return self._values.get(self.source_tensors.get(fp32_tensor, fp32_tensor))
 
     def find_dtype(self, fp32_tensor: str) -> ir.DataType:
-        """Returns the type that the file gives to a float tensor of the FP32 network."""
+        """Returns the type that a float tensor of the FP32 network has in the file."""
         return self.types.get(self.source_tensors.get(fp32_tensor, fp32_tensor), ir.DataType.FLOAT)
 
     def find_node(self, layer_name: str) -> ir.Node | None:
-        """Returns the node of the file for a layer; None if only the FP32 network has the layer."""
+        """Returns the node of a layer in the file; None if only the FP32 network has the layer."""
         return None if layer_name in self.added_nodes else self._nodes.get(layer_name)
 
     def find_input_value(self, layer: Layer, input_index: int) -> ir.Value | None:
-        """Returns the value that a layer reads in the file at an input; None if there is none."""
+        """Returns the value that a layer of the file reads at an input; None if there is none."""
         node = self.find_node(layer.name)
         if node is not None:
             return node.inputs[input_index] if input_index < len(node.inputs) else None
@@ -97,16 +97,16 @@ class SourceModel:
     # -- conversions between a tensor and a layer ---------------------------------------------------------------
 
     def get_qdq_step(self, node: ir.Node) -> QdqStep:
-        """Returns the effect of a Cast, QuantizeLinear or DequantizeLinear node of the file."""
+        """Returns the effect of a Cast, QuantizeLinear or DequantizeLinear node."""
         name = node.name or ""
         if name not in self._steps:
             self._steps[name] = read_qdq_step(node)
         return self._steps[name]
 
     def find_conversion_steps(self, layer: Layer, input_index: int) -> tuple[QdqStep, ...] | None:
-        """Returns the conversions that the file applies to a tensor before a layer reads it, in order.
+        """Returns the conversion nodes of the file between a tensor and a layer that reads it, in order.
 
-        Returns None if the file computes the tensor in another way than the FP32 network.
+        Returns None if the file and the FP32 network compute the tensor differently.
         """
         if layer.name in self.added_nodes and self.find_ir_value(layer.outputs[0]) is None:
             return ()
@@ -121,12 +121,12 @@ class SourceModel:
         return tuple(reversed(steps)) if value is not None else None
 
     def find_dequantize_step(self, fp32_tensor: str, through_copies: bool = False) -> QdqStep | None:
-        """Returns the step that dequantizes a stored constant of the file; None if the constant is not stored
-        quantized.
+        """Returns the effect of the DequantizeLinear of a stored constant; None if the constant is not stored as
+        quantized values.
 
         Args:
-            through_copies: True if Casts and copies, such as a Transpose, may stand between the step and the tensor.
-                The axis of the step is then not that of the tensor.
+            through_copies: True if Casts and copies, such as a Transpose, may be between the DequantizeLinear and the
+                tensor. The axis of the step then need not be that of the tensor.
         """
         value = self.find_ir_value(fp32_tensor)
         node = value.producer() if value is not None else None
@@ -140,7 +140,7 @@ class SourceModel:
     # -- constants ----------------------------------------------------------------------------------------------
 
     def constant_value(self, layer: Layer, input_index: int) -> np.ndarray | None:
-        """Returns the constant that a layer reads in the file, float32; None if it equals that of the FP32 network."""
+        """Returns the constant that a layer of the file reads, float32; None if it equals that of the FP32 network."""
         value = self.find_input_value(layer, input_index)
         tensor = layer.inputs[input_index]
         if value is None or (value is self.find_ir_value(tensor) and stored_tensor(value) is not None
@@ -168,8 +168,7 @@ class SourceModel:
         return result
 
     def _evaluate_operator(self, node: ir.Node, value: ir.Value) -> np.ndarray | None:
-        """Returns the result of an operator on constants of the file, in ONNX's arithmetic; None if an operand is not
-        constant, or the operator is not evaluated."""
+        """Returns the result of an operator on constants in ONNX's arithmetic; None if it cannot be evaluated."""
         if node.domain or node.op_type not in _EVALUATED_OPERATORS:
             return None
         input_arrays = [self._compute_constant(node_input) if node_input is not None else None
@@ -227,7 +226,9 @@ class SourceModel:
         return FilePrecision(label, float_type, result_type, nearest, not has_low_types, tuple(refused_nodes.items()))
 
     def _find_compute_type(self, layers: Sequence[Layer]) -> Precision:
-        """Returns the float type of the products of a group, or of most of its layers if none of them multiplies."""
+        """Returns the float type of the products of a group. If it has no products, it is the type of most of its
+        layers.
+        """
         products = [layer for layer in layers if not layer.domain and layer.op_type in PRODUCTS | INNER_PRODUCTS]
         computing = products or [layer for layer in layers if layer.kind is LayerKind.COMPUTE] or layers
         types = Counter(self.find_dtype(next(filter(None, layer.outputs))) for layer in computing)
@@ -265,13 +266,14 @@ class SourceModel:
         return {node.name or "": reason for node, reason in find_node_refusals(self.model.graph, self.types).items()}
 
     def find_runtime_scale_nodes(self) -> list[ir.Node]:
-        """Returns the nodes whose scales an execution computes in a way that is not simulated."""
+        """Returns the nodes with scales that are computed at run time in a form that the simulation does not support.
+        """
         return [node for node in self.model.graph
                 if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant]
 
 
 def _computes_scales(node: ir.Node) -> bool:
-    """Returns True if the result of a DequantizeLinear is the scale of another one."""
+    """Returns True if a DequantizeLinear computes the scale of another DequantizeLinear."""
     uses = node.outputs[0].uses()
     return bool(uses) and all(use.idx == 1 and is_dequantize(use.node) for use in uses)
 
@@ -279,8 +281,8 @@ def _computes_scales(node: ir.Node) -> bool:
 def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, ir.DataType]:
     """Returns the type of each tensor in a graph, by name.
 
-    The type comes from the stored tensor or the conversion step. If there is neither, the type is that of the input
-    that the schema ties to the tensor. The last source is the file's declaration.
+    The type is that of the stored tensor or of the conversion node. If there is neither, the schema derives it from the
+    type of an input. The last source is the declaration in the file.
     """
     types: dict[str, ir.DataType] = {}
     for value in (*graph.inputs, *graph.initializers.values()):

@@ -1,4 +1,4 @@
-"""The effect of QuantizeLinear, DequantizeLinear and Cast nodes of a file on a tensor.
+"""The effects of QuantizeLinear, DequantizeLinear and Cast nodes of a file on the tensors that they read.
 
 Each node is read once and checked. The arithmetic is ONNX's (QuantizeLinear-21): ``q = saturate(round_half_even(x /
 scale) + zero)`` and ``x = (q - zero) * scale``. There is one scale for a tensor, for each index of an axis, or for each
@@ -58,9 +58,9 @@ _DEFAULT_AXES = {"TRT_MXFP8DynamicQuantize": -1, "TRT_FP4DynamicQuantize": 1}
 
 
 def has_known_attributes(node: ir.Node) -> bool:
-    """Returns True if the program knows all attributes of a node of ONNX Runtime's own operators.
+    """Returns True if a node has no attributes that the program does not know.
 
-    A release of ONNX Runtime may add attributes to its operators. A node with an unknown attribute is not changed.
+    A release of ONNX Runtime may add attributes to its own operators. Nodes with unknown attributes are not changed.
     """
     schema = FOREIGN_SCHEMAS.get((node.domain, node.op_type)) if node.domain == ORT_DOMAIN else None
     return schema is None or all(name in schema.attributes or name.startswith("__") for name in node.attributes)
@@ -80,7 +80,7 @@ def is_cast(node: ir.Node | None) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class QdqStep:
-    """The effect of a QuantizeLinear, DequantizeLinear or Cast node on a tensor.
+    """The effect of a QuantizeLinear, DequantizeLinear or Cast node on the tensor that it reads.
 
     Attributes:
         operator: "cast", "quantize" or "dequantize".
@@ -89,13 +89,13 @@ class QdqStep:
         zero_point: Has the quantized type and the shape of the scale; None for a Cast.
         axis: The axis along which there is more than one scale.
         block_size: Number of values along the axis that share a scale; 0 if all do.
-        is_constant: True if scale and zero point are constants, or computed at run time for ``block_type``. If not, the
-            step is not simulated.
+        is_constant: True if scale and zero point are constants, or are the computed scales of ``block_type``. Other
+            steps are not simulated.
         node_name: The name of the node.
-        block_type: MXFP8 or NVFP4 if the step has the scales of that type. A step that quantizes then computes the
-            scales of its blocks, and ``scale`` is that of the tensor. A step that dequantizes its result has no scale,
-            and one that dequantizes a constant has the scales of the blocks.
-        shape: The shape of the tensor that such a step quantizes.
+        block_type: MXFP8 or NVFP4 for scales of that type; None for others. A step that quantizes then computes the
+            scales of its blocks, and ``scale`` is the scale of the tensor. A step that dequantizes the result has no
+            scale. A step that dequantizes a constant has the scales of the blocks.
+        shape: The shape of the tensor that a step with ``block_type`` quantizes.
     """
 
     operator: str
@@ -111,7 +111,7 @@ class QdqStep:
 
     @property
     def computes_scales(self) -> bool:
-        """True if the step quantizes to a block type with scales that it computes."""
+        """True if the step quantizes in blocks and computes their scales."""
         return self.block_type is not None and self.operator == "quantize"
 
     @property
@@ -124,7 +124,7 @@ class QdqStep:
 
     @property
     def quantized_dtype(self) -> ir.DataType | None:
-        """The quantized type that the step writes or reads; None for a Cast."""
+        """The quantized type of the values that the step writes or reads; None for a Cast."""
         return None if self.zero_point is None else ir.DataType.from_numpy(self.zero_point.dtype)
 
 
@@ -165,7 +165,8 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
 
 
 def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.DataType) -> QdqStep | None:
-    """Returns the step of a node that quantizes to MXFP8 or NVFP4, or dequantizes from it; None for any other node."""
+    """Returns the effect of a node that quantizes to MXFP8 or NVFP4, or dequantizes from it; None for any other node.
+    """
     zero_point = np.zeros((), quantized_dtype.numpy())
     if is_quantize(node):
         block_type, value = find_block_type(node), node.inputs[0]
@@ -195,9 +196,10 @@ def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.Data
 
 
 def find_block_type(node: ir.Node) -> QuantizedType | None:
-    """Returns the type to which a node of TensorRT quantizes in blocks; None if it is not simulated.
+    """Returns the block type of one of TensorRT's quantizing nodes; None if the node is not simulated.
 
-    The blocked axis must be one of the last two, and the blocks must divide it. The scale of the tensor is a constant.
+    The blocked axis must be one of the last two, and the block size must divide it. The scale of the tensor must be
+    constant.
     """
     block_type = _BLOCK_TYPES.get(node.op_type) if node.domain == TENSORRT_DOMAIN else None
     shape = node.inputs[0].shape if block_type is not None and node.inputs[0] is not None else None
@@ -236,14 +238,14 @@ def _find_scale_source(node: ir.Node) -> ir.Node | None:
 
 
 def _read_scalar(value: ir.Value | None) -> np.ndarray | None:
-    """Returns a positive, finite FP32 scalar that a value stores; None if it stores none."""
+    """Returns the FP32 scalar that a value stores if it is positive and finite; None otherwise."""
     tensor = stored_tensor(value)
     array = tensor.numpy().astype(np.float32) if tensor is not None and tensor.size == 1 else np.zeros(1, np.float32)
     return array.reshape(()) if 0 < array.reshape(()) < np.inf else None
 
 
 def _read_block_scales(node: ir.Node) -> tuple[np.ndarray, QuantizedType] | None:
-    """Returns the constant scales of blocks that have a type of their own, float32, and the type; None for others.
+    """Returns the constant scales of MXFP8 or NVFP4 blocks, float32, and that type; None for other scales.
 
     MXFP8 stores exponents as bytes, with a bias of 127; 255 is NaN. NVFP4 stores E4M3 values before another
     DequantizeLinear.
@@ -343,7 +345,7 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
 
 
 def apply_qdq_step(step: QdqStep, array: np.ndarray) -> np.ndarray:
-    """Returns the result of a conversion step on an array; float results are float32 with values of the step's type.
+    """Returns the result of a conversion step on an array. Float results are float32, rounded to the type of the step.
 
     Args:
         array: Float32, or quantized values if the step dequantizes.

@@ -1,4 +1,4 @@
-"""The nodes of a quantized file that strongly typed TensorRT refuses, and the rewrite for each of them.
+"""The nodes of a quantized file that strongly typed TensorRT refuses, and the rewrite that replaces each.
 
 TensorRT quantizes symmetrically to INT8, FP8, INT4 and FP4. A zero point must be 0. Unsigned and 16-bit quantized types
 are refused, and so is a DequantizeLinear on an INT32 bias (TensorRT developer guide, "Working with quantized types").
@@ -56,7 +56,7 @@ def refusal_workaround_text(refusal_reason: str) -> str:
 
 
 def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> str:
-    """Returns the reason why TensorRT refuses the float type that an operator computes in; "" if it accepts the type.
+    """Returns the reason why TensorRT refuses the float type of an operator; "" if it accepts the type.
 
     Args:
         dtype_by_tensor: The types of tensors, by name.
@@ -69,7 +69,7 @@ def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.Da
 
 
 def qdq_refusal_reason(step: QdqStep) -> str:
-    """Returns the reason why TensorRT refuses a quantize or dequantize step; "" if it accepts the step."""
+    """Returns the reason why TensorRT refuses a Q or DQ node; "" if it accepts the node."""
     if not step.is_constant:
         return ""
     if step.quantized_dtype is ir.DataType.INT32:
@@ -87,7 +87,7 @@ def qdq_refusal_reason(step: QdqStep) -> str:
 
 
 def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]) -> dict[ir.Node, str]:
-    """Returns all nodes that TensorRT refuses because of their quantized or float type, in order, with the reasons.
+    """Returns all nodes with a quantized or float type that TensorRT refuses, in order, with the reasons.
 
     Args:
         dtype_by_tensor: The types of tensors, by name.
@@ -103,7 +103,7 @@ def _node_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataTyp
 
 
 def refusal_summary_lines(node_refusals: Mapping[str, str]) -> list[str]:
-    """Returns the notes for users on refused nodes: a sentence for each reason with its rewrite and its first nodes.
+    """Returns notes for users on refused nodes: one sentence for each reason, with the rewrite and the first nodes.
 
     Args:
         node_refusals: The reasons by the name of the node.
@@ -146,7 +146,7 @@ def replace_refused_nodes(graph: ir.Graph, file_nodes: Collection[ir.Node],
 
 
 def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
-    """Makes every operator compute in FP32 with Casts around it that round to its original types, in place.
+    """Makes every operator compute in FP32, in place. Casts around it round to its original types.
 
     ONNX Runtime's CPU provider lacks most operators in BF16, and computes FP16 operators in FP32 without rounding
     between them.
@@ -161,7 +161,7 @@ def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, i
 
 
 class _RefusedNodeRewriter(GraphEditor):
-    """The rewriter of one graph.
+    """The rewriter of the refused nodes of one graph.
 
     Attributes:
         released_values: The values that rewritten nodes no longer read.
@@ -216,7 +216,7 @@ class _RefusedNodeRewriter(GraphEditor):
                        outputs=[ir.val(self.names.make_unique_name(name), dtype, value.shape)])
 
     def _convert_qdq_node_to_int8(self, node: ir.Node, step: QdqStep, reason: str) -> None:
-        """Converts a Q or DQ node of an activation to symmetric INT8."""
+        """Converts the Q or DQ node of an activation to symmetric INT8."""
         assert step.scale is not None and step.zero_point is not None and step.quantized_dtype is not None
         scale = step.scale
         if reason != UNSIGNED:
@@ -258,10 +258,10 @@ class _RefusedNodeRewriter(GraphEditor):
         node.replace_input_with(index, self._add_constant(array, name))
 
     def _restore_dropped_relu(self, node: ir.Node, step: QdqStep, drops_quantization: bool = False) -> None:
-        """Inserts the Relu that a quantizer replaced by a range that begins at 0.
+        """Restores the Relu that a quantizer replaced by a range from 0.
 
         Args:
-            drops_quantization: True if the quantization is removed, so that no range clips at 6; a ReLU6 is restored
+            drops_quantization: True if the quantization is removed. Then no range clips at 6, so a ReLU6 is restored
                 too.
         """
         source = node.inputs[0]
