@@ -11,9 +11,7 @@ import pytest
 
 from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
-from tests.refusals import refused
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
@@ -26,7 +24,6 @@ from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.zero_cost_kinds import AttentionScaleKind, ProposalContext, TrialBudget, add_zero_cost_moves
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
     ScalePlacement,
@@ -274,26 +271,6 @@ def test_the_overflow_of_the_product_is_mended_and_its_headroom_said(opened, bac
     assert reached == {"behind": True, "front": False}, "of the product itself; its partial sums have a bound only"
 
 
-def test_the_move_is_kept_in_the_file_and_by_other_weights(opened, tmp_path):
-    network = opened(attention())
-    config = moved(network, QUERY, INT8)
-    (tmp_path / "precision.json").write_text(config_text(network, config, sha256="of these"))
-    for sha256 in ("of these", "of others"):
-        assert read_config(tmp_path / "precision.json", network, sha256=sha256).config == config
-
-
-@pytest.mark.parametrize(("group", "move", "reason"), [
-    ("/q/MatMul", AttentionScaleMove("query", DIM**-0.5), "not the product of queries and keys"),
-    ("/qk/MatMul", AttentionScaleMove("query", 0.5), "its scale is 0.353"),
-    ("/qk/MatMul", AttentionScaleMove("scaling", DIM**-0.5), "no layer in front"),
-])
-def test_a_file_with_another_scale_is_refused(group, move, reason, opened, tmp_path):
-    network = opened(attention())
-    (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({group: move})))
-    with refused(cause=reason):
-        read_config(tmp_path / "precision.json", network)
-
-
 def test_a_quantized_file_is_scaled_once(opened, backend, tmp_path):
     plain_network = opened(attention(mask=True))
     feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
@@ -313,14 +290,6 @@ def test_a_quantized_file_is_scaled_once(opened, backend, tmp_path):
         lower_from_source_model(network, config.with_group_precision(groups[:1], Precision.FILE), ranges)
 
 
-def test_an_export_that_cannot_express_the_scale_names_it(opened):
-    network = opened(attention())
-    config = moved(network, QUERY, INT8)
-    record = omission_record(network, config, "model.onnx", network.calibrated_tensors)
-    assert record["moves"] == [
-        "scale 0.3536 in the weights of Q, which model.onnx contains and this file cannot express: /qk/MatMul"]
-
-
 def test_proposals_name_the_place_and_none_is_made_in_fp32(opened, backend, tmp_path):
     network = opened(attention(large=3e-4))
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(3).standard_normal((4, ROWS, WIDTH)).astype(np.float32) * 1e-3)
@@ -332,16 +301,6 @@ def test_proposals_name_the_place_and_none_is_made_in_fp32(opened, backend, tmp_
         "QK scale in Q", "QK scale in Q and K"]
     exact = replace(context, config=PrecisionConfig.from_precision(FP32))
     assert not list(AttentionScaleKind().make_proposals(exact))  # in FP32 the place makes no difference
-
-
-@pytest.mark.parametrize("name", ["bert", "vit", "decoder"])
-def test_the_outputs_of_each_architecture_stay(name, opened, backend):
-    model = getattr(networks, name)()
-    network, feeds = opened(model), networks.feeds(model, 1)
-    plain = lowered.inner_values(backend, network, feeds)
-    changed = lowered.typed_values(backend, network, moved(network, QUERY, FP32, FP32), {}, feeds)
-    for info in network.outputs:
-        np.testing.assert_allclose(changed[info.name], plain[info.name], rtol=2e-4, atol=2e-4)
 
 
 @pytest.mark.rtx

@@ -53,16 +53,6 @@ def assert_outputs_stay(network, plain, changed):
         np.testing.assert_allclose(other[finite], array[finite], rtol=2e-3, atol=bound)
 
 
-@given(st.integers(0, 1 << 30))
-@settings(max_examples=40, deadline=None)
-def test_random_factors_leave_the_outputs_of_random_networks(opened, backend, seed):
-    model = drawn_network(Random(seed))
-    network, feeds = opened(model), networks.feeds(model, seed)
-    plain = lowered.inner_values(backend, network, feeds)
-    config = PrecisionConfig.from_precision(FP32).with_moves(random_moves(network, plain, seed))
-    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
-
-
 def random_sequence(random, network, plain):
     """The exact moves that a network can have, each with its subject, in random order; channels are scaled once."""
     support, seed = network.zero_cost_support, random.randrange(1 << 16)
@@ -104,11 +94,15 @@ def test_a_random_sequence_of_moves_is_exact_in_fp32_and_its_undo_gives_the_same
     assert_sequence_is_exact(network, lowered.inner_values(backend, network, feeds), feeds, backend, random)
 
 
-@pytest.mark.parametrize("name", ["bert", "vit", "decoder", "small_resnet", "unet_small"])
-def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, opened, backend):
+@pytest.mark.parametrize(("name", "least_channels"), [
+    ("bert", 3 * 128), ("vit", 100), ("decoder", 80), ("small_resnet", 60), ("mlp", 64), ("chain", 16),
+    ("unet_small", 90)])
+def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, least_channels, opened, backend):
     model = getattr(networks, name)()
     network, feeds = opened(model), networks.feeds(model, 1)
     plain = lowered.inner_values(backend, network, feeds)
+    scalings = network.zero_cost_support.channel_scalings
+    assert sum(scalings[name].channels for name in random_moves(network, plain)) >= least_channels
     assert any(assert_sequence_is_exact(network, plain, feeds, backend, Random(seed)) for seed in range(3))
 
 
@@ -120,18 +114,6 @@ def test_all_lowerings_agree_on_random_factors(opened, backend, seed):
     case = lowered.draw(Random(seed), backend, opened)
     config = case.config.with_moves(random_moves(case.network, case.plain, seed))  # two may divide one tensor
     assert lowered.compare(replace(case, config=config), backend, as_data=True) is None
-
-
-@pytest.mark.parametrize(("name", "least"), [("bert", 3 * 128), ("vit", 100), ("decoder", 80), ("small_resnet", 60),
-                                             ("mlp", 64), ("chain", 16), ("unet_small", 90)])
-def test_random_factors_leave_the_outputs_of_each_architecture(name, least, opened, backend):
-    model = getattr(networks, name)()
-    network, feeds = opened(model), networks.feeds(model, 1)
-    plain = lowered.inner_values(backend, network, feeds)
-    moves = random_moves(network, plain)
-    assert sum(network.zero_cost_support.channel_scalings[name].channels for name in moves) >= least
-    config = PrecisionConfig.from_precision(FP32).with_moves(moves)
-    assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
 
 
 def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, output=False, bounds=(0.0, 6.0)):

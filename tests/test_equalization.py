@@ -1,6 +1,5 @@
 """Equalization: channels are scaled between layers, so that quantized layers lose less and FP32 stays as it is."""
 
-import json
 from dataclasses import replace
 from random import Random
 
@@ -10,15 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import lowered, networks, rtx, schemas
+from tests import lowered, networks
 from tests.networks import Builder, floats
 from tests.networks.chained import chained, inverted_residuals, skewed
-from tests.refusals import refused
 from tests.test_free import transformer
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.folded_constants import refuse_edits_under_file_precision, toggle_fp32
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import zero_cost_kinds
@@ -34,7 +31,6 @@ from trt_tui.core.measure.zero_cost_kinds import (
     list_zero_cost_moves,
 )
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
-from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     CLIP_HEADROOM,
     EQUALIZATION_FORMULAS,
@@ -204,14 +200,6 @@ def test_concats_keep_one_range(opened, backend, tmp_path):
     (move,) = moves.values()
     assert len(decode_vector(move.factors)) == 8
     assert set(move.ranges) == {second, x} and len(set(move.ranges.values())) == 1
-
-
-def test_a_weak_build_gets_the_scaled_network_and_ranges(opened, backend, tmp_path):
-    network, samples = opened_pair(inverted_residuals(), opened, tmp_path, decades=1.0)
-    moves, ranges = moves_of(network, samples, backend)
-    weak = lower_to_implicit_quantization(network, PrecisionConfig(INT8, FP16).with_moves(moves), ranges)
-    for move in moves.values():
-        assert all(weak.ranges[tensor] == pytest.approx(amax) for tensor, amax in move.ranges.items())
 
 
 # -- what it gains -----------------------------------------------------------------------------------------------------
@@ -396,51 +384,3 @@ def test_it_removes_what_was_measured_without_it(opened, backend, tmp_path):
     config = add_zero_cost_moves(config, network, {name: moves[name]})
     assert set(config.get_moves(BiasCorrectionMove)) == {"/head/Gemm"} and set(config.range_moves) == {"image"}
     assert tensor in config.fixed_range_tensors
-
-
-def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, tmp_path):
-    network, samples = opened_pair(inverted_residuals(6.0), opened, tmp_path)
-    moves, _ = moves_of(network, samples, backend)
-    config = PrecisionConfig(INT8, FP16).with_moves(moves)
-    text = config_text(network, config, sha256="of these")
-    assert schemas.mismatches(json.loads(text)) == []
-    (tmp_path / "precision.json").write_text(text)
-    read = read_config(tmp_path / "precision.json", network, sha256="of these")
-    assert read.config == config and not read.has_stale_ranges
-    other = read_config(tmp_path / "precision.json", network, sha256="of others")
-    assert not other.config.moves and other.warnings
-
-
-@pytest.mark.parametrize(("subject", "move", "why"), [
-    ("/head/Gemm", EqualizationMove("1", encode_vector(np.ones(10))), "is an output of the network"),
-    ("/stem/Conv", EqualizationMove("1", encode_vector(np.ones(3))), "3 values for 16 channels"),
-    ("/stem/Conv", EqualizationMove("1", encode_vector(np.zeros(16))), "above 0"),
-    ("/stem/Conv", EqualizationMove("1", encode_vector(np.ones(16)), {"no such": 1.0}), "no such is not a tensor"),
-    ("/stem/Conv", EqualizationMove("1", encode_vector(np.ones(16)), {"image": -1.0}), "from 0 to"),
-])
-def test_a_file_is_refused_where_it_does_not_apply(subject, move, why, opened, tmp_path):
-    network = opened(inverted_residuals())
-    (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({subject: move})))
-    with refused(cause=why):
-        read_config(tmp_path / "precision.json", network)
-
-
-@pytest.mark.rtx
-@pytest.mark.parametrize("clip", [None, 6.0])
-def test_tensorrt_rtx_builds_as_many_kernels(clip, opened, backend, tmp_path):
-    network, samples = opened_pair(inverted_residuals(clip), opened, tmp_path, decades=0.5, scale=0.5)
-    config = PrecisionConfig(INT8, FP16)
-    moves, ranges = moves_of(network, samples, backend)
-    counts = [rtx.layers(lower_to_typed_network(network, one, ranges).model).count("\nName:")
-              for one in (config, config.with_moves(moves))]
-    assert counts[0] == counts[1] > 5
-
-
-def test_onnx_runtime_executes_the_exported_network(opened, backend, tmp_path):
-    network, samples = opened_pair(inverted_residuals(6.0), opened, tmp_path, decades=0.5, scale=0.5)
-    moves, ranges = moves_of(network, samples, backend)
-    config = PrecisionConfig(INT8, FP32).with_moves(moves)
-    plain = lowered.inner_values(backend, network, samples.read_feed(0))["logits"]
-    exported = lowered.run(backend, lower_to_typed_network(network, config, ranges).model, samples.read_feed(0))
-    simulated = lowered.gated_values(backend, network, config, ranges, samples.read_feed(0))
-    assert lowered.sqnr(plain, exported["logits"]) == pytest.approx(lowered.sqnr(plain, simulated["logits"]), abs=1)

@@ -8,7 +8,6 @@ import pytest
 
 from tests import lowered, rtx
 from tests.networks import Builder, floats
-from tests.refusals import refused
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
@@ -23,14 +22,11 @@ from trt_tui.core.measure.fp16_range import describe_fp16_values
 from trt_tui.core.measure.group_errors import measure_group_errors
 from trt_tui.core.measure.judged_outputs import select_judged_outputs
 from trt_tui.core.measure.results import ConfigResults
-from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves, list_zero_cost_moves
-from trt_tui.core.moves.config import PrecisionConfig, RewriteMove
-from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.measure.zero_cost_kinds import add_zero_cost_moves
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
-    BiasCorrectionMove,
     SmoothQuantMove,
     decode_vector,
-    encode_vector,
     scaling_refusal_reason,
 )
 from trt_tui.core.moves.zero_cost_checks import (
@@ -149,8 +145,7 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
 
 
 @pytest.mark.parametrize(("form", "quantized", "other", "kinds"), [
-    ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP16, ("smooth",)), ({}, INT8, FP16, ("bias",)),
-    ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),
+    ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),
     ({"mean": False, "division": "Reciprocal"}, INT8, FP32, EVERY), ({"mean": False}, INT8, FP16, EVERY),
     ({"affine": False}, INT8, FP16, ("rewrite",)), ({"affine": False, "mean": False}, FP16, FP16, ("rewrite",)),
     ({"operator": True}, INT8, FP32, EVERY), ({"operator": True}, INT8, FP16, EVERY)], ids=str)
@@ -309,39 +304,6 @@ def test_weights_that_nothing_changes_stay_the_networks_own(opened, backend):
     assert {"in.weight", "in.bias", "gemm.bias"} <= shared and set(mine) - shared == {
         f"{name}__folded" for name in ("/norm.scale", "/norm.bias", "gemm.weight", "matmul.weight")}
     assert rewrite_network_for_config(network, PrecisionConfig()).network is network
-
-
-def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, tmp_path):
-    network, data, ranges = prepared(transformer(), opened, backend)
-    config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
-    (tmp_path / "precision.json").write_text(config_text(network, config, sha256="of these"))
-    read = read_config(tmp_path / "precision.json", network, sha256="of these")
-    assert read.config == config and not read.has_stale_ranges and len(config.get_moves(BiasCorrectionMove)) == 2
-    other = read_config(tmp_path / "precision.json", network, sha256="of others")
-    assert {kind for kind, _ in other.config.moves} == {"rewrite"} and "factors and shifts" in other.warnings[0]
-    for group in network.groups:
-        kinds = [kind for kind, _ in list_zero_cost_moves(network, config, group)]
-        assert kinds == {"/norm/mean/ReduceMean": [RewriteMove, SmoothQuantMove], "/in/MatMul": [BiasCorrectionMove],
-                         "/matmul/MatMul": [SmoothQuantMove]}.get(group.name, [SmoothQuantMove, BiasCorrectionMove])
-
-
-@pytest.mark.parametrize(("target", "move", "why"), [
-    ("/in/MatMul", RewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
-    ("/norm/mean/ReduceMean", RewriteMove("RMSNormalization"), "is LayerNormalization"),
-    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(3))), "3 values for 16 channels"),
-    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.zeros(CHANNELS))), "above 0"),
-    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, "?"), "not base64"),
-    ("/norm/mean/ReduceMean", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS)), {"x": 1.0}), "x is not one of"),
-    ("/in/MatMul", SmoothQuantMove(0.5, encode_vector(np.ones(CHANNELS))), "(Pow) reads"),
-    ("/in/MatMul", BiasCorrectionMove(encode_vector(np.full(CHANNELS, np.nan))), "not finite"),
-    ("/norm/mean/ReduceMean", BiasCorrectionMove(encode_vector(np.zeros(CHANNELS))), "it cannot run in INT8"),
-])
-def test_a_file_is_refused_where_a_move_does_not_apply(target, move, why, opened, tmp_path):
-    network = opened(transformer())
-    (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({target: move})))
-    with refused(cause=why):
-        read_config(tmp_path / "precision.json", network)
-    assert scaling_refusal_reason(network, "/in/MatMul")
 
 
 @pytest.mark.rtx

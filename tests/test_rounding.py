@@ -8,16 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests import lowered, rtx
+from tests import lowered
 from tests.networks import Builder, floats
-from tests.refusals import refused
-from tests.schemas import mismatches
 from trt_tui.core.calibration.calibration import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.folded_constants import FoldedConstants, without_stale_roundings
-from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import weight_rounding
 from trt_tui.core.measure.group_errors import measure_weight_errors
@@ -399,21 +396,6 @@ def test_groups_without_a_possible_rounding_say_why(opened, backend):
     assert not found
 
 
-@pytest.mark.parametrize(("group", "move", "why"), [
-    ("/up/MatMul", RoundingMove("scales", FP16, encode_vector(np.ones(128))), "no integers"),
-    ("/norm/LayerNormalization", RoundingMove("scales", Precision.INT8, encode_vector(np.ones(64))), ""),
-    ("/up/MatMul", RoundingMove("scales", Precision.INT8, encode_vector(np.zeros(128))), "above 0"),
-    ("/up/MatMul", RoundingMove("scales", Precision.INT8, "?"), "not base64"),
-    ("/up/MatMul", RoundingMove("scales", Precision.INT8, ""), "no values"),
-    ("/up/MatMul", RoundingMove("GPTQ", Precision.INT8, encode_vector(np.ones(128)), "AAAA"), "not compressed"),
-])
-def test_a_file_is_refused_where_a_rounding_does_not_apply(group, move, why, opened, tmp_path):
-    network = opened(encoder())
-    (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({group: move})))
-    with refused(why):
-        read_config(tmp_path / "precision.json", network)
-
-
 @pytest.mark.parametrize("move", [RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
                                   RoundingMove("GPTQ", Precision.INT8, encode_vector(np.ones(128)),
                                                encode_integers(np.ones(5)))])
@@ -470,43 +452,6 @@ def test_later_corrections_go_and_weight_errors_are_those_of_the_exact_weight(op
     errors = [measure_weight_errors(network, one, ranges)[name] for one in (config, rounded)]
     layer = next(iter(errors[0]))
     assert 20 < errors[1][layer] < errors[0][layer]  # further from the weight, nearer at the output
-
-
-def test_it_goes_through_the_file_with_its_schema_and_away_with_other_weights(opened, backend, tmp_path):
-    network, (data, _), ranges = prepared(encoder(), opened, backend)
-    config = PrecisionConfig(Precision.INT4, FP16)
-    for proposal in measure_roundings(network, config, ranges, network.groups, data, backend):
-        rounded = config.with_moves(proposal.moves)
-        text = config_text(network, rounded, sha256="of these")
-        assert not mismatches(json.loads(text))
-        (tmp_path / "precision.json").write_text(text)
-        assert read_config(tmp_path / "precision.json", network, sha256="of these").config == rounded
-        assert not read_config(tmp_path / "precision.json", network, sha256="of others").config.get_moves(RoundingMove)
-        assert rounded != config and rounded.comparison_key != config.comparison_key
-
-
-def test_a_release_without_qdq_gets_no_rounding_and_says_so(opened, backend):
-    network, (data, _), ranges = prepared(convs(), opened, backend)
-    config = PrecisionConfig(Precision.INT8, FP16)
-    (proposal,) = measure_roundings(network, config, ranges, network.groups, data, backend, methods=("GPTQ",))
-    moves = proposal.moves
-    constraints = lower_to_implicit_quantization(network, config.with_moves(moves), ranges)
-    assert any("roundings of" in note and "left out" in note for note in constraints.notes)
-    plain = lower_to_implicit_quantization(network, config, ranges)
-    assert plain.model.graph.initializers.keys() == constraints.model.graph.initializers.keys()
-
-
-@pytest.mark.rtx
-@pytest.mark.parametrize(("model", "precision"), [(convs, Precision.INT8), (encoder, Precision.INT8),
-                                                  (encoder, Precision.INT4)])
-def test_the_engine_has_the_same_kernels(model, precision, opened, backend):
-    network, (data, _), ranges = prepared(model(), opened, backend)
-    config = PrecisionConfig(precision, FP16)
-    rounded = config.with_moves(
-        measure_roundings(network, config, ranges, network.groups, data, backend, methods=("GPTQ",))[0].moves)
-    counts = [len(rtx.layers(lower_to_typed_network(network, one, ranges).model).splitlines())
-              for one in (config, rounded)]
-    assert counts[0] == counts[1]
 
 
 def test_old_files_have_the_factors_of_smoothquant(opened, tmp_path):

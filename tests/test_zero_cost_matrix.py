@@ -6,20 +6,29 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 
-from tests import lowered, schemas
+from tests import lowered, rtx, schemas
 from tests.networks.chained import inverted_residuals
+from tests.refusals import refused
 from tests.test_attention_scale import attention
 from tests.test_channel_scaling import assert_outputs_stay
 from tests.test_equalization import context_of, opened_pair, sqnr_db
 from tests.test_free import transformer
-from tests.test_rounding import convs
+from tests.test_rounding import convs, encoder
 from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, list_zero_cost_moves
-from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig
+from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig, RewriteMove
 from trt_tui.core.moves.config_file import config_text, read_config
+from trt_tui.core.moves.constant_moves import (
+    AttentionScaleMove,
+    BiasCorrectionMove,
+    EqualizationMove,
+    RoundingMove,
+    SmoothQuantMove,
+    encode_vector,
+)
 from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.precision import Precision
 
@@ -102,15 +111,56 @@ def test_it_has_words(example):
     assert all(proposal.label and len(proposal.short_label or proposal.label) <= 15 for proposal in example.proposals)
 
 
-def test_it_goes_through_the_file(example, tmp_path):
+def test_it_goes_through_the_file_and_away_with_other_weights_if_it_was_measured(example, tmp_path):
     text = config_text(example.network, example.config, sha256="of these")
     assert schemas.mismatches(json.loads(text)) == []
     (tmp_path / "precision.json").write_text(text)
-    read = read_config(tmp_path / "precision.json", example.network, sha256="of these").config
-    assert read == example.config
+    read = read_config(tmp_path / "precision.json", example.network, sha256="of these")
+    assert read.config == example.config and not read.has_stale_ranges
     for key, move in example.added.items():
-        assert all(getattr(read.moves[key], field.name) == getattr(move, field.name)
+        assert all(getattr(read.config.moves[key], field.name) == getattr(move, field.name)
                    for field in fields(move) if field.name != "reason")
+    other = read_config(tmp_path / "precision.json", example.network, sha256="of others")
+    stays = example.kind.title in ("operator", "QK scale")
+    assert other.config == (example.config if stays else example.plain_config) and bool(other.warnings) is not stays
+
+
+def ones(count):
+    return encode_vector(np.ones(count))
+
+
+NORM = "/norm/mean/ReduceMean"
+
+
+@pytest.mark.parametrize(("model", "subject", "move", "why"), [
+    (transformer, "/in/MatMul", RewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
+    (transformer, NORM, RewriteMove("RMSNormalization"), "is LayerNormalization"),
+    (transformer, NORM, SmoothQuantMove(0.5, ones(3)), "3 values for 16 channels"),
+    (transformer, NORM, SmoothQuantMove(0.5, encode_vector(np.zeros(16))), "above 0"),
+    (transformer, NORM, SmoothQuantMove(0.5, "?"), "not base64"),
+    (transformer, NORM, SmoothQuantMove(0.5, ones(16), {"x": 1.0}), "x is not one of"),
+    (transformer, "/in/MatMul", SmoothQuantMove(0.5, ones(16)), "(Pow) reads"),
+    (transformer, "/in/MatMul", BiasCorrectionMove(encode_vector(np.full(16, np.nan))), "not finite"),
+    (transformer, NORM, BiasCorrectionMove(ones(16)), "it cannot run in INT8"),
+    (inverted_residuals, "/head/Gemm", EqualizationMove("1", ones(10)), "is an output of the network"),
+    (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(3)), "3 values for 16 channels"),
+    (inverted_residuals, "/stem/Conv", EqualizationMove("1", encode_vector(np.zeros(16))), "above 0"),
+    (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(16), {"no such": 1.0}), "no such is not a tensor"),
+    (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(16), {"image": -1.0}), "from 0 to"),
+    (attention, "/q/MatMul", AttentionScaleMove("query", 8**-0.5), "not the product of queries and keys"),
+    (attention, "/qk/MatMul", AttentionScaleMove("query", 0.5), "its scale is 0.353"),
+    (attention, "/qk/MatMul", AttentionScaleMove("scaling", 8**-0.5), "no layer in front"),
+    (encoder, "/up/MatMul", RoundingMove("scales", FP16, ones(128)), "no integers"),
+    (encoder, "/norm/LayerNormalization", RoundingMove("scales", INT8, ones(64)), ""),
+    (encoder, "/up/MatMul", RoundingMove("scales", INT8, encode_vector(np.zeros(128))), "above 0"),
+    (encoder, "/up/MatMul", RoundingMove("scales", INT8, "?"), "not base64"),
+    (encoder, "/up/MatMul", RoundingMove("scales", INT8, ""), "no values"),
+    (encoder, "/up/MatMul", RoundingMove("GPTQ", INT8, ones(128), "AAAA"), "not compressed")])
+def test_a_file_is_refused_where_a_move_does_not_apply(model, subject, move, why, opened, tmp_path):
+    network = opened(model())
+    (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({subject: move})))
+    with refused(cause=why):
+        read_config(tmp_path / "precision.json", network)
 
 
 @pytest.mark.parametrize("other", [FP32, FP16])
@@ -154,7 +204,7 @@ def test_builds_without_strong_types_get_it_or_say_that_they_do_not(example):
     weak = lower_to_implicit_quantization(example.network, example.config, example.ranges)
     plain = lower_to_implicit_quantization(example.network, example.plain_config, example.ranges)
     if example.kind.title == "rounding":
-        assert any("rounding" in note for note in weak.notes)
+        assert any("rounding" in note for note in weak.notes) and same_constants(weak.model, plain.model)
     else:
         assert not same_constants(weak.model, plain.model) or len(weak.model.graph) != len(plain.model.graph)
     for (_, subject), move in example.added.items():
@@ -176,9 +226,16 @@ def same_constants(first, second):
 
 def test_a_tool_that_cannot_express_it_says_so(example):
     record = omission_record(example.network, example.config, "model.onnx", ())
-    assert len(record["moves"]) >= 1
+    assert record["moves"] and all("model.onnx" in text for text in record["moves"])
 
 
 def test_its_value_is_known_before_it_is_made(example):
     values = [sqnr_db(example.context, proposal.config) for proposal in example.proposals]
     assert np.isfinite(values).all() and np.isfinite(sqnr_db(example.context, example.plain_config))
+
+
+@pytest.mark.rtx
+def test_the_engine_has_no_more_kernels(example):
+    counts = [rtx.layers(lower_to_typed_network(example.network, config, example.ranges).model).count("\nName:")
+              for config in (example.plain_config, example.config)]
+    assert 0 < counts[1] <= counts[0]

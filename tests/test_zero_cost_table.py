@@ -2,10 +2,7 @@
 
 from dataclasses import dataclass
 
-import pytest
-
 from tests.test_free import CHANNELS, transformer
-from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.measure import zero_cost_kinds
 from trt_tui.core.measure.zero_cost_kinds import (
     ZERO_COST_KINDS,
@@ -85,11 +82,3 @@ def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch, req
     assert reasons == ["", "it is another layer"]
     config = PrecisionConfig().with_moves({READER: OtherMove()})
     assert (OtherMove, READER) in list_zero_cost_moves(network, config, network.get_group(READER))
-
-
-@pytest.mark.parametrize(("move", "said"), [
-    (RewriteMove("LayerNormalization"), "written as LayerNormalization, which model.onnx contains"),
-    (SmoothQuantMove(0.5, encode_vector([1.0] * CHANNELS)), "smoothed (0.5), which model.onnx contains")])
-def test_an_export_that_cannot_express_a_move_names_it(move, said, opened):
-    record = omission_record(opened(transformer()), PrecisionConfig().with_moves({NORM: move}), "model.onnx", ())
-    assert record["moves"][0].startswith(said)
