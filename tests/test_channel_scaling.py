@@ -86,7 +86,7 @@ def assert_sequence_is_exact(network, plain, feeds, backend, random):
 
 
 @given(st.integers(0, 1 << 30))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_a_random_sequence_of_moves_is_exact_in_fp32_and_its_undo_gives_the_same_config(opened, backend, seed):
     random = Random(seed)
     model = drawn_network(random)
@@ -109,7 +109,7 @@ def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, least_ch
 @given(st.integers(0, 1 << 30))
 @example(1754899)
 @example(426914205)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_all_lowerings_agree_on_random_factors(opened, backend, seed):
     case = lowered.draw(Random(seed), backend, opened)
     config = case.config.with_moves(random_moves(case.network, case.plain, seed))  # two may divide one tensor

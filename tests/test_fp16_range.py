@@ -462,28 +462,28 @@ def test_values_that_an_earlier_version_stored_are_measured_again(tmp_path, monk
 # -- random networks against oracles ---------------------------------------------------------------------------------
 
 
-@settings(max_examples=40, **RANDOM)
+@settings(max_examples=15, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
 def test_both_forms_of_gates_agree_across_the_limits_of_fp16(random: Random, opened, backend) -> None:
     case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
     assert range_oracles.compare_forms(case, backend) == []
 
 
-@settings(max_examples=40, **RANDOM)
+@settings(max_examples=15, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
 def test_typed_and_gated_agree_across_the_limits_of_fp16(random: Random, opened, backend) -> None:
     case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
     assert range_oracles.compare_typed(case, backend) == []
 
 
-@settings(max_examples=40, **RANDOM)
+@settings(max_examples=15, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
 def test_what_the_exported_network_overflows_is_never_called_safe(random: Random, opened, backend, tmp_path) -> None:
     case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
     assert range_oracles.check_states(case, backend, tmp_path) == []
 
 
-@settings(max_examples=40, **RANDOM)
+@settings(max_examples=15, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
 def test_an_overflow_that_is_called_harmless_leaves_the_outputs_finite(random: Random, opened, backend,
                                                                        tmp_path) -> None:
@@ -491,7 +491,7 @@ def test_an_overflow_that_is_called_harmless_leaves_the_outputs_finite(random: R
     assert range_oracles.check_effect(case, backend, tmp_path) == []
 
 
-@settings(max_examples=60, **RANDOM)
+@settings(max_examples=25, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
 def test_partial_sums_are_held_against_a_chunked_sum_in_fp16(random: Random, opened, backend, tmp_path) -> None:
     assert range_oracles.check_partial_sums(random, backend, opened, tmp_path) == []

@@ -65,7 +65,7 @@ def one_layer(operator: str, activation: str = "", row: float = 1.0, weight: flo
 # The same networks at each run: `tests.fuzz.lowering` draws others.
 
 
-@settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=30, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(random=st.randoms(use_true_random=False))
 def test_typed_and_gated_networks_do_the_same_arithmetic(random: Random, opened, backend) -> None:
     case = lowered.draw(random, backend, opened)
@@ -74,7 +74,7 @@ def test_typed_and_gated_networks_do_the_same_arithmetic(random: Random, opened,
     assert all(len(types) == 1 for types in lowered.scale_types(model).values())
 
 
-@settings(deadline=None, max_examples=20, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(deadline=None, max_examples=10, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(random=st.randoms(use_true_random=False))
 def test_a_graph_that_offers_more_gives_the_same(random: Random, opened, backend) -> None:
     case = lowered.draw(random, backend, opened)

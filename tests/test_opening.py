@@ -1,5 +1,3 @@
-import os
-import shutil
 
 import numpy as np
 import onnx
@@ -10,7 +8,6 @@ from onnx import TensorProto, helper, numpy_helper
 from tests import networks
 from tests.lowered import run, sqnr
 from tests.networks import Builder, floats
-from tests.refusals import refused
 from trt_tui.core.network.model_editing import SCOPE_KEY, assign_node_names
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.opset_conversion import convert_opset
@@ -100,48 +97,6 @@ def test_external_data_stays_outside_until_it_is_read(tmp_path, backend):
     feeds = networks.feeds(networks.small_resnet(), n=2)
     expected = networks.quiet_session(networks.small_resnet()).run(None, feeds)[0]
     np.testing.assert_allclose(run(backend, opened.model, feeds)["logits"], expected, rtol=1e-4, atol=1e-5)
-
-
-@pytest.mark.parametrize(("spoil", "says"), [
-    (lambda folder: (folder / "model.onnx.data").unlink(), "is missing"),
-    (lambda folder: os.truncate(folder / "model.onnx.data", 5000), "truncated"),
-])
-def test_damaged_external_data_is_named(spoil, says, tmp_path):
-    path = networks.save_with_external_data(tmp_path)
-    spoil(tmp_path)
-    with pytest.raises(InputError) as caught:
-        open_model(path)
-    assert says in caught.value.cause and "model.onnx.data" in caught.value.cause
-
-
-def test_external_data_outside_its_folder_is_refused(tmp_path):
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    model = onnx.load(networks.save_with_external_data(tmp_path), load_external_data=False)
-    for tensor in model.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = "../model.onnx.data"
-    path = inside / "model.onnx"
-    path.write_bytes(model.SerializeToString())
-    with pytest.raises(InputError, match="outside its folder"):
-        open_model(path)
-
-
-@pytest.mark.parametrize("link", ["symbolic", "hard"])
-def test_linked_external_data_is_refused_with_the_way_out(link, tmp_path):
-    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
-    folder.mkdir()
-    elsewhere.mkdir()
-    path = networks.save_with_external_data(folder)
-    data = folder / "model.onnx.data"
-    shutil.move(data, elsewhere / data.name)
-    if link == "symbolic":
-        data.symlink_to(elsewhere / data.name)
-    else:
-        os.link(elsewhere / data.name, data)
-    with refused(cause="model.onnx.data", next_step="opy"):
-        open_model(path)
 
 
 @pytest.mark.parametrize("name", ODD)
