@@ -95,7 +95,7 @@ def test_a_random_sequence_of_moves_is_exact_in_fp32_and_its_undo_gives_the_same
 
 
 @pytest.mark.parametrize(("name", "least_channels"), [
-    ("bert", 3 * 128), ("vit", 100), ("decoder", 80), ("small_resnet", 60), ("mlp", 64), ("chain", 16),
+    ("bert_block", 128), ("vit_block", 33), ("decoder", 80), ("small_resnet", 60), ("mlp", 64), ("chain", 16),
     ("unet_small", 90)])
 def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, least_channels, opened, backend):
     model = getattr(networks, name)()

@@ -39,7 +39,7 @@ def test_a_uniform_config_is_written_and_read_back(run, mlp, tmp_path, command, 
 
 
 def test_it_has_the_ranges_of_the_data_and_gives_the_same_network(run, tmp_path):
-    options = save_resnet(tmp_path)
+    options = save_resnet(tmp_path, size=8)
     data = ("--data", options.data, "--batch", "4", "--calib-method", "entropy")
     record, err = exported(run, tmp_path / "c.json", options.model, "--precision", "int8", *data)
     assert "no range" not in err and record["model"]["sha256"]
@@ -120,7 +120,7 @@ def test_fp16_reads_no_data(run, mlp, tmp_path):
 
 @pytest.mark.parametrize("precision", ["int8", "fp8"])
 def test_ranges_that_a_config_has_are_exported_and_only_the_others_are_measured(run, tmp_path, precision):
-    options = save_resnet(tmp_path)
+    options = save_resnet(tmp_path, size=8)
     data = ("--data", options.data, "--calib-data", options.data, "--batch", "4")
     record, _ = exported(run, tmp_path / "all.json", options.model, "--precision", precision, *data)
     measured = dict(record["calibration"]["ranges"])

@@ -78,7 +78,7 @@ def test_an_exact_weight_has_no_number(tmp_path):
 
 
 def test_compare_writes_them(run, tmp_path):
-    options = save_resnet(tmp_path)
+    options = save_resnet(tmp_path, size=8)
     code, _, err = run("compare", options.model, "--data", options.data, "--json", tmp_path / "c.json")
     record = json.loads((tmp_path / "c.json").read_text())
     assert code == 0 and mismatches(record, "comparison-v1") == [], err

@@ -179,7 +179,7 @@ def test_times_belong_to_no_result():
 
 
 def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(run, tmp_path):
-    options = save_resnet(tmp_path, samples=12)
+    options = save_resnet(tmp_path, samples=12, size=8)
     code, out, err = run(
         "search", options.model, "--data", options.data, "--batch", "4", "--tolerance", "sqnr>=50", "--no-ranges",
         "--no-preview", "-o", str(tmp_path / "p.json"), "--markdown", str(tmp_path / "p.md"))
@@ -198,7 +198,7 @@ def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(r
 @pytest.fixture
 def worker(tmp_path):
     worker = DrivenWorker(tmp_path)
-    worker.answer(rq.OpenNetwork(save_resnet(tmp_path, samples=12)))
+    worker.answer(rq.OpenNetwork(save_resnet(tmp_path, samples=12, size=16)))
     return worker
 
 
