@@ -13,6 +13,7 @@ from trt_tui.core.measure.judged_outputs import (
     INTEGER_KIND,
     AxisSlice,
     JudgedOutput,
+    find_outputs_computed_behind_selection,
     find_unmasked_elements,
     select_judged_outputs,
     take_judged_slice,
@@ -130,6 +131,38 @@ def test_boxes_behind_nms_are_judged_before_it_part_by_part(opened):
     judged = select_judged_outputs(opened(model))
     assert names(judged) == ["boxes", "turned"]
     assert all("selected by NonMaxSuppression" in one.note for one in judged)
+
+
+@pytest.mark.parametrize("select", ["gather", "compute", "multiply"])
+def test_what_a_selection_takes_values_from_is_judged_too(opened, select):
+    """Keypoints at the places of the best scores: neither their own head nor layers behind are left unjudged."""
+    b = Builder()
+    scores = b.node("MatMul", ["x", b.kernel("ws", (8, 1), 8)], "/scores", output="scores")
+    points = b.node("MatMul", ["x", b.kernel("wp", (8, 1), 8)], "/points", output="points")
+    b.nodes.append(helper.make_node("TopK", [scores, b.weight("k", np.array([2]))], ["best", "which"], name="/top",
+                                    axis=1))
+    kept = b.node("GatherElements", [points, "which"], "/gather", axis=1, output="kept")
+    if select == "compute":
+        b.node("Exp", [kept], "/exp", output="y")
+    elif select == "multiply":
+        b.node("Einsum", [kept, b.kernel("we", (1, 1), 1)], "/einsum", equation="bki,ij->bkj", output="y")
+    else:
+        b.node("Identity", [kept], "/same", output="y")
+    network = opened(b.model([floats("x", 1, 6, 8)], [floats("y", 1, 2, 1)]))
+    judged = ["y"] if select == "multiply" else ["points", "scores"]
+    assert sorted(names(select_judged_outputs(network))) == judged
+    unjudged = find_outputs_computed_behind_selection(network)
+    assert list(unjudged) == (["y"] if select == "compute" else [])
+    assert select != "compute" or "/exp" in unjudged["y"]
+
+
+def test_an_output_without_values_is_not_judged(opened):
+    b = Builder()
+    b.gemm("x", (8, 4), "/head", output="y")
+    b.node("Slice", ["y", b.weight("zero", np.array([0])), "zero", b.weight("axis", np.array([1]))], "/cut",
+           output="none")
+    network = opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4), floats("none", "batch", 0)]))
+    assert names(select_judged_outputs(network)) == ["y"]
 
 
 def test_a_selection_deep_inside_the_network_changes_nothing(opened):

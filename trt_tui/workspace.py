@@ -38,7 +38,12 @@ from trt_tui.core.data.tensor_files import list_dump_files
 from trt_tui.core.data.userscript import list_script_files, split_script_spec
 from trt_tui.core.execution import Executor
 from trt_tui.core.measure.analysis import Analysis, Fp32Run, PartialResult, RoundedReference
-from trt_tui.core.measure.judged_outputs import JudgedOutput, find_unjudged_outputs, select_judged_outputs
+from trt_tui.core.measure.judged_outputs import (
+    JudgedOutput,
+    find_outputs_computed_behind_selection,
+    find_unjudged_outputs,
+    select_judged_outputs,
+)
 from trt_tui.core.measure.results import EngineResult, Run, RunKind
 from trt_tui.core.measure.run_sources import (
     IndexedRunSource,
@@ -442,10 +447,13 @@ class Workspace:
     @cached_property
     def analysis(self) -> Analysis:
         """The simulation on the judged samples."""
-        return Analysis(self.network, self.backend, self.data_sets.judged_samples, self.judged_outputs,
+        judged = self.judged_outputs
+        unjudged_outputs = find_unjudged_outputs(self.network, None if self.options.judge else judged)
+        if not self.options.judge and self.metric is None:  # a metric reads the outputs themselves
+            unjudged_outputs |= find_outputs_computed_behind_selection(self.network)
+        return Analysis(self.network, self.backend, self.data_sets.judged_samples, judged,
                         metric=self.metric, boundary_type=self.options.other, reference_source=self.reference_source,
-                        unjudged_outputs=find_unjudged_outputs(
-                            self.network, None if self.options.judge else self.judged_outputs))
+                        unjudged_outputs=unjudged_outputs)
 
     @property
     def execution_mode(self) -> ExecutionMode | None:

@@ -32,9 +32,10 @@ from trt_tui.core.network.folded_shapes import FoldedShapes
 from trt_tui.core.network.layers import Layer, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.network import FP16_MASK_VALUE, Network
-from trt_tui.core.network.operators import POINTWISE, PRODUCTS
+from trt_tui.core.network.operators import COPIES, INNER_PRODUCTS, POINTWISE, PRODUCTS
 from trt_tui.core.runner import Backend, Dimension
 from trt_tui.errors import InputError
+from trt_tui.formatting import name_list_text
 
 PartialShape = tuple[Dimension, ...]
 """A shape whose sizes may be unknown."""
@@ -491,7 +492,7 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
     if output_name in network.blocking_plugins:
         return _select_judged_tensors_before_plugins(network, output_name)
     if output_name not in network.producer or output_name in network.static_tensors or not isinstance(
-            value.type, ir.TensorType):
+            value.type, ir.TensorType) or 0 in (network.shape(output_name) or ()):
         return []
     integer = value.dtype not in FLOAT_TYPES
     before, selector = _find_tensors_before_selection(network, output_name, integer)
@@ -535,7 +536,7 @@ def _find_tensors_before_selection(network: Network, output_name: str, is_intege
     """Returns the float tensors before a selection (such as ArgMax) that an output depends on, and the selecting
     operator.
 
-    The tensors are in network order. For a float output, selections between the output and the nearest Conv or MatMul
+    The tensors are in network order. For a float output, selections between the output and the nearest products
     count. For an integer output, the nearest float tensors decide.
     """
     nearest, selector = _find_nearest_floats_before_selection(network, output_name, is_integer)
@@ -547,31 +548,68 @@ def _find_tensors_before_selection(network: Network, output_name: str, is_intege
 def _find_nearest_floats_before_selection(network: Network, output_name: str, is_integer: bool) -> tuple[set[str], str]:
     """Returns the nearest float tensors before an integer output, or before a selection that leads to a float output.
 
-    The second value is the type of the selecting operator, "" without a selection.
+    Before a selection are the tensors that decide it, and those whose values it selects: a Gather reads indices behind
+    a TopK, and its data before it. The second value is the type of the selecting operator, "" without a selection.
     """
-    deciding_tensors: set[str] = set()
-    selectors: list[str] = []
-    stack = [(output_name, is_integer)]  # a tensor, and True if the floats right before it decided the selection
-    visited = set(stack)
-    while stack:
-        tensor, deciding = stack.pop()
-        if tensor not in network.producer:
+    def is_float(tensor: str) -> bool:
+        return network.ir_value(tensor).dtype in FLOAT_TYPES
+
+    def list_sources(tensor: str) -> list[str]:
+        return [] if is_float(tensor) else _list_computed_inputs(network, network.producer[tensor])
+
+    behind = [] if is_integer else _find_layers_behind_selection(network, output_name)
+    selectors = [layer for layer in behind if layer.op_type in SELECTION_OPERATORS]
+    deciding = [output_name] if is_integer else [
+        name for layer in selectors for name in _list_computed_inputs(network, layer.name)]
+    reached = list(iterate_reachable(deciding, list_sources))
+    selectors += [layer for layer in (network.get_layer(network.producer[tensor]) for tensor in reached
+                                      if not is_float(tensor)) if layer.op_type in SELECTION_OPERATORS]
+    results = {name for layer in behind for name in layer.outputs}
+    selected = {name for layer in behind for name in _list_computed_inputs(network, layer.name) if name not in results}
+    nearest = {tensor for tensor in (*reached, *selected) if is_float(tensor)}
+    return nearest, selectors[0].op_type if selectors else ""
+
+
+def _list_computed_inputs(network: Network, layer_name: str) -> list[str]:
+    return [name for name in network.input_tensors(layer_name)
+            if name not in network.static_tensors and name in network.producer]
+
+
+def _find_layers_behind_selection(network: Network, output_name: str) -> list[Layer]:
+    """Returns the selections between an output and the nearest products, and the layers behind them.
+
+    The layers are in reverse network order.
+    """
+    def list_layers_before(layer: Layer) -> list[Layer]:
+        producers = [network.get_layer(network.producer[name]) for name in _list_computed_inputs(network, layer.name)]
+        return [producer for producer in producers if producer.op_type not in PRODUCTS | INNER_PRODUCTS]
+
+    last = network.get_layer(network.producer[output_name])
+    reached = [] if last.op_type in PRODUCTS | INNER_PRODUCTS else iterate_reachable([last], list_layers_before)
+    behind: list[Layer] = []
+    results: set[str] = set()
+    for layer in sorted(reached, key=lambda layer: layer.index):
+        if layer.op_type in SELECTION_OPERATORS or not results.isdisjoint(network.input_tensors(layer.name)):
+            behind.insert(0, layer)
+            results.update(layer.outputs)
+    return behind
+
+
+def find_outputs_computed_behind_selection(network: Network) -> dict[str, str]:
+    """Returns the reason why a float output is judged in part only, by name of the output.
+
+    The output is judged before a selection, and layers behind the selection compute it from the selected values.
+    """
+    reasons = {}
+    for name in list_tensor_outputs(network):
+        if name not in network.producer or network.ir_value(name).dtype not in FLOAT_TYPES:
             continue
-        layer = network.get_layer(network.producer[tensor])
-        if not deciding and layer.op_type in PRODUCTS:
-            continue
-        if layer.op_type in SELECTION_OPERATORS:
-            deciding = True
-            selectors.append(layer.op_type)
-        for name in network.input_tensors(layer.name):
-            if name in network.static_tensors or name not in network.producer:
-                continue
-            if deciding and network.ir_value(name).dtype in FLOAT_TYPES:
-                deciding_tensors.add(name)
-            elif (name, deciding) not in visited:
-                visited.add((name, deciding))
-                stack.append((name, deciding))
-    return deciding_tensors, selectors[0] if selectors else ""
+        computing = [layer.name for layer in reversed(_find_layers_behind_selection(network, name))
+                     if layer.op_type not in SELECTION_OPERATORS | COPIES | _UNCHANGED_OPERATORS
+                     and network.ir_value(layer.outputs[0]).dtype in FLOAT_TYPES]
+        if computing:
+            reasons[name] = f"{name_list_text(computing, 2)} compute it behind a selection, and it is judged before it"
+    return reasons
 
 
 def _split_tensor_into_concat_parts(network: Network, tensor: str) -> list[JudgedOutput]:
