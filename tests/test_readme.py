@@ -322,7 +322,7 @@ def test_the_build_attempts_have_the_titles_of_reports():
     ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
     ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
     (MEASURE, "if at least {} samples were measured", error_metrics.MIN_SAMPLES),
-    (MEASURE, "with certainty from {} samples on", target.MIN_SAMPLES_OF_MAXIMUM),
+    (MEASURE, "the result is PASS with {} samples or more", target.MIN_SAMPLES_OF_MAXIMUM),
     (MEASURE, "less than {} dB of its energy", simulation.MAX_REPEAT_ERROR_DB),
     (MEASURE, "with {} calls of the metric", error_metrics.METRIC_RESAMPLE_COUNT),
 ])
