@@ -156,6 +156,14 @@ def test_what_a_selection_takes_values_from_is_judged_too(opened, select):
     assert select != "compute" or "/exp" in unjudged["y"]
 
 
+def test_values_at_the_places_of_a_mask_of_the_inputs_are_judged_themselves(opened):
+    b = Builder()
+    places = b.node("Transpose", [b.node("NonZero", ["mask"], "/places")], "/turn", perm=[1, 0])
+    b.node("GatherND", [b.gemm("x", (8, 4), "/head"), places], "/kept", output="y")
+    network = opened(b.model([floats("x", 6, 8), integers("mask", 6)], [floats("y", "n", 4)]))
+    assert names(select_judged_outputs(network)) == ["y"] and not find_outputs_computed_behind_selection(network)
+
+
 def test_an_output_without_values_is_not_judged(opened):
     b = Builder()
     b.gemm("x", (8, 4), "/head", output="y")

@@ -551,23 +551,25 @@ def _find_nearest_floats_before_selection(network: Network, output_name: str, is
     Before a selection are the tensors that decide it, and those whose values it selects: a Gather reads indices behind
     a TopK, and its data before it. The second value is the type of the selecting operator, "" without a selection.
     """
+    behind = [] if is_integer else _find_layers_behind_selection(network, output_name)
+    selectors = [layer for layer in behind if layer.op_type in SELECTION_OPERATORS]
+    floats, reached_selectors = _find_deciding_floats(network, [output_name] if is_integer else [
+        name for layer in selectors for name in _list_computed_inputs(network, layer.name)])
+    results = {name for layer in behind for name in layer.outputs}
+    floats |= {name for layer in behind for name in _list_computed_inputs(network, layer.name)
+               if name not in results and network.ir_value(name).dtype in FLOAT_TYPES}
+    return floats, next((layer.op_type for layer in selectors + reached_selectors), "")
+
+
+def _find_deciding_floats(network: Network, tensors: Iterable[str]) -> tuple[set[str], list[Layer]]:
+    """Returns the nearest float tensors before some tensors, themselves included, and the selections in between."""
     def is_float(tensor: str) -> bool:
         return network.ir_value(tensor).dtype in FLOAT_TYPES
 
-    def list_sources(tensor: str) -> list[str]:
-        return [] if is_float(tensor) else _list_computed_inputs(network, network.producer[tensor])
-
-    behind = [] if is_integer else _find_layers_behind_selection(network, output_name)
-    selectors = [layer for layer in behind if layer.op_type in SELECTION_OPERATORS]
-    deciding = [output_name] if is_integer else [
-        name for layer in selectors for name in _list_computed_inputs(network, layer.name)]
-    reached = list(iterate_reachable(deciding, list_sources))
-    selectors += [layer for layer in (network.get_layer(network.producer[tensor]) for tensor in reached
-                                      if not is_float(tensor)) if layer.op_type in SELECTION_OPERATORS]
-    results = {name for layer in behind for name in layer.outputs}
-    selected = {name for layer in behind for name in _list_computed_inputs(network, layer.name) if name not in results}
-    nearest = {tensor for tensor in (*reached, *selected) if is_float(tensor)}
-    return nearest, selectors[0].op_type if selectors else ""
+    reached = list(iterate_reachable(tensors, lambda tensor: [] if is_float(tensor) else _list_computed_inputs(
+        network, network.producer[tensor])))
+    layers = [network.get_layer(network.producer[tensor]) for tensor in reached if not is_float(tensor)]
+    return set(filter(is_float, reached)), [layer for layer in layers if layer.op_type in SELECTION_OPERATORS]
 
 
 def _list_computed_inputs(network: Network, layer_name: str) -> list[str]:
@@ -578,7 +580,8 @@ def _list_computed_inputs(network: Network, layer_name: str) -> list[str]:
 def _find_layers_behind_selection(network: Network, output_name: str) -> list[Layer]:
     """Returns the selections between an output and the nearest products, and the layers behind them.
 
-    The layers are in reverse network order.
+    The layers are in reverse network order. A selection counts if computed floats decide it: rounding does not change
+    the places that a mask among the inputs names.
     """
     def list_layers_before(layer: Layer) -> list[Layer]:
         producers = [network.get_layer(network.producer[name]) for name in _list_computed_inputs(network, layer.name)]
@@ -589,7 +592,9 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
     behind: list[Layer] = []
     results: set[str] = set()
     for layer in sorted(reached, key=lambda layer: layer.index):
-        if layer.op_type in SELECTION_OPERATORS or not results.isdisjoint(network.input_tensors(layer.name)):
+        is_selection = layer.op_type in SELECTION_OPERATORS and bool(
+            _find_deciding_floats(network, _list_computed_inputs(network, layer.name))[0])
+        if is_selection or not results.isdisjoint(network.input_tensors(layer.name)):
             behind.insert(0, layer)
             results.update(layer.outputs)
     return behind
