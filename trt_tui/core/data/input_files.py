@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from trt_tui.core.data.tensor_files import split_dump_spec
+from trt_tui.core.data.tensor_files import list_folder_files, split_dump_spec
 from trt_tui.core.data.userscript import split_script_spec
 from trt_tui.errors import InputError
 from trt_tui.files.reading import file_sha256
@@ -124,10 +124,9 @@ def list_data_files(spec: str | None) -> tuple[str, ...]:
     """
     if spec is None:
         return ()
-    path = Path(spec)
-    if path.is_dir():
-        return tuple(str(file) for file in sorted(path.iterdir()) if file.suffix in (".npz", ".json"))
-    return (spec if path.exists() else spec.rpartition(":")[0] or spec,)
+    if Path(spec).is_dir():
+        return tuple(map(str, list_folder_files(Path(spec))))
+    return (spec if Path(spec).exists() else spec.rpartition(":")[0] or spec,)
 
 
 def list_input_files(model_path: str, *specs: str | None) -> list[Path]:
@@ -141,15 +140,9 @@ def list_input_files(model_path: str, *specs: str | None) -> list[Path]:
         spec = str(split_dump_spec(spec)[0])
         script = split_script_spec(spec)
         path = script[0] if script is not None and not Path(spec).exists() else Path(spec)
-        paths += _list_data_files_in(path) if path.is_dir() else [path]
+        with contextlib.suppress(OSError):  # the reader of the folder reports the error
+            paths += list_folder_files(path) if path.is_dir() else [path]
     return [path for path in paths if path.is_file()]
-
-
-def _list_data_files_in(folder: Path) -> list[Path]:
-    try:
-        return [path for path in folder.iterdir() if path.suffix in (".npz", ".json")]
-    except OSError:  # the reader of the folder reports the error
-        return []
 
 
 def refuse_overwriting_inputs(output_paths: Iterable[Path | str], input_paths: Iterable[Path]) -> None:

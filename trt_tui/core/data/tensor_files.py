@@ -496,7 +496,7 @@ def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) ->
         return
     path = Path(spec)
     if path.is_dir():
-        files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".json"))
+        files = list_folder_files(path)
         if not files:
             raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {DATA_FORMATS}.")
         for file in files:
@@ -506,6 +506,11 @@ def read_data_parts(spec: str, sample_limit: int | None, warnings: list[str]) ->
         yield from _read_file_parts(path, path.name)
     else:
         raise missing_file_error(f"Data not found: {spec}", path, f"Give {DATA_FORMATS}.")
+
+
+def list_folder_files(folder: Path) -> list[Path]:
+    """Returns the data files of a folder, sorted."""
+    return sorted(file for file in folder.iterdir() if file.suffix in (".npz", ".json"))
 
 
 def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
