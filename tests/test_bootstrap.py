@@ -93,12 +93,12 @@ def test_exact_and_broken_samples_have_ends_that_are_not_finite():
     ("mse<=0.1", AccuracyIntervals(worst_output={"mse": ConfidenceInterval(0.1, 0.2)}), None),
     ("max_abs<=0.1", AccuracyIntervals(worst_output={"mse": ConfidenceInterval(0, 1)}), None),
     ("agreement>=0.9", AccuracyIntervals(agreement_interval=ConfidenceInterval(0.8, 0.95)), None),
-    ("metric>=base-1%", AccuracyIntervals(metric=ConfidenceInterval(0.7, 0.9), metric_gain=ConfidenceInterval(
-        -0.006, 0)), True),
-    ("metric>=base-1%", AccuracyIntervals(metric=ConfidenceInterval(0.7, 0.9), metric_gain=ConfidenceInterval(
-        -0.02, 0)), None),
-    ("metric>=0.75", AccuracyIntervals(metric=ConfidenceInterval(0.7, 0.9), metric_gain=ConfidenceInterval(-0.006,
-                                                                                                           0)), None),
+    ("metric>=base-1%", AccuracyIntervals(metric={"f1": ConfidenceInterval(0.7, 0.9)}, metric_gains={
+        "f1": ConfidenceInterval(-0.006, 0)}), True),
+    ("metric>=base-1%", AccuracyIntervals(metric={"f1": ConfidenceInterval(0.7, 0.9)}, metric_gains={
+        "f1": ConfidenceInterval(-0.02, 0)}), None),
+    ("metric>=0.75", AccuracyIntervals(metric={"f1": ConfidenceInterval(0.7, 0.9)}, metric_gains={
+        "f1": ConfidenceInterval(-0.006, 0)}), None),
     ("sqnr>=20", None, None),
 ])
 def test_on_which_side_of_the_bound_an_interval_lies(text, spread, side):
@@ -189,8 +189,9 @@ def test_a_metric_is_drawn_with_its_labels_and_held_against_fp32_draw_by_draw(sc
               if label[n].any()]
     expected = percentile_interval(np.array([a for a, _ in values]), 24)
     assert spread.metric_draws == METRIC_RESAMPLE_COUNT
-    assert (spread.metric.low, spread.metric.high) == pytest.approx((expected.low, expected.high))
-    assert spread.metric_gain.high - spread.metric_gain.low < (spread.metric.high - spread.metric.low) / 3
+    (interval,), (gain,) = spread.metric.values(), spread.metric_gains.values()
+    assert (interval.low, interval.high) == pytest.approx((expected.low, expected.high))
+    assert gain.high - gain.low < (interval.high - interval.low) / 3
     list(scoring.measure_metric_intervals(outputs, feeds, AccuracyIntervals()))
     assert metric.calls == 3 * METRIC_RESAMPLE_COUNT + 3, "FP32's draws are kept"
 

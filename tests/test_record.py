@@ -43,7 +43,7 @@ def full_run(network):
               for g in network.groups}
     shares = {g.name: ErrorShare(0.5, 20.0) for g in network.groups}
     sqnr = {"sqnr": ConfidenceInterval(9.5, math.inf)}
-    spread = AccuracyIntervals({"y": sqnr}, sqnr, metric_gain=ConfidenceInterval(-0.5, -0.3), metric_draws=100)
+    spread = AccuracyIntervals({"y": sqnr}, sqnr, metric_gains={"f1": ConfidenceInterval(-0.5, -0.3)}, metric_draws=100)
     verdict = Accuracy({"y": OutputErrors(GOOD, 3, 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1, spread)
     return ConfigResults({RunKind.SIMULATED_CONFIG: RunResult(verdict)}, groups, shares)
 

@@ -911,10 +911,8 @@ def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_p
     events = worker.answer(request)
     ended = found(events)
     spread = of(events, ev.AccuracyMeasured)[-1].accuracy.intervals
-    assert spread.metric_draws == METRIC_RESAMPLE_COUNT and spread.metric_part_gains.keys() == {
-        f"score/{n}"
-        for n in range(3)
-    }
+    assert spread.metric_draws == METRIC_RESAMPLE_COUNT and spread.metric_gains.keys() == {
+        "score", *(f"score/{n}" for n in range(3))}
     assert ended.target_outcome is not None and "not measured" not in ended.target_outcome.text
     base = of(events, ev.ReferenceMetricMeasured)[-1].metric
     rows = evaluation_table(ended, worker.network, request, base)

@@ -277,9 +277,8 @@ def test_unknown_parts_are_refused_with_near_names():
 
 
 def test_a_part_has_an_interval_of_its_own():
-    spread = AccuracyIntervals(metric=ConfidenceInterval(80, 95), metric_gain=ConfidenceInterval(-5, 0),
-                               metric_parts={"f1/8": ConfidenceInterval(80, 86)},
-                               metric_part_gains={"f1/8": ConfidenceInterval(-4, 1)})
+    spread = AccuracyIntervals(metric={"f1": ConfidenceInterval(80, 95), "f1/8": ConfidenceInterval(80, 86)},
+                               metric_gains={"f1": ConfidenceInterval(-5, 0), "f1/8": ConfidenceInterval(-4, 1)})
     judged = replace(scored(p3=95, p8=84), intervals=spread)
     for text, between in (("metric[f1/8]>=83", (80, 86)), ("metric[f1/8]>=base-2", (81, 86)), ("f1>=88", (80, 95))):
         target = parse_target(text).with_base_values(FP32_PARTS)

@@ -102,10 +102,9 @@ def test_each_part_of_a_metric_is_judged_by_its_own_interval():
     """The part that is nearest to its bound need not be the one whose interval spans it."""
     base = {"f1": 0.9, "f1/a": 0.9, "f1/b": 0.9}
     spread = AccuracyIntervals(
-        metric=ConfidenceInterval(0.8, 0.9), metric_gain=ConfidenceInterval(-0.011, -0.009),
-        metric_parts={"f1/a": ConfidenceInterval(0.8, 0.9), "f1/b": ConfidenceInterval(0.8, 0.9)},
-        metric_part_gains={"f1/a": ConfidenceInterval(-0.012, -0.008),
-                           "f1/b": ConfidenceInterval(-0.05, 0.03)}, metric_draws=199)
+        metric=dict.fromkeys(("f1", "f1/a", "f1/b"), ConfidenceInterval(0.8, 0.9)),
+        metric_gains={"f1": ConfidenceInterval(-0.011, -0.009), "f1/a": ConfidenceInterval(-0.012, -0.008),
+                      "f1/b": ConfidenceInterval(-0.05, 0.03)}, metric_draws=199)
     judged = replace(accuracy(metric={"f1": 0.89, "f1/a": 0.89, "f1/b": 0.895}), intervals=spread)
     result = judge_accuracy([parse_target("metric[*]>=base-0.02").with_base_values(base)], judged)
     assert result.outcome.value == "PASS?" and len(result.reasons) == 1 and result.reasons[0].startswith("f1/b ≥")
@@ -119,7 +118,7 @@ def test_each_part_of_a_metric_is_judged_by_its_own_interval():
 def test_a_metric_that_passes_on_other_outputs_than_those_of_fp32_is_doubted(cosine, outcome):
     judged = Accuracy({"a": OutputErrors(ErrorMetrics(25.0, 0.999)), "y": OutputErrors(ErrorMetrics(0.6, cosine))},
                       {"f1": 0.9}, 1.0, 64, 64, intervals=AccuracyIntervals(
-                          metric=ConfidenceInterval(0.89, 0.91), metric_draws=199,
+                          metric={"f1": ConfidenceInterval(0.89, 0.91)}, metric_draws=199,
                           agreement_interval=ConfidenceInterval(0.97, 1.0)))
     for text in ("metric>=0.85", "agreement>=0.9"):
         result = judge_accuracy([parse_target(text)], judged)

@@ -322,17 +322,14 @@ class AdaptiveRunner:
         has the size of a portion and is not declared as fixed.
         """
         first_shape = arrays[0].shape
-        if any(portion.ndim != len(first_shape) for portion in arrays):
+        differing = [axis for axis in range(len(first_shape))
+                     if len({portion.shape[axis:axis + 1] for portion in arrays}) > 1]
+        if {portion.ndim for portion in arrays} != {len(first_shape)} or len(differing) > 1 or any(
+                portion.shape[axis] * portion_sizes[0] != first_shape[axis] * size for axis in differing
+                for portion, size in zip(arrays, portion_sizes, strict=True)):
             raise _PortionJoinError(f"the shape of {output_name} depends on values")
-        differing = [axis for axis in range(len(first_shape)) if len({portion.shape[axis] for portion in arrays}) > 1]
         if len(set(portion_sizes)) > 1:
-            if not differing:
-                return None
-            axis = differing[0]
-            if len(differing) > 1 or any(portion.shape[axis] * portion_sizes[0] != first_shape[axis] * size
-                                         for portion, size in zip(arrays, portion_sizes, strict=True)):
-                raise _PortionJoinError(f"the shape of {output_name} depends on values")
-            return axis
+            return next(iter(differing), None)
         shapes = {info.name: info.shape or () for info in (*self._loaded_runner.inputs, *self._loaded_runner.outputs)}
         lead_sizes = {shapes[portion][0] for portion in self._samples.per_sample_array_names if shapes.get(portion)}
         declared = [
@@ -343,7 +340,7 @@ class AdaptiveRunner:
         candidates = declared or [
             axis for axis, size in enumerate(first_shape) if size == portion_sizes[0] and axis not in fixed
         ]
-        if differing or not candidates and first_shape:
+        if not candidates and first_shape:
             raise _PortionJoinError(f"the sample axis of {output_name} is unknown")
         return candidates[0] if candidates else None
 

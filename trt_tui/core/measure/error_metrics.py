@@ -427,21 +427,18 @@ class AccuracyIntervals:
             or `MISMATCH_SUMS`.
         worst_output: By error metric: the interval of the worst value over the judged outputs.
         agreement_interval: The interval of the top-1 agreement.
-        metric: The interval of the user's metric.
-        metric_gain: The interval of the difference between the metric and that of the FP32 network on the same draw.
+        metric: The intervals of the user's metric and its parts, by part; a part without an interval is absent.
+        metric_gains: The intervals of the differences between the metric and that of the FP32 network on the same draw,
+            by part.
         metric_draws: How often the metric was called; None if it was not called.
-        metric_parts: By part of the metric: the interval of the part.
-        metric_part_gains: By part of the metric: the interval of its difference from the FP32 network.
     """
 
     outputs: Mapping[str, Mapping[str, ConfidenceInterval]] = field(default_factory=dict)
     worst_output: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
     agreement_interval: ConfidenceInterval | None = None
-    metric: ConfidenceInterval | None = None
-    metric_gain: ConfidenceInterval | None = None
+    metric: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
+    metric_gains: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
     metric_draws: int | None = None
-    metric_parts: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
-    metric_part_gains: Mapping[str, ConfidenceInterval] = field(default_factory=dict)
 
 
 def draw_resamples(sample_count: int, resample_count: int) -> Iterator[np.ndarray]:
@@ -652,14 +649,15 @@ class BootstrapSampler:
         agreement = rate_interval(round(units[-1].sum()), count) if self._agreements and is_by_sample else None
         return AccuracyIntervals(
             {
-                name: {"mismatch": rates[name]} if name in rates else _drop_missing_intervals(
+                name: {"mismatch": rates[name]} if name in rates else drop_missing_intervals(
                     {kind: percentile_interval(values, count)
                      for kind, values in output_values.items()})
                 for name, output_values in values_by_output.items()
-            }, _drop_missing_intervals(worst), agreement)
+            }, drop_missing_intervals(worst), agreement)
 
 
-def _drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) -> dict[str, ConfidenceInterval]:
+def drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) -> dict[str, ConfidenceInterval]:
+    """Returns the intervals that are known, by name."""
     return {kind: interval for kind, interval in intervals.items() if interval is not None}
 
 

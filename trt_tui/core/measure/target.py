@@ -116,11 +116,16 @@ class Target:
         """
         if not self.is_relative:
             return self.value
-        base = next(iter(self.base_values.values()), None) if self.part_name is None else self.base_values.get(
-            self.part_name)
+        base = self.base_value
         if base is None:
             return None
         return base + (abs(base) * self.value / 100 if self.is_percent else self.value)
+
+    @property
+    def base_value(self) -> float | None:
+        """The bounded value of the FP32 network; None until it is known."""
+        return next(iter(self.base_values.values()), None) if self.part_name is None else self.base_values.get(
+            self.part_name)
 
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
         """Returns one target for each part of the metric if this target bounds each part, and only this target if not.
@@ -239,17 +244,12 @@ class Target:
             return None
         if self.kind == "metric":
             target = self._find_worst_part_target(accuracy)
-            part, base_values = target.part_name, target.base_values
-            if part is not None and part != next(iter(accuracy.metric), None):
-                metric, gain, base = spread.metric_parts.get(part), spread.metric_part_gains.get(
-                    part), base_values.get(part)
-            else:
-                metric, gain, base = spread.metric, spread.metric_gain, next(iter(base_values.values()), None)
+            part = target.part_name if target.part_name is not None else next(iter(accuracy.metric), "")
             if not self.is_relative:
-                return metric
-            if gain is None or base is None:
-                return None
-            return ConfidenceInterval(base + gain.low, base + gain.high)
+                return spread.metric.get(part)
+            gain, base = spread.metric_gains.get(part), target.base_value
+            return ConfidenceInterval(base + gain.low, base + gain.high) if gain is not None and base is not None \
+                else None
         if self.kind == "agreement":
             return spread.agreement_interval
         return (spread.worst_output if self.output_name is None else spread.outputs.get(self.output_name, {})).get(

@@ -16,9 +16,9 @@ from trt_tui.core.measure.error_metrics import (
     METRIC_RESAMPLE_COUNT,
     MIN_SAMPLES,
     AccuracyIntervals,
-    ConfidenceInterval,
     compute_metric_interval,
     draw_resamples,
+    drop_missing_intervals,
     pair_each_sample_with_another,
 )
 from trt_tui.errors import InputError, exception_text
@@ -280,10 +280,8 @@ class MetricScorer:
             ], count, losses.get(name))
             for name in names
         }
-        headline = next(iter(names), "")
-        yield replace(intervals, metric=metric.get(headline), metric_gain=gains.get(headline),
-                      metric_draws=len(run_draws), metric_parts=_select_part_intervals(metric, headline),
-                      metric_part_gains=_select_part_intervals(gains, headline))
+        yield replace(intervals, metric=drop_missing_intervals(metric), metric_gains=drop_missing_intervals(gains),
+                      metric_draws=len(run_draws))
 
     def _join_outputs_and_labels(self, feed_outputs: FeedOutputs,
                                  feed_indices: Sequence[int]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
@@ -296,9 +294,3 @@ class MetricScorer:
                                   for arrays in labels])
             for name in labels[0]})
 
-
-
-def _select_part_intervals(intervals: Mapping[str, ConfidenceInterval | None],
-                           headline_name: str) -> dict[str, ConfidenceInterval]:
-    """Returns the known intervals of a metric's parts, without that of the headline."""
-    return {name: interval for name, interval in intervals.items() if interval is not None and name != headline_name}

@@ -102,12 +102,17 @@ def accuracy_record(accuracy: Accuracy) -> dict[str, Any]:
         record |= {"common_metric_parts": dict(accuracy.compared_metric),
                    "reference_metric": next(iter(accuracy.reference_metric.values()), None)}
     return record | known_values({
-        "intervals": accuracy_intervals_record(accuracy.intervals) if accuracy.intervals is not None else None,
+        "intervals": accuracy_intervals_record(accuracy.intervals, next(iter(accuracy.metric), ""))
+        if accuracy.intervals is not None else None,
         "caveats": [{"kind": entry.kind, "text": entry.text} for entry in accuracy.caveats] or None})
 
 
-def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
-    """Returns the JSON record of confidence intervals, each ``[low, high]``. An end that is not finite is null."""
+def accuracy_intervals_record(intervals: AccuracyIntervals, metric_name: str) -> dict[str, Any]:
+    """Returns the JSON record of confidence intervals, each ``[low, high]``. An end that is not finite is null.
+
+    Args:
+        metric_name: The name of the headline of the metric, whose intervals are recorded; "" without a metric.
+    """
     def interval_ends(intervals_by_kind: Mapping[str, ConfidenceInterval | None]) -> dict[str, list[float | None]]:
         return {
             kind: [_finite_or_none(entry.low), _finite_or_none(entry.high)]
@@ -119,8 +124,8 @@ def accuracy_intervals_record(intervals: AccuracyIntervals) -> dict[str, Any]:
         "level": CONFIDENCE, "outputs": {name: interval_ends(kinds)
                                          for name, kinds in intervals.outputs.items()},
         "worst": interval_ends(intervals.worst_output), **interval_ends({
-            "agreement": intervals.agreement_interval, "metric": intervals.metric,
-            "metric_less_fp32": intervals.metric_gain
+            "agreement": intervals.agreement_interval, "metric": intervals.metric.get(metric_name),
+            "metric_less_fp32": intervals.metric_gains.get(metric_name)
         })
     }
 
