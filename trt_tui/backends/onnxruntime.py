@@ -53,7 +53,7 @@ from onnx import TensorProto, helper, numpy_helper
 from trt_tui.backends.cuda import copy_device_memory, create_stream, find_first_device, synchronize_stream
 from trt_tui.core.network.model_editing import value_name
 from trt_tui.core.network.operators import is_random
-from trt_tui.core.runner import BackendCapabilities, DeviceTensor, ExecutionMode, Runner, TensorInfo
+from trt_tui.core.runner import BackendCapabilities, ClosingContext, DeviceTensor, ExecutionMode, Runner, TensorInfo
 from trt_tui.errors import (
     FAILED_ALLOCATION,
     BackendUnavailableError,
@@ -329,7 +329,7 @@ class OnnxRuntimeBackend:
         return options
 
 
-class OnnxRuntimeRunner:
+class OnnxRuntimeRunner(ClosingContext):
     """A network that is loaded in ONNX Runtime.
 
     Args:
@@ -387,12 +387,6 @@ class OnnxRuntimeRunner:
         self._session = None
         self._session_arrays = None
         self._weights = {}
-
-    def __enter__(self) -> OnnxRuntimeRunner:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 @functools.cache

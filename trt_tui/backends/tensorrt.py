@@ -43,6 +43,7 @@ from trt_tui.core.runner import (
     BackendCapabilities,
     BuildSettings,
     BuildStep,
+    ClosingContext,
     DebugTensor,
     FixedShape,
     LayerConstraints,
@@ -872,7 +873,7 @@ class CudaGraph:
             raise RuntimeError(f"{function_name}: CUDA error {status}")
 
 
-class TensorRTRunner:
+class TensorRTRunner(ClosingContext):
     """A loaded engine with its execution context, as a `trt_tui.core.runner.EngineRunner`."""
 
     def __init__(self, trt: Any, engine: Any, log: TensorRTLog) -> None:
@@ -1074,12 +1075,6 @@ class TensorRTRunner:
         if self._runner is not None:
             _deactivate_polygraphy_runner(self._runner)
         self._runner = self._engine = None
-
-    def __enter__(self) -> TensorRTRunner:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
 
 def _activate_polygraphy_runner(runner: Any) -> None:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
@@ -98,6 +98,19 @@ class ExecutionMode:
     reason: str = ""
 
 
+class ClosingContext:
+    """An object that frees what it holds at the end of a ``with`` block."""
+
+    def close(self) -> None:
+        """Frees what the object holds."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
 @runtime_checkable
 class Runner(Protocol):
     """A network loaded by a backend, ready to be executed; a context manager."""
@@ -124,7 +137,7 @@ class Runner(Protocol):
     def close(self) -> None:
         """Frees the memory of the loaded network, which cannot be executed afterwards."""
 
-    def __enter__(self) -> Runner:
+    def __enter__(self) -> Self:
         """Returns this runner."""
 
     def __exit__(self, *exc: object) -> None:
@@ -322,9 +335,6 @@ class EngineRunner(Runner, Protocol):
         Raises:
             TrtTuiError: The engine cannot be executed, or its debug tensors cannot be read.
         """
-
-    def __enter__(self) -> EngineRunner:
-        """Returns this runner."""
 
 
 @runtime_checkable

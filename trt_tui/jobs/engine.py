@@ -82,9 +82,9 @@ from trt_tui.core.measure.run_sources import IndexedRunSource, RunSource, no_com
 from trt_tui.core.measure.simulation_limits import FailedRunOutputs, run_failure_caveat
 from trt_tui.core.measure.stages import (
     ReadGroupResults,
-    make_engine_output_reader,
-    make_kernel_output_reader,
     measure_engine_errors,
+    read_kernel_outputs,
+    read_marked_outputs,
 )
 from trt_tui.core.moves.config import BarrierMove, PrecisionConfig
 from trt_tui.core.network.known_defects import BuildTarget, known_defect_warnings
@@ -1377,7 +1377,7 @@ def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig
         ends = {group: end for group, end in ends.items() if end.tensor not in network.blocking_plugins}
         tensors = {group: end.tensor for group, end in ends.items()}
         return (yield from builder.reporter.follow(_measure_group_errors_in_engine(
-            workspace, config, UNFUSED, make_kernel_output_reader(runner, ends), tensors)))
+            workspace, config, UNFUSED, partial(read_kernel_outputs, runner, ends), tensors)))
 
 
 def _measure_marked_engine_errors(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineErrors]:
@@ -1386,7 +1386,7 @@ def _measure_marked_engine_errors(builder: EngineBuilder, config: PrecisionConfi
     engine = yield from _build_as_requested(builder, add_group_results_as_outputs(workspace.network, config))
     with builder.backend.load_engine(engine.data) as runner:
         errors = yield from builder.reporter.follow(_measure_group_errors_in_engine(
-            workspace, config, MARKED, make_engine_output_reader(runner, result_tensors), result_tensors))
+            workspace, config, MARKED, partial(read_marked_outputs, runner, result_tensors), result_tensors))
         accuracy = yield from builder.reporter.follow(measure_engine_accuracy(
             workspace.analysis, runner, workspace.find_judged_feeds(config)))
     return replace(errors, accuracy=accuracy)

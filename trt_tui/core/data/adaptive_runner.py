@@ -19,7 +19,7 @@ import onnx_ir as ir
 from trt_tui.core.data.memory_fallbacks import HOST_MODE
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.network.operators import is_random
-from trt_tui.core.runner import Backend, ExecutionMode, Runner, TensorInfo
+from trt_tui.core.runner import Backend, ClosingContext, ExecutionMode, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError, TrtTuiError
 from trt_tui.formatting import counted_noun_text
 
@@ -84,7 +84,7 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
     return runner
 
 
-class AdaptiveRunner:
+class AdaptiveRunner(ClosingContext):
     """A `Runner` that divides feeds or changes its execution mode after memory ran out.
 
     `load_adaptive_runner` builds it.
@@ -164,12 +164,6 @@ class AdaptiveRunner:
             self._runner.close()
             self._runner = None
         self._kept_portions.clear()
-
-    def __enter__(self) -> AdaptiveRunner:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     # -- execution modes ----------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.lowering.gated.pieces import DEFAULT_PIECES, split_into_pieces
-from trt_tui.core.runner import Backend, DeviceTensor, ExecutionMode, PieceRunner, Runner, TensorInfo
+from trt_tui.core.runner import Backend, ClosingContext, DeviceTensor, ExecutionMode, PieceRunner, Runner, TensorInfo
 from trt_tui.errors import OutOfMemoryError
 
 MAX_CACHED_BYTES, MAX_CACHED_DEVICE_BYTES = 1 << 28, 1 << 29
@@ -77,7 +77,7 @@ class _CachedFeedResults:
     size_bytes: int = 0
 
 
-class PiecewiseRunner:
+class PiecewiseRunner(ClosingContext):
     """A runner that executes a gated graph in pieces and caches the results of each piece.
 
     Arrays that are fed beside the inputs of the network must not change, because the cache compares them by identity.
@@ -258,9 +258,3 @@ class PiecewiseRunner:
         self._cached_feeds.clear()
         for runner in self._runners:
             runner.close()
-
-    def __enter__(self) -> PiecewiseRunner:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()

@@ -22,7 +22,6 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TypeVar
 
 import numpy as np
 
@@ -69,7 +68,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Backend, ExecutionMode, Runner
+from trt_tui.core.runner import Backend, ClosingContext, ExecutionMode, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, RunFailedError
 from trt_tui.formatting import counted_noun_text, escape_hidden_characters, output_variation_text
 
@@ -310,8 +309,6 @@ class GatedGraphLoader:
         return runner
 
 
-S = TypeVar("S", bound="Simulation")
-
 MIN_COMPARED_ELEMENTS = 4096
 """The minimum number of elements a sample for a comparison in the graph. Smaller judged outputs are compared on the
 host."""
@@ -320,7 +317,7 @@ WHAT_IFS_TEXT = "what-ifs"
 """The description of this kind of execution for users."""
 
 
-class Simulation:
+class Simulation(ClosingContext):
     """The simulation of one network on one set of samples, with its reference, used as a context manager.
 
     Args:
@@ -404,12 +401,6 @@ class Simulation:
         _refuse_tensors_without_sample_rows(network, samples, self.fetched_tensors)
         self._original: Simulation | None = None
         self._sample_positions: tuple[Sequence[SamplePosition], ...] = ()
-
-    def __enter__(self: S) -> S:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
 
     def close(self) -> None:
         """Frees the inference session and the reference."""

@@ -51,30 +51,22 @@ ReadGroupResults = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 is one array, or several possible readings."""
 
 
-def make_kernel_output_reader(runner: EngineRunner, kernel_results: Mapping[str, KernelResult]) -> ReadGroupResults:
-    """Returns a function that reads group results from the debug tensors between the kernels of an engine as built."""
-    names = {output.tensor for end in kernel_results.values() for output in end.possible_outputs}
-
-    def read_group_results(feed: Mapping[str, np.ndarray],
-                           reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
-        handed = runner.read_debug_tensors(feed, names)
-        return {
-            group: decode_kernel_result(handed, end, reference[end.tensor].shape)
-            for group, end in kernel_results.items()
-        }
-
-    return read_group_results
+def read_kernel_outputs(runner: EngineRunner, kernel_results: Mapping[str, KernelResult],
+                        feed: Mapping[str, np.ndarray],
+                        reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
+    """Reads group results from the debug tensors between the kernels of an engine as built."""
+    tensors = runner.read_debug_tensors(feed, {output.tensor for end in kernel_results.values()
+                                               for output in end.possible_outputs})
+    return {group: decode_kernel_result(tensors, end, reference[end.tensor].shape)
+            for group, end in kernel_results.items()}
 
 
-def make_engine_output_reader(runner: Runner, tensors_by_group: Mapping[str, str]) -> ReadGroupResults:
-    """Returns a function that reads group results from a marked engine, which has every group's result as an output."""
-    def read_group_results(feed: Mapping[str, np.ndarray],
-                           reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
-        outputs = runner.run(feed, list(tensors_by_group.values()))
-        return {group: [outputs[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]
-                for group, tensor in tensors_by_group.items() if outputs[tensor].size == reference[tensor].size}
-
-    return read_group_results
+def read_marked_outputs(runner: Runner, tensors_by_group: Mapping[str, str], feed: Mapping[str, np.ndarray],
+                        reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
+    """Reads group results from a marked engine, which has every group's result as an output."""
+    outputs = runner.run(feed, list(tensors_by_group.values()))
+    return {group: [outputs[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]
+            for group, tensor in tensors_by_group.items() if outputs[tensor].size == reference[tensor].size}
 
 
 def measure_engine_errors(analysis: Analysis, config: PrecisionConfig, read_group_results: ReadGroupResults,
