@@ -43,7 +43,7 @@ PAGES = {path.relative_to(ROOT).as_posix(): path.read_text()
 WORKFLOW = "trt_tui/core/exporters/WORKFLOW.md"
 NUMPY = re.search(r"```python\n(.*?)```", TEXT, re.S)[1]
 PRINTED = re.search(r"```\n\$ (trt-tui compare .*?)\n(.*?)```", TEXT, re.S)
-ROWS = re.findall(r"^\| ([^|`]+) \| `trt-tui (.*?)` \|$", TEXT, re.M)
+ROWS = re.findall(r"^\| ([^|]+) \| `trt-tui (.*?)` \|$", TEXT, re.M)
 
 METRIC = """
 def f1(outputs, labels):
