@@ -3,7 +3,6 @@
 from dataclasses import replace
 
 import numpy as np
-import onnx_ir as ir
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -327,9 +326,7 @@ def test_finding_groups_takes_time_linear_in_the_network(build, opened):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_networks_have_an_order(name, named_network):
-    network = named_network(name)
-    assert_acyclic(network)
-    assert isinstance(build_gated_graph(network).model, ir.Model)
+    assert_acyclic(named_network(name))
 
 
 def test_tensors_of_chained_concats_share_one_set(opened):

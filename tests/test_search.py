@@ -160,16 +160,6 @@ def test_a_criterion_without_any_order_is_borne(method, seed):
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)
-def test_nothing_that_was_found_can_be_taken_back(method):
-    for seed in range(5):
-        noise = Noise(8, seed, together=0)
-        noise.alone = np.abs(noise.alone)  # so that a larger set of raised groups never does worse
-        noise.bound = 0.2 * noise.energy(())
-        raised = set(finish(noise.search(method), noise).best_evaluation.raised_groups)
-        assert all(noise.energy(raised - {name}) > noise.bound for name in raised)
-
-
-@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_a_search_goes_on_from_its_list_of_evaluations(method):
     noise = Noise(8, 3)
     whole = noise.search(method)
