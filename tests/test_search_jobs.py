@@ -116,7 +116,8 @@ def test_a_search_streams_evaluations_then_what_it_found(opened):
         ended.result.best_evaluation.raised_groups) < ended.candidate_count
     progress = of(events, ev.SearchProgress)
     assert [one.done for one in progress] == sorted(one.done for one in progress)
-    assert progress[0].best is None and progress[-1].is_met and progress[-1].config.precision_moves
+    assert progress[0].result.best_evaluation is None
+    assert progress[-1].result.is_met and progress[-1].result.config.precision_moves
     assert ended.confirmed is None and ended.used_method
     keys = [one.config_key for one in ended.evaluations]
     assert len(set(keys)) == len(keys)
@@ -483,7 +484,7 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
     assert ended.was_stopped and ended.result.is_met
     assert not SearchStatus(GOAL, end_event=ended).is_finished
     heard = of(events, ev.SearchProgress)[-1]
-    assert heard.best.raised_groups == ended.result.best_evaluation.raised_groups and heard.is_met, (
+    assert heard.result.best_evaluation == ended.result.best_evaluation and heard.result.is_met, (
         "what was found is told before the build")
 
 

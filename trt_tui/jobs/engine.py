@@ -28,6 +28,7 @@ import onnx_ir as ir
 
 from trt_tui.backends.onnxruntime import ExportedFileRunner, truncates_fp16_quantization
 from trt_tui.backends.registry import get_engine_builder
+from trt_tui.core.builder_options import BuilderOptions
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import JudgedFeeds
 from trt_tui.core.engines.fallback_ladder import (
@@ -455,11 +456,13 @@ class EngineBuilder:
             except (BuildError, NetworkParseError) as error:
                 attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
                 first_error = first_error or error
-                next_attempt = None if plan.strict or not _can_retry_with_other_precisions(
-                    error, lowered.constraints) else ladder.choose_next_attempt(
-                        attempt, error.node if isinstance(error, NetworkParseError) else error.cause)
-                if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(
-                        error, NetworkParseError):  # the parser ignores the optimization level
+                # Other precisions do not help if the parser refuses a network whose precisions stand beside the graph.
+                # It ignores the optimization level too.
+                failed_part, can_retry = (error.cause, error.is_refused) if isinstance(error, BuildError) else (
+                    error.node, lowered.constraints is None and bool(error.node))
+                next_attempt = ladder.choose_next_attempt(attempt, failed_part) if (
+                    can_retry and not plan.strict) else None
+                if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(error, NetworkParseError):
                     raise _complete_build_error(first_error, attempts, network, can_ease) from None
                 attempt = next_attempt
                 self.report_message(
@@ -508,15 +511,6 @@ class EngineBuilder:
         while not news.messages.empty():
             self.report_message(*news.messages.get(), is_raw=True)
         return news.progress
-
-
-def _can_retry_with_other_precisions(error: BuildError | NetworkParseError,
-                                     constraints: LayerConstraints | None) -> bool:
-    """Returns True if other precisions may avoid a build error.
-
-    They cannot if the parser refuses a network whose precisions are passed beside the graph.
-    """
-    return error.is_refused if isinstance(error, BuildError) else constraints is None and bool(error.node)
 
 
 def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints: LayerConstraints | None,
@@ -678,9 +672,8 @@ def judge_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: 
     kept_tensors = analysis.extra_outputs
     engine = yield from builder.build(config, replace(plan, settings=settings), kept_tensors)
     result = EngineResult(
-        None, builder.title, None, len(engine.data), engine.seconds, "; ".join(
-            (*engine.notes, *_builder_options_note(plan), *_low_effort_note(engine),
-             *_extra_outputs_note(kept_tensors))), backend.device, build_origin=engine.origin,
+        None, builder.title, None, len(engine.data), engine.seconds,
+        _build_note(engine, plan.settings.builder_options, kept_tensors), backend.device, build_origin=engine.origin,
         attempts=engine.attempts,
         other_precisions=find_groups_in_other_precision(analysis.network, config, engine.attempts[-1], {}))
     if can_run_engines(backend, settings):
@@ -765,24 +758,16 @@ def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviatin
         return None
 
 
-def _builder_options_note(plan: BuildPlan) -> list[str]:
-    production = plan.settings.builder_options
-    weights = ", measured with its weights" if production.strip_plan else ""
-    return [f"built with {', '.join(production.requested_option_texts)}{weights}"
-            ] if production.requested_option_texts else []
-
-
-def _low_effort_note(engine: BuiltEngine) -> tuple[str, ...]:
-    if engine.attempts[-1].name != LOWEST_EFFORT:
-        return ()
-    return ((
+def _build_note(engine: BuiltEngine, builder_options: BuilderOptions, extra_outputs: Sequence[str]) -> str:
+    """Returns the differences between the build of an engine and a default build as text; "" if there are none."""
+    weights = ", measured with its weights" if builder_options.strip_plan else ""
+    options_text, attempt = ", ".join(builder_options.requested_option_texts), engine.attempts[-1]
+    return "; ".join(filter(None, (
+        *engine.notes, options_text and f"built with {options_text}{weights}",
         f"the builder failed at its default optimization level ({engine.attempts[0].failure_reason}): built with "
-        f"{engine.attempts[-1].description}, so neither latency nor size is the best", ))
-
-
-def _extra_outputs_note(extra_outputs: Sequence[str]) -> list[str]:
-    return [f"built with the additional outputs {name_list_text(extra_outputs)}, which are "
-            "judged"] if extra_outputs else []
+        f"{attempt.description}, so neither latency nor size is the best" if attempt.name == LOWEST_EFFORT else "",
+        f"built with the additional outputs {name_list_text(extra_outputs)}, which are judged" if extra_outputs else ""
+    )))
 
 
 def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
@@ -997,32 +982,22 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
         if config == fp32:
             reporter.send(ev.EngineBuilt(reporter.job, fp32, fp32_result))
             return
-    if request.with_marked_engine:
-        yield from get_engine(workspace, store, reporter, config)
-    else:
-        yield from build_and_send_engine(workspace, store, reporter, config)
+    yield from get_engine(workspace, store, reporter, config, rebuild=not request.with_marked_engine)
     if request.with_marked_engine or builder.capabilities.debug_tensors:
         yield from send_engine_errors(workspace, store, reporter, config, request.with_marked_engine)
 
 
-def get_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-               config: PrecisionConfig) -> Steps[EngineResult]:
-    """Returns and sends the stored result of a config's engine, which is built and measured if there is none."""
-    result = store.load_engine_result(workspace, config)
-    if result is None:
-        return (yield from build_and_send_engine(workspace, store, reporter, config))
-    reporter.send(ev.EngineBuilt(reporter.job, config, result))
-    return result
-
-
-def build_and_send_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                          config: PrecisionConfig) -> Steps[EngineResult]:
-    """Builds and measures the engine of a config, and sends and returns the result.
+def get_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+               rebuild: bool = False) -> Steps[EngineResult]:
+    """Sends and returns the result of a config's engine. An engine without a stored result is built and measured.
 
     If each config is built several times, workers make the builds in parallel.
+
+    Args:
+        rebuild: True to build and measure the engine even if its result is stored.
     """
-    result = None
-    if choose_build_plan(workspace, config).builds_per_config > 1:
+    result = None if rebuild else store.load_engine_result(workspace, config)
+    if result is None and choose_build_plan(workspace, config).builds_per_config > 1:
         yield from build_engines_in_parallel(workspace, store, reporter, (config,))
         result = store.load_engine_result(workspace, config)
     result = result or (yield from _build_and_store_engine(

@@ -410,18 +410,14 @@ class SearchProgress(Event, changes_rows=False):
         trial_groups: The groups that are raised in the config to be evaluated.
         group: The group that the evaluation decides about; "" if it decides about several.
         pass_name: The pass of the search that requests the evaluation: the method, "revert", "ranges" ...
-        best: The best evaluation so far; None if there is none.
-        config: The config of the best evaluation.
-        is_met: True if the best evaluation meets the tolerance within the budgets.
+        result: The best result so far.
     """
 
     done: int
     trial_groups: tuple[str, ...]
     group: str
     pass_name: str
-    best: Evaluation | None
-    config: PrecisionConfig
-    is_met: bool
+    result: SearchResult
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,6 @@ from trt_tui.jobs.comparison import (
     send_reference_metric,
 )
 from trt_tui.jobs.engine import (
-    build_and_send_engine,
     build_engines_in_parallel,
     execute_exported_file,
     get_engine,
@@ -721,7 +720,7 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     if has_other_samples and result.is_met:
         # The engine and the exported file are measured again, on the samples of the session.
         if result.config in job.requested_configs:
-            yield from build_and_send_engine(shown_workspace, store, full_reporter, result.config)
+            yield from get_engine(shown_workspace, store, full_reporter, result.config, rebuild=True)
         full_reporter.send(ev.ExportedFileExecuted(reporter.job, result.config, (
             yield from execute_exported_file(shown_workspace, store, full_reporter, result.config, Urgency.SEARCH))))
     reporter.send(job.make_end_event(has_other_samples=has_other_samples, held_out_result=held_out,
@@ -1359,13 +1358,10 @@ class SearchJob:
     def _report_progress(self, must_send: bool = False) -> None:
         """Sends the progress before each evaluation, at most ten times a second, and before each build, which may crash
         the background process."""
-        reporter, search, best = self.evaluator.reporter, self.search, self.search.best_evaluation
-        if not must_send and not reporter.is_report_due("search"):
-            return
-        trial = search.current_trial or Trial()
-        config = search.build_config(best) if best is not None else search.search_space.start_config
-        reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial.raised_groups, trial.about,
-                                        trial.step_name, best, config, search.meets_tolerance(best)))
+        reporter, search, trial = self.evaluator.reporter, self.search, self.search.current_trial or Trial()
+        if must_send or reporter.is_report_due("search"):
+            reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial.raised_groups, trial.about,
+                                            trial.step_name, search.result))
 
     def make_end_event(self, *, was_stopped: bool = False, has_other_samples: bool = False,
                        held_out_result: HeldOutResult | None = None,

@@ -11,7 +11,7 @@ from trt_tui.core.network.layer_tree import build_scope_tree, group_titles, tens
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
 from trt_tui.core.report.json_record import known_values, target_outcome_record
-from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome
+from trt_tui.core.search import TOP_DOWN_METHODS, Evaluation, ReductionStep, SearchOutcome, SearchResult
 from trt_tui.formatting import counted_noun_text, mark_figures_as_simulated
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -57,20 +57,20 @@ class SearchStatus:
     adopted_config: PrecisionConfig | None = None
 
     @property
+    def result(self) -> SearchResult | None:
+        """The best result of the search so far; None before the first report of the search."""
+        report = self.end_event or self.progress
+        return report.result if report is not None else None
+
+    @property
     def best_evaluation(self) -> Evaluation | None:
         """The evaluation of the best config so far; None if nothing is evaluated yet."""
-        if self.end_event is not None:
-            return self.end_event.result.best_evaluation
-        return self.progress.best if self.progress is not None else None
+        return self.result.best_evaluation if self.result is not None else None
 
     @property
     def best_config(self) -> PrecisionConfig | None:
         """The best config of the search so far; None if nothing is evaluated yet."""
-        if self.best_evaluation is None:
-            return None
-        if self.end_event is not None:
-            return self.end_event.result.config
-        return self.progress.config if self.progress is not None else None
+        return self.result.config if self.result is not None and self.best_evaluation is not None else None
 
     @property
     def is_target_met(self) -> bool:
@@ -89,7 +89,7 @@ class SearchStatus:
                 return is_met
             is_certain_miss = held_out.target_result.target_outcome.outcome is Outcome.FAIL
             return is_met and not self.request.sample and not is_certain_miss
-        return self.progress is not None and self.progress.is_met
+        return self.result is not None and self.result.is_met
 
     @property
     def move_reasons(self) -> dict[str, str]:

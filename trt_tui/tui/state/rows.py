@@ -640,7 +640,8 @@ def find_search_marks(session: Session) -> dict[str, str]:
     progress = session.search_status.progress if session.search_status is not None else None
     if progress is None:
         return {}
-    best = progress.best.raised_groups if progress.best is not None else ()
+    best_evaluation = progress.result.best_evaluation
+    best = best_evaluation.raised_groups if best_evaluation is not None else ()
     return {**({progress.group: TRIED_MARK} if progress.group else {}), **dict.fromkeys(best, BEST_SET_MARK)}
 
 
