@@ -15,7 +15,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.scheduler import Wait
+from trt_tui.jobs.scheduler import WaitStep
 from trt_tui.jobs.server import JobServer
 from trt_tui.jobs.store import EngineCache, ResultCache, ResultStore, engine_key_parts
 from trt_tui.options import Options
@@ -34,7 +34,7 @@ def run_to_end(steps):
             step = next(steps)
         except StopIteration as ended:
             return ended.value
-        while isinstance(step, Wait) and not step.ready():
+        while isinstance(step, WaitStep) and not step.ready():
             time.sleep(0.01)
 
 

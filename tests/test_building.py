@@ -19,7 +19,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engine import EngineBuilder, judge_engine, measure_engine_accuracy
+from trt_tui.jobs.engine import EngineBuilder, build_and_measure_engine, measure_engine_accuracy
 from trt_tui.jobs.scheduler import Reporter
 from trt_tui.workspace import BuildPlan
 
@@ -87,7 +87,7 @@ def test_what_was_judged_stands_where_a_further_part_fails(backend, named_networ
     usual, most = (Analysis(network, backend, load_samples(str(tmp_path / "x.npz"), network.inputs, batch=batch),
                             select_judged_outputs(network, ())) for batch in (4, 8))
     workspace = SimpleNamespace(network=network, analysis=usual, builder=Builder(backend, network, fails), ranges={})
-    made = run_to_end(judge_engine(EngineBuilder(workspace, None, Reporter()), FP16, [0, 1],
+    made = run_to_end(build_and_measure_engine(EngineBuilder(workspace, None, Reporter()), FP16, [0, 1],
                                    BuildPlan(other_shapes={"max": most})))
     assert isinstance(made, EngineResult) and made.accuracy.samples == 8 and note in made.measurement_note
     assert set(made.shape_accuracies) == (set() if fails == "max" else {"max"})

@@ -475,7 +475,7 @@ def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_h
     errors = GroupErrors(Precision.FP16, isolated=ErrorMetrics(inf=8), fp16_state="overflows", fp16_largest=1e5,
                          fp16_largest_layer="MatMul /fc", ref_max=1e5,
                          fp16_finding="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite")
-    session.results.keep(GROUP_DETAILS, group.name, GroupDetails())
+    session.results.store_value(GROUP_DETAILS, group.name, GroupDetails())
 
     def lines(config: PrecisionConfig, state: str) -> list[str]:
         session.results.get_or_create_results(lowered).group_errors[group.name] = replace(errors, fp16_state=state)

@@ -20,7 +20,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.engine import BuiltEngine, EngineBuilder, lower_for_builder
-from trt_tui.jobs.scheduler import Progress, ProgressSteps, Reporter, Steps, Urgency, Wait, take_last_value
+from trt_tui.jobs.scheduler import Progress, ProgressSteps, Reporter, Steps, Urgency, WaitStep, take_last_value
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan
 
@@ -104,12 +104,12 @@ def test_the_last_wake_is_enough(resnet, fails) -> None:
     told = Told(woke.set)
     making = following(backend, resnet, told=told)
 
-    def take() -> Iterator[Urgency | Wait]:
+    def take() -> Iterator[Urgency | WaitStep]:
         made.append((yield from making))
 
     with contextlib.closing(making), contextlib.suppress(TrtTuiError):
         for one in take():
-            if isinstance(one, Wait):
+            if isinstance(one, WaitStep):
                 backend.may_end.set()
                 while not one.ready():
                     assert woke.wait(5), "nobody wakes it any more"
@@ -247,7 +247,7 @@ def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monk
 
 def test_progress_is_reported_with_its_phase_and_steps_end_with_their_result() -> None:
     told, ended = Told(), []
-    wait = Wait(lambda: True)
+    wait = WaitStep(lambda: True)
 
     def measure() -> ProgressSteps[str]:
         try:
@@ -258,17 +258,17 @@ def test_progress_is_reported_with_its_phase_and_steps_end_with_their_result() -
         finally:
             ended.append(True)
 
-    steps = told.follow(measure(), Urgency.SEARCH, "build 2: ")
+    steps = told.run_steps(measure(), Urgency.SEARCH, "build 2: ")
     assert [next(steps), next(steps), next(steps)] == [Urgency.SEARCH, wait, Urgency.SEARCH]
     assert run_to_end(steps) == "the result" and told.progress == [("build 2: timing", 1, 2)] and len(ended) == 1
-    stopped = told.follow(measure())
+    stopped = told.run_steps(measure())
     assert next(stopped) is Urgency.BUILD
     stopped.close()
     assert len(ended) == 2, "who stops the steps stops what they follow"
 
 
 def test_a_measurement_yields_its_progress_and_waits_and_returns_its_last_value() -> None:
-    wait = Wait(lambda: True)
+    wait = WaitStep(lambda: True)
     steps = take_last_value([PartialResult("a", 1, 2), wait, PartialResult("b", 2, 2)], "judging")
     assert [next(steps), next(steps), next(steps)] == [Progress("judging", 1, 2), wait, Progress("judging", 2, 2)]
     assert run_to_end(steps) == "b"

@@ -128,7 +128,7 @@ def scripted(monkeypatch):
             worst = {"y": OutputErrors(ErrorMetrics(sqnr_db=db))}
             return EngineResult(Accuracy(worst, judged_error=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
 
-        monkeypatch.setattr(engine, "judge_engine", judge)
+        monkeypatch.setattr(engine, "build_and_measure_engine", judge)
 
     return make
 
@@ -148,7 +148,7 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scrip
     report, sent = Reporter(), []
     report.send = sent.append
     builder = EngineBuilder(workspace_of(named_network("attention_block"), 4), cache, report)
-    result = run_to_end(engine.judge_worst_engine(builder, PrecisionConfig.from_precision(FP16)))
+    result = run_to_end(engine.build_and_measure_worst_engine(builder, PrecisionConfig.from_precision(FP16)))
     assert [one.worst_errors.sqnr_db for one in result.repeated_builds] == [30.0, 20.0, 25.0]
     assert result.accuracy.worst_output[1].errors.sqnr_db == 20.0
     assert [one.text for one in sent] == ["build 2 of 4 failed: no luck"]

@@ -52,8 +52,8 @@ async def test_a_job_that_is_only_declared_runs_is_shown_and_is_stopped(tmp_path
         await press(pilot, "x")
         await settle(pilot)
         assert "stopped: count of c0" in status(main) and session.pending_requests.jobs[-1].outcome == "stopped"
-        assert session.results.find(GROUP_COUNTS, session.config) is None
+        assert session.results.find_value(GROUP_COUNTS, session.config) is None
         session.send_request(request)
         await settle(pilot)
-        assert session.results.find(GROUP_COUNTS, session.config) == group_count
+        assert session.results.find_value(GROUP_COUNTS, session.config) == group_count
         assert session.pending_requests.jobs[-1].outcome == "done"

@@ -33,7 +33,7 @@ from trt_tui.jobs import calibration, engine_preview, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.comparison import MIN_RAISED_SHARE
-from trt_tui.jobs.scheduler import Urgency, Wait
+from trt_tui.jobs.scheduler import Urgency, WaitStep
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 
@@ -464,7 +464,7 @@ def test_whatever_a_step_raises_ends_its_own_job_alone(error, end):
 
 def test_what_cannot_tell_whether_it_is_ready_is_asked_for_its_next_step():
     def waits(unruly, request):
-        yield Wait(lambda: 1 / 0)
+        yield WaitStep(lambda: 1 / 0)
         raise InputError("the process is gone", "", "")
 
     unruly = Unruly(MeasureWhatIf=waits, MeasureTensorStats=two_steps)

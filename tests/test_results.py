@@ -31,9 +31,9 @@ def test_configs_that_decide_the_same_are_one_whoever_chose():
     searched = INT8.with_group_precision(MLP.groups[:1], Precision.FP32, "search:greedy")
     searched = searched.with_range("x", RangeMove(1.0, "mse"))
     results = SessionResults()
-    results.apply(measured(ours, verdict(20.0)))
-    results.apply(ev.ErrorSharesMeasured(1, "config", searched, {"a": ErrorShare(0.5)}, 1, 2))
-    results.apply(ev.ErrorSharesMeasured(1, "config", ours, {"b": ErrorShare(0.25)}, 2, 2))
+    results.store_event_results(measured(ours, verdict(20.0)))
+    results.store_event_results(ev.ErrorSharesMeasured(1, "config", searched, {"a": ErrorShare(0.5)}, 1, 2))
+    results.store_event_results(ev.ErrorSharesMeasured(1, "config", ours, {"b": ErrorShare(0.25)}, 2, 2))
     assert list(results) == [ours] and results[searched].accuracy == verdict(20.0)
     assert set(results[ours].shares) == {"a", "b"}
 
@@ -46,9 +46,9 @@ def test_what_is_not_known_is_not_kept():
 def test_a_verdict_on_fewer_samples_takes_the_place_of_none_on_more():
     results = SessionResults()
     for event in (measured(INT8, verdict(20.0, samples=8)), measured(INT8, verdict(30.0, samples=4))):
-        results.apply(event)
+        results.store_event_results(event)
     assert results[INT8].accuracy == verdict(20.0, samples=8)
-    results.apply(measured(INT8, verdict(25.0, samples=4), final=True))
+    results.store_event_results(measured(INT8, verdict(25.0, samples=4), final=True))
     assert results[INT8].accuracy == verdict(25.0, samples=4)
 
 
@@ -59,26 +59,27 @@ def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
     results = SessionResults(lambda config: config is listed)
     results.store_engine_result(built, EngineResult(verdict(20.0), "TensorRT 10.0"))
     for config in configs:
-        results.apply(measured(config, verdict(20.0)))
-        results.apply(ev.ErrorSharesMeasured(1, "config", config, {"a": ErrorShare(0.5)}, 1, 1))
-        results.apply(ev.ValueMeasured(2, ev.REMEDIES, ("a", config), ()))
-        results.apply(ev.ValueMeasured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True)))
+        results.store_event_results(measured(config, verdict(20.0)))
+        results.store_event_results(ev.ErrorSharesMeasured(1, "config", config, {"a": ErrorShare(0.5)}, 1, 1))
+        results.store_event_results(ev.ValueMeasured(2, ev.REMEDIES, ("a", config), ()))
+        results.store_event_results(
+            ev.ValueMeasured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True)))
         assert results.get_results_or_empty(shown).shares
     assert {shown, listed, built, *configs[-MAX_RECENT_CONFIGS + 1:]} == {*results}
     assert results[listed].accuracy == verdict(20.0) and results[built].engine_result is not None
     assert not results[listed].shares and not results[built].shares and results[configs[-1]].shares
-    assert [key for _, key in results.values_of(ev.REMEDIES)] == configs[-MAX_RECENT_RESULTS:]
-    assert len(results.values_of(ev.ZERO_COST_CHANGES)) == MAX_RECENT_RESULTS
+    assert [key for _, key in results.get_values(ev.REMEDIES)] == configs[-MAX_RECENT_RESULTS:]
+    assert len(results.get_values(ev.ZERO_COST_CHANGES)) == MAX_RECENT_RESULTS
 
 
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     raised = INT8.with_group_precision(MLP.groups[:1], Precision.FP32)
     results = SessionResults()
     options = tuple(ev.Remedy("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
-    results.apply(measured(INT8, verdict(20.0)))
-    results.apply(ev.ValueMeasured(2, ev.REMEDIES, (MLP.groups[0].name, INT8), options,
+    results.store_event_results(measured(INT8, verdict(20.0)))
+    results.store_event_results(ev.ValueMeasured(2, ev.REMEDIES, (MLP.groups[0].name, INT8), options,
                               {option.config: option.accuracy for option in options}))
-    remedies = results.values_of(ev.REMEDIES)[MLP.groups[0].name, INT8]
+    remedies = results.get_values(ev.REMEDIES)[MLP.groups[0].name, INT8]
     assert [(remedy.config, remedy.shown_accuracy) for remedy in remedies] == [
         (option.config, option.accuracy) for option in options]
     assert results[raised].accuracy == verdict(40.0) and results[INT8].accuracy == verdict(20.0)
@@ -86,7 +87,7 @@ def test_a_way_out_that_was_tried_is_a_result_of_its_config():
 
 def test_an_event_that_measures_nothing_is_refused():
     with pytest.raises(TypeError, match="JobDone"):
-        SessionResults().apply(ev.JobDone(1))
+        SessionResults().store_event_results(ev.JobDone(1))
 
 
 PASS, PASS_IN_DOUBT, FAIL_IN_DOUBT, FAIL = Outcome

@@ -45,7 +45,7 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import engine, scheduler, search_job
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.scheduler import Wait
+from trt_tui.jobs.scheduler import WaitStep
 from trt_tui.jobs.search_job import LatencyModel
 from trt_tui.session.comparison_report import precision_json_text
 from trt_tui.session.search_status import SearchStatus, evaluation_table, held_out_result_text
@@ -408,7 +408,7 @@ def with_builder(opened, monkeypatch):
                                 implementations={name: GroupImplementation(None, False, (), ms)
                                                  for name, ms in dict(times).items()})
 
-        monkeypatch.setattr(engine, "judge_worst_engine", making)
+        monkeypatch.setattr(engine, "build_and_measure_worst_engine", making)
         return worker
 
     return make
@@ -462,7 +462,7 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
         raise BuildError("TensorRT could not build the engine", "no tactic for conv1", "")
         yield
 
-    monkeypatch.setattr(engine, "judge_worst_engine", failing)
+    monkeypatch.setattr(engine, "build_and_measure_worst_engine", failing)
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.is_met and ended.confirmed is None and not of(events, ev.JobFailed)
@@ -475,9 +475,9 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
     def endless(builder, config):
         worker.stop()
         while True:
-            yield Wait(lambda: True)
+            yield WaitStep(lambda: True)
 
-    monkeypatch.setattr(engine, "judge_worst_engine", endless)
+    monkeypatch.setattr(engine, "build_and_measure_worst_engine", endless)
     events = worker.answer(GOAL)
     assert isinstance(events[-1], ev.JobCancelled)
     ended = of(events, ev.SearchEnded)[-1]
@@ -552,14 +552,14 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
 
     for name in ("preview_config", "preview_engine"):
         monkeypatch.setattr(search_job.SearchEvaluator, name, preview)
-    start = engine.judge_worst_engine
+    start = engine.build_and_measure_worst_engine
 
     def failing(builder, config):
         if config.precision_of(worker.network.get_group(unused)) is not Precision.INT8:
             raise BuildError("TensorRT could not build the engine", "no tactic", "")
         return (yield from start(builder, config))
 
-    monkeypatch.setattr(engine, "judge_worst_engine", failing)
+    monkeypatch.setattr(engine, "build_and_measure_worst_engine", failing)
     ended = found(worker.answer(replace(GOAL, use_preview=True, tolerances=("sqnr>=10",))))
     assert ended.result.config == INT8 and "no engine can be built without them" in ended.qdq_removals[0].rejection
     assert ended.confirmed is True and worker.built == [INT8]
@@ -717,7 +717,7 @@ def test_latency_goes_from_one_end_to_the_other(options):
 
     def fitted(low, high, measured):
         model = LatencyModel(measured)
-        model.fit(space, low, high)
+        model.fit_to_engines(space, low, high)
         return model.estimate
 
     estimate = fitted(low, high, measured)

@@ -170,8 +170,8 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert ended.evaluations[missed].target_result.target_outcome.passes and "the exported network yields" in text
     rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
     assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
-    assert ended.find_failed_check(ended.result.config) == ""
-    offered = [ended.find_failed_check(config) for config in ended.pareto_configs.values()]
+    assert ended.failed_check_text(ended.result.config) == ""
+    offered = [ended.failed_check_text(config) for config in ended.pareto_configs.values()]
     assert (text in offered) is (missed in ended.pareto_configs)
 
 
@@ -199,7 +199,7 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     ended = found(worker.answer(request))
     assert ended.result.is_met and ended.exported.is_met is False and not SearchStatus(request,
                                                                                        end_event=ended).is_target_met
-    assert ended.target_outcome.outcome.value == "FAIL" and ended.find_failed_check(ended.result.config)
+    assert ended.target_outcome.outcome.value == "FAIL" and ended.failed_check_text(ended.result.config)
     text = ended.exported.exported_result_text
     assert "not met as exported" in text and ended.exported.value_text in text and ended.exported.simulated_text in text
     record = SearchStatus(request, end_event=ended).make_search_record(worker.network)

@@ -83,7 +83,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
                  and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)
     tensor = group.activation_qdq_sites()[0].tensor
     stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, (0,) * 30 + (9,) + (0,) * 33, {}, None)
-    driven.results.keep(GROUP_DETAILS, group.name, GroupDetails({tensor: stats}))
+    driven.results.store_value(GROUP_DETAILS, group.name, GroupDetails({tensor: stats}))
     said = " ".join(loss_reason_texts(driven, RowValues(TreeModel(driven.outline), driven.config), group))
     assert f"the file's range {number_text(driven.outline.quantized_ranges[tensor])} of amax 9000" in said
     lines = ["".join(part for part, _ in line) for line in summary_lines(driven, 80)]
@@ -188,7 +188,7 @@ def test_a_session_takes_every_event(event):
 
 @pytest.mark.parametrize("event", ev.ResultEvent.__subclasses__(), ids=lambda event: event.__name__)
 def test_results_keep_every_measurement(event):
-    handlers = vars(SessionResults)["apply"].dispatcher
+    handlers = vars(SessionResults)["store_event_results"].dispatcher
     assert handlers.dispatch(event) is not handlers.dispatch(object), f"no results keep {event.__name__}"
 
 

@@ -190,7 +190,7 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
                     production=BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL))
     assert isinstance(worker.answer(rq.OpenNetwork(given))[-1], ev.JobDone)
-    tail, making, built = worker.network.groups[3].final_tensor, building.judge_worst_engine, []
+    tail, making, built = worker.network.groups[3].final_tensor, building.build_and_measure_worst_engine, []
 
     def faulty(builder, config):
         made = yield from making(builder, config)
@@ -201,7 +201,7 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
             made = replace(made, accuracy=replace(made.accuracy, outputs={**made.accuracy.outputs, name: worse}))
         return made
 
-    monkeypatch.setattr(building, "judge_worst_engine", faulty)
+    monkeypatch.setattr(building, "build_and_measure_worst_engine", faulty)
     job = worker.ask(rq.FindMixedPrecisionConfig(INT8, ("sqnr>=25",), max_builds=10, use_preview=False))
     while not any(isinstance(event, ev.JobDone | ev.JobFailed) and event.job == job for event in worker.wire.events):
         worker.scheduler.arrival_event.clear()

@@ -207,13 +207,13 @@ async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
         await press(pilot, "r")
         choice = app.session.config.range_moves[tensor]
         assert "percentile" in status(main) and choice.method == "percentile"
-        assert choice.amax == app.session.results.values_of(GROUP_DETAILS)[QKV].tensors[tensor].ranges["percentile"]
+        assert choice.amax == app.session.results.get_values(GROUP_DETAILS)[QKV].tensors[tensor].ranges["percentile"]
         await settle(pilot)
         assert "1 range" in verdict(main)[-1]
         main.go_to_group(CORE)
         await press(pilot, "r")
         assert "r range: ranges" in status(main)
-        app.session.results.values_of(GROUP_DETAILS).clear()
+        app.session.results.get_values(GROUP_DETAILS).clear()
         main.go_to_group(QKV)
         await press(pilot, "r")
         assert app.screen is main and "still being measured" in status(main)

@@ -168,7 +168,7 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         await press(pilot, "9")
         await settle(pilot)
         before = session.config
-        event = session.results.values_of(ev.ZERO_COST_CHANGES)["", before]
+        event = session.results.get_values(ev.ZERO_COST_CHANGES)["", before]
         assert event.is_complete and all(change.is_for_network for change in event.changes)
         first = app.screen.items[1].value
         changes = tuple(replace(change, added_kernels=2 if change.config == first else -1) for change in event.changes)
@@ -219,7 +219,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert desk.disabled_reason("free") == ""
         await press(pilot, "9")
         assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
-        remedies = session.results.values_of(ev.REMEDIES)[group.name, before]
+        remedies = session.results.get_values(ev.REMEDIES)[group.name, before]
         known = {remedy.config: target_value_span(session, remedy.accuracy)[0]
                  for remedy in remedies if remedy.key == ev.ZERO_COST_KEY}
         assert known and known.items() <= {
@@ -233,7 +233,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert table and not any("…" in line for line in table), "no label is cut"
         smooth, = (item for item in app.screen.items if "SmoothQuant" in "".join(item.cells) and "this" in item.cells)
         assert "~" in smooth.cells[2] and smooth.cells[-1] == "none"
-        event = session.results.values_of(ev.ZERO_COST_CHANGES)[group.name, before]
+        event = session.results.get_values(ev.ZERO_COST_CHANGES)[group.name, before]
         values = {change.config: change.accuracy.judged_error for change in event.changes}
         errors = [values[item.value] for item in app.screen.items if item.value in values]
         assert len(errors) == len(values) and errors == sorted(errors), "the best comes first"

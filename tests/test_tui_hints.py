@@ -242,7 +242,7 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
             errors = replace(values.errors, sqnr_db=values.errors.sqnr_db + gain_db)
             raised = replace(accuracy, outputs={**accuracy.outputs, name: replace(values, errors=errors)})
             toggled = config.with_toggled_fp32([outline.get_group(group)])
-            session.results.apply(ev.AccuracyMeasured(1, "config", toggled, raised, True))
+            session.results.store_event_results(ev.AccuracyMeasured(1, "config", toggled, raised, True))
 
         order = sorted((group for group in shares if shares[group].fraction > 0),
                        key=lambda group: -shares[group].fraction)

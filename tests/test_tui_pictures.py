@@ -106,7 +106,7 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert "being measured" in text(DRAW["samples"](frame(session)).lines)
     session.request_sample_errors()
     session.rest()
-    errors, worst = session.results.values_of(SAMPLE_ERRORS)[session.config], session.get_run_results(
+    errors, worst = session.results.get_values(SAMPLE_ERRORS)[session.config], session.get_run_results(
         "config").accuracy.worst_output[1]
     name = errors.names[errors.worst_position]
     assert name == worst.worst_sample and errors.values[errors.worst_position] == pytest.approx(worst.worst_sqnr_db)
@@ -114,14 +114,14 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert drawn.samples[drawn.cursor] == name
     session.request_single_sample(name)
     session.rest()
-    one = session.results.values_of(SINGLE_SAMPLES)[session.config, name]
+    one = session.results.get_values(SINGLE_SAMPLES)[session.config, name]
     assert one.is_complete and one.values_by_run["config"] == pytest.approx(worst.worst_sqnr_db)
     name, share = max(one.shares_by_group.items(), key=lambda item: item[1])
     before = 10 ** (-errors.values[errors.worst_position] / 10)
     raised = session.config.with_group_precision([MODEL.outline.get_group(name)], Precision.FP32)
     session.send_request(rq.MeasureSampleErrors(raised))
     session.rest()
-    left = 10 ** (-session.results.values_of(SAMPLE_ERRORS)[raised].values[errors.worst_position] / 10)
+    left = 10 ** (-session.results.get_values(SAMPLE_ERRORS)[raised].values[errors.worst_position] / 10)
     assert share == pytest.approx((before - left) / before, abs=1e-6)
 
 

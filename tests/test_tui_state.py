@@ -321,7 +321,7 @@ def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(ses
     for method, mark in (("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"), ("user", "u"),
                          ("top5-mean", "u")):
         tensor = VIT.group_by_name[local.QKV].activation_qdq_sites()[0].tensor
-        session.results.keep(GROUP_DETAILS, local.QKV, GroupDetails({tensor: _stats(41.2, 0.47)}))
+        session.results.store_value(GROUP_DETAILS, local.QKV, GroupDetails({tensor: _stats(41.2, 0.47)}))
         session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
         row = VisibleRow("x", 0, MODEL.rows_by_group[local.QKV])
         cell = build_row_cells(found(session), row).cells["precision"]
@@ -435,7 +435,7 @@ def test_the_reason_fits_the_codes_of_the_row(session):
                                     (Precision.INT4, "", "bits")):
         group = next(group for group in MODEL.outline.groups
                      if precision in group.allowed_precisions and group.activation_qdq_sites())
-        session.results.keep(GROUP_DETAILS, group.name, GroupDetails(
+        session.results.store_value(GROUP_DETAILS, group.name, GroupDetails(
             {group.activation_qdq_sites()[0].tensor: _stats(41.2, 0.47)}))
         session.set_config(session.config.with_group_precision([group], precision))
         told = " ".join(detail.loss_reason_texts(session, found(session), group))
@@ -592,7 +592,7 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
         group = session.outline.groups[0]
         remedies = (remedy_of(session, "r", "entropy range", 9.0), remedy_of(session, "=", "FP16", *fp16),
                     remedy_of(session, "space", "FP32", *fp32))
-        session.results.values_of(ev.REMEDIES)[group.name, session.config] = remedies
+        session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
         equal, others = detail.split_by_noise(session, remedies)
         assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
         lines = ["".join(text for text, _ in line) for line in detail.remedy_lines(session, group, 40)]
@@ -640,7 +640,7 @@ def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     values = {"Mul": (14.24, (13.8, 14.7)), "FP16": (13.7, (13.6, 13.9)), "FP32": (14.16, (13.0, 14.2)),
               "mse": (13.84, (9.0, 14.0)), "entropy": (13.79, (9.0, 19.0)), "percentile": (13.76, None)}
     remedies = tuple(remedy_of(session, "r", label, *value) for label, value in values.items())
-    session.results.values_of(ev.REMEDIES)[group.name, session.config] = remedies
+    session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
     equal, others = detail.split_by_noise(session, remedies)
     assert [one.label for one in equal] == ["Mul", "FP32", "mse", "entropy", "percentile"], "13.8 is marked everywhere"
     assert [one.label for one in others] == ["FP16"], "not all that is in a wide interval equals the best"
@@ -667,7 +667,7 @@ def test_an_exact_error_has_no_unit(session):
 
 def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
     group = session.outline.groups[0]
-    session.results.values_of(ev.REMEDIES)[group.name, session.config] = tuple(
+    session.results.get_values(ev.REMEDIES)[group.name, session.config] = tuple(
         remedy_of(session, "9", label, 29.0) for label in ("bias correction", "equalization"))
     for width, unit in ((40, " dB"), (30, ""), (27, "")):
         lines = [text(line) for line in detail.remedy_lines(session, group, width)][:2]
@@ -719,7 +719,7 @@ def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():
 
 def test_a_wide_detail_pane_has_charts_beside_its_text(session):
     row_values, group = found(session), VIT.groups[0]
-    session.results.keep(GROUP_DETAILS, group.name, GroupDetails(
+    session.results.store_value(GROUP_DETAILS, group.name, GroupDetails(
         {group.activation_qdq_sites()[0].tensor: _stats(31.9, 0.46)}))
     row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
     lines = detail.detail_pane_lines(session, row_values, row, group, 90, 40)

@@ -11,7 +11,7 @@ from click.shell_completion import ShellComplete
 from tests.driven import save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
-from trt_tui.cli.usage import REMOVED_OPTIONS, replace_old_spelling
+from trt_tui.cli.usage import REMOVED_OPTIONS, replace_old_command_name
 from trt_tui.core.calibration.cache import read_calibration_cache, write_calibration_cache
 from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.moves.keep_rules import KEEP_RULES
@@ -82,7 +82,7 @@ def test_no_layers_may_be_requested_where_none_are_measured(run, unread_model):
     ("export --format=subgraph m --from=a", "subgraph m --from=a"), ("compare d.npz", "dumps d.npz"),
     ("compare m --calib-methods=all", "methods m --calib-methods all")])
 def test_the_spelling_of_an_earlier_release_names_the_command(capsys, old, new):
-    assert replace_old_spelling(old.split()) == new.split() == replace_old_spelling(new.split())
+    assert replace_old_command_name(old.split()) == new.split() == replace_old_command_name(new.split())
     assert f"`trt-tui {new.split()[0]}` from 0.3 on" in capsys.readouterr().err
 
 

@@ -78,7 +78,7 @@ class CancelledError(TrtTuiError):
 
 
 def exception_text(error: BaseException) -> str:
-    """Returns the text of an exception; "" if its ``__str__`` raises, as a user's exception class may."""
+    """Returns the text of an exception; "" if its own ``__str__`` raises an exception."""
     try:
         return str(error)
     except Exception:

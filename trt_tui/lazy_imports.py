@@ -13,7 +13,7 @@ LAZY_MODULES = ("sympy", "onnx_ir._symbolic_shapes")
 """The modules with which onnx-ir computes symbolic sizes."""
 
 
-class _LateLoader(LazyLoader):
+class _LazyModuleLoader(LazyLoader):
     """A lazy loader whose modules report their file and name without being loaded.
 
     `inspect.getmodule`, which Polygraphy calls, reads the file and the name of every module.
@@ -23,26 +23,26 @@ class _LateLoader(LazyLoader):
         super().exec_module(module)
         lazy = type(module)
 
-        class Unasked(lazy):  # type: ignore[misc, valid-type]
+        class UnloadedModule(lazy):  # type: ignore[misc, valid-type]
             def __getattribute__(self, name: str) -> object:
                 if name in ("__class__", "__file__", "__name__", "__spec__"):
                     return object.__getattribute__(self, name)
-                if type(self) is Unasked:
+                if type(self) is UnloadedModule:
                     self.__class__ = lazy  # type: ignore[assignment]
                 return getattr(self, name)
 
-        module.__class__ = Unasked
+        module.__class__ = UnloadedModule
 
 
 class LazyModuleFinder:
-    """The import finder of `LAZY_MODULES`, whichever module imports them."""
+    """The import finder that loads `LAZY_MODULES` at their first use."""
 
     @staticmethod
     def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
         """Implements `importlib.abc.MetaPathFinder.find_spec`. Returns None for all modules except `LAZY_MODULES`."""
         spec = PathFinder.find_spec(name, path, target) if name in LAZY_MODULES else None
         if spec is not None and spec.loader is not None:
-            spec.loader = _LateLoader(spec.loader)
+            spec.loader = _LazyModuleLoader(spec.loader)
         return spec
 
 

@@ -30,7 +30,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.engine import BuildOutput, BuildTask, ConfigBuild
-from trt_tui.jobs.scheduler import Wait
+from trt_tui.jobs.scheduler import WaitStep
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -42,7 +42,7 @@ class Cold(BuildTask):
     """Builds that find no engine and no timing of another."""
 
     def run_item(self, context: Workspace,
-                 item: ConfigBuild) -> Generator[Wait | None, None, BuildOutput | TrtTuiError]:
+                 item: ConfigBuild) -> Generator[WaitStep | None, None, BuildOutput | TrtTuiError]:
         """See `BuildTask`."""
         with tempfile.TemporaryDirectory() as cache:
             os.environ["XDG_CACHE_HOME"] = cache

@@ -38,7 +38,7 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.engine import EngineBuilder, judge_engine
+from trt_tui.jobs.engine import EngineBuilder, build_and_measure_engine
 from trt_tui.jobs.scheduler import Reporter
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan
@@ -121,7 +121,7 @@ def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: B
     workspace = SimpleNamespace(network=analysis.network, analysis=analysis, builder=backend, ranges=case.ranges)
     builder = EngineBuilder(workspace, cache, Reporter())
     try:
-        return run_to_end(judge_engine(builder, config, case.feeds, plan))
+        return run_to_end(build_and_measure_engine(builder, config, case.feeds, plan))
     finally:
         log += [f"{level}: {text}" for level, text in builder.printed if level != "info"]
 

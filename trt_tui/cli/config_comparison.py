@@ -47,7 +47,7 @@ class ComparedConfig:
 
 
 def require_reduced_precision(session: Session, run: str, target: str) -> None:
-    """Checks that a run reduces the precision of a layer, so that its target means something.
+    """Checks that a run reduces the precision of a layer, so that its target can be missed.
 
     Raises:
         InputError: All layers of the run are in FP32.

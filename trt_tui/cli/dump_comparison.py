@@ -83,7 +83,7 @@ def _write_raised_config(session: HeadlessSession, comparison: DumpsCompared, co
         return
     session.history.push_config(session.config.with_group_precision(groups, Precision.FP32, "dumps"))
     if session.options.calib_cache is not None:
-        session.run(UseRanges(session.file_ranges, True))
+        session.run_request(UseRanges(session.file_ranges, True))
     write_text_outputs([(output_path, lambda: precision_json_text(session, comparison.sha256))])
     if config_path is None and not network.has_file_precision:
         print_messages("All other layers are in FP16. If the second dump is of another config, name it with --config.")

@@ -69,7 +69,7 @@ def export(config_path: str | None, force: bool, precision: str | None, kind: st
                                    session.setup_text)
             written = session.request_answer(WriteTextFile(output, text), ConfigExported)
         else:
-            written = session.request_for_config(ExportConfig, ConfigExported, kind=kind, path=output)
+            written = session.request_answer_for_config(ExportConfig, ConfigExported, kind=kind, path=output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=EXPORT_FORMATS[kind].has_build_commands)
     print_messages(*written.info_lines)
     click.echo("\n".join(written.paths))
@@ -117,7 +117,7 @@ def subgraph(config_path: str | None, force: bool, precision: str | None, folder
     require_config_or_precision("subgraph", config_path, precision)
     check_output_folder(folder)
     with open_config_session(collect_options(arguments), config_path, precision, force) as session:
-        written = session.request_for_config(WriteSubgraph, ConfigExported, path=folder,
+        written = session.request_answer_for_config(WriteSubgraph, ConfigExported, path=folder,
                                              start_tensors=tuple(start.split(",")), stop_tensors=tuple(stop.split(",")))
     click.echo("\n".join(written.paths[1:]))
 
@@ -148,8 +148,8 @@ def build(config_path: str | None, force: bool, precision: str | None, output: s
     builds_engine = suffix in _ENGINE_SUFFIXES
     with open_config_session(collect_options(arguments), config_path, precision, force,
                              builds_engine=builds_engine) as session:
-        written = session.request_for_config(
-            WriteEngine, EngineWritten, path=output) if builds_engine else session.request_for_config(
+        written = session.request_answer_for_config(
+            WriteEngine, EngineWritten, path=output) if builds_engine else session.request_answer_for_config(
                 ExportConfig, ConfigExported, kind=_EXPORT_FORMATS[suffix], path=output)
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
     print_messages(*written.info_lines)

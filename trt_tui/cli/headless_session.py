@@ -80,18 +80,18 @@ class HeadlessSession(Session):
             self._progress_line.clear_line()
             self.print_new_warnings()
 
-    def run(self, request: rq.Request) -> None:
+    def run_request(self, request: rq.Request) -> None:
         """Sends a request and waits for its end."""
         self.send_request(request)
         self.wait_for_jobs()
 
     def request_answer(self, request: rq.Request, answer_type: type[EventT]) -> EventT:
         """Sends a request and returns its answer."""
-        self.run(request)
+        self.run_request(request)
         assert isinstance(self.last_answer, answer_type), "a finished request has an answer"
         return self.last_answer
 
-    def request_for_config(self, request_type: Callable[..., rq.Request], answer_type: type[EventT],
+    def request_answer_for_config(self, request_type: Callable[..., rq.Request], answer_type: type[EventT],
                            **fields: Any) -> EventT:
         """Sends a request about the current config, with the ranges of its file, and returns the answer."""
         return self.request_answer(request_type(config=self.config, config_calibration=self.file_ranges, **fields),
@@ -172,7 +172,7 @@ def measure_comparison(session: HeadlessSession, target: str | None, layer_detai
                        build_engines: bool = False, marked_engines: bool = False,
                        saved_outputs: tuple[str | None, Sequence[str]] = (None, ()),
                        print_first_errors: Callable[[Session, str], None] | None = None) -> None:
-    """Measures everything that a comparison shows.
+    """Measures all values of the report of a comparison.
 
     Args:
         target: The target of the command line; None for none.
@@ -249,7 +249,7 @@ def measure_preflight(session: HeadlessSession, target: str | None) -> None:
         session.options = replace(session.options, runs=(Precision.FP16.value,))
     session.request_comparison(with_group_errors=False)
     session.wait_for_jobs()
-    session.run(rq.RunPreflight(session.config))
+    session.run_request(rq.RunPreflight(session.config))
 
 
 def measure_range_methods(session: HeadlessSession, methods: Iterable[str]) -> None:
@@ -279,7 +279,7 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
         config_calibration = None
         if options.data is not None:
             session.request_comparison(with_group_errors=False)
-            session.run(rq.CompareRuns({"config": session.config}, True, "config", with_raises=False))
+            session.run_request(rq.CompareRuns({"config": session.config}, True, "config", with_raises=False))
         else:
             config_calibration = session.config_calibration or Calibration()
         session.export_bundle(Path(folder), tensorrt_release, True, config_calibration)
@@ -290,7 +290,7 @@ def export_bundle(options: Options, config_path: str | None, precision: str | No
 
 
 def run_search(session: HeadlessSession, precision: Precision | None, request: rq.FindMixedPrecisionConfig) -> None:
-    """Runs a search to its end, or to an interrupt or a failure with the best config so far, which becomes the config.
+    """Runs a search, and makes its best config the current config, even if the search was interrupted or has failed.
 
     Args:
         precision: The precision of all groups at the start, instead of a config. A group that cannot run in it has the
@@ -332,14 +332,14 @@ def run_search(session: HeadlessSession, precision: Precision | None, request: r
 
 
 def _measure_fp32(session: HeadlessSession) -> None:
-    """Measures FP32 against another reference, if there is one: it can miss the target before any layer is raised."""
+    """Measures FP32 against another reference, if there is one. FP32 itself can miss the target."""
     if session.opened_network.reference is not None:
         fp32 = PrecisionConfig.from_precision(Precision.FP32)
-        session.run(rq.CompareRuns({"fp32": fp32}, with_group_errors=False))
+        session.run_request(rq.CompareRuns({"fp32": fp32}, with_group_errors=False))
 
 
 def _measure_raise_causes(session: HeadlessSession) -> None:
-    """Measures the losses for which a search raised groups: those with each of them in its default precision.
+    """Measures the losses for which a search raised groups, in the config without the raises.
 
     If the user interrupts or the measurement fails, the report of the search has no causes.
     """
@@ -348,7 +348,7 @@ def _measure_raise_causes(session: HeadlessSession) -> None:
         return
     try:
         with _tolerate_missing_causes(session):
-            session.run(rq.CompareRuns({"config": lowered}))
+            session.run_request(rq.CompareRuns({"config": lowered}))
             session.request_cause_facts([lowered], session.config.find_raised_groups(session.opened_network.outline))
             session.wait_for_jobs()
     except KeyboardInterrupt:
@@ -358,7 +358,7 @@ def _measure_raise_causes(session: HeadlessSession) -> None:
 
 @contextmanager
 def _tolerate_missing_causes(session: HeadlessSession) -> Iterator[None]:
-    """Prints a note if the causes of losses cannot be measured; the results that they explain are complete.
+    """Prints a note if the ``with`` block cannot measure the causes of losses. All other results are complete.
 
     Raises:
         TrtTuiError: The background process died, or files were replaced.
@@ -382,7 +382,7 @@ def _add_keep_rules(session: HeadlessSession, config: PrecisionConfig) -> Precis
 
 
 def _print_default_rules(session: HeadlessSession, config: PrecisionConfig) -> None:
-    """Prints on stderr the layers that the default keep rules keep in a config, with the reason."""
+    """Prints the layers whose precision the default keep rules fix in a config, with the reason."""
     if note := default_keep_rules_note(session.network_outline, config):
         print(escape_hidden_characters(note), file=sys.stderr)
 

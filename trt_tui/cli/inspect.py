@@ -153,7 +153,7 @@ def _print_config(config_path: str | None, force: bool, precision: str | None, j
         network, config = session.network_outline, session.config
         defects_record, defect_lines = _known_defects_report(session, of_config=True)
         if shows_preview:
-            session.run(PreviewEngine(config, session.file_ranges))
+            session.run_request(PreviewEngine(config, session.file_ranges))
         engine_preview = session.results.get_results_or_empty(config).preview
     if engine_preview is not None and (refusal := engine_preview.refusal) is not None:
         error_type = BackendUnavailableError if refusal.is_rtx_missing else InputError

@@ -20,7 +20,7 @@ from trt_tui.cli.inspect import doctor, inspect, lint, preview, scheme
 from trt_tui.cli.options import CONTEXT_SETTINGS
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import protect_standard_streams
-from trt_tui.cli.usage import replace_old_spelling
+from trt_tui.cli.usage import replace_old_command_name
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, convert_memory_error, convert_os_error
 from trt_tui.files.reading import find_similar_files, missing_file_error
 from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, find_similar_names, suggestion_question
@@ -31,7 +31,7 @@ class _CommandGroup(click.Group):
 
     def resolve_command(self, ctx: click.Context, args: list[str]
                         ) -> tuple[str | None, click.Command | None, list[str]]:
-        args = args if ctx.resilient_parsing else replace_old_spelling(args)
+        args = args if ctx.resilient_parsing else replace_old_command_name(args)
         if args and self.get_command(ctx, args[0]) is None:
             if not ctx.resilient_parsing and not os.path.exists(args[0]):
                 raise self._unknown_command_error(args[0])

@@ -84,7 +84,7 @@ def load_recent_sessions() -> list[RecentSession]:
 
 
 def record_recent_session(session: Session, arguments: list[str]) -> None:
-    """Adds a session that ends to the head of the list. A session whose network never opened is omitted.
+    """Adds an ending session to the head of the list. A session whose network never opened is omitted.
 
     The list is a convenience: if it cannot be written, no error is reported.
     """

@@ -268,7 +268,7 @@ def _is_dump(dump_spec: str) -> bool:
     return suffix in (*DUMP_SUFFIXES, *PICKLE_SUFFIXES) or Path(dump_spec).is_dir()
 
 
-_OLD_SPELLINGS: Mapping[tuple[str, ...], tuple[str, ...]] = {
+_NEW_COMMANDS: Mapping[tuple[str, ...], tuple[str, ...]] = {
     ("compare", "--calib-methods"): ("methods", "--calib-methods"),
     ("inspect", "--lint"): ("lint", ), ("inspect", "--preview"): ("preview", ), ("inspect", "--scheme"): ("scheme", ),
     ("export", "--format", "bundle"): ("bundle", ), ("export", "--format", "subgraph"): ("subgraph", ),
@@ -276,22 +276,22 @@ _OLD_SPELLINGS: Mapping[tuple[str, ...], tuple[str, ...]] = {
 """The words of the command line, the command first, that a command of its own replaces."""
 
 
-def replace_old_spelling(words: list[str]) -> list[str]:
-    """Returns the words of a command line with the new name of a command, which a note names."""
+def replace_old_command_name(words: list[str]) -> list[str]:
+    """Returns the words of a command line, with the new name of a renamed command. A note on stderr names it."""
     command = words[0] if words else ""
     if command in ("compare", "inspect") and len(words) > 1 and not words[1].startswith("-") and _is_dump(words[1]):
-        return _note_new_spelling(f"{command}` of dumps", ["dumps", *words[1:]])
+        return _print_new_command_note(f"{command}` of dumps", ["dumps", *words[1:]])
     parts = [part for word in words[1:]
              for part in (word.split("=", 1) if word.startswith(("--format=", "--calib-methods=")) else [word])]
-    for (old_command, *old_words), (new_command, *new_words) in _OLD_SPELLINGS.items():
+    for (old_command, *old_words), (new_command, *new_words) in _NEW_COMMANDS.items():
         for start in range(len(parts)) if command == old_command else ():
             end = start + len(old_words)
             if parts[start:end] == old_words:
-                return _note_new_spelling(f"{' '.join([command, *old_words])}`",
+                return _print_new_command_note(f"{' '.join([command, *old_words])}`",
                                           [new_command, *parts[:start], *new_words, *parts[end:]])
     return words
 
 
-def _note_new_spelling(old_spelling: str, words: list[str]) -> list[str]:
+def _print_new_command_note(old_spelling: str, words: list[str]) -> list[str]:
     click.echo(f"Note: `trt-tui {old_spelling} is `trt-tui {words[0]}` from 0.3 on; 0.4 has only that.", err=True)
     return words

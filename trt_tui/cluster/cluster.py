@@ -164,8 +164,8 @@ class WorkerEnvironment:
     builders: str
     gpu: str
 
-    def describe_differences(self, other_environment: WorkerEnvironment, for_engines: bool) -> list[str]:
-        """Returns a text for each difference between this environment and another one.
+    def list_difference_texts(self, other_environment: WorkerEnvironment, for_engines: bool) -> list[str]:
+        """Returns a text about each difference between this environment and another one.
 
         Args:
             for_engines: True to compare the builders and the GPUs too, on which only engines depend.
@@ -188,7 +188,7 @@ def get_worker_environment(backend: Backend) -> WorkerEnvironment:
     return WorkerEnvironment(program, f"{backend.version} ({backend.provider})", ", ".join(releases), gpu)
 
 
-def describe_worker() -> WorkerEnvironment:
+def get_own_worker_environment() -> WorkerEnvironment:
     return get_worker_environment(get_simulation_backend())
 
 
@@ -207,7 +207,7 @@ class WorkerWorkspace:
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
 
     def __reduce__(self) -> str:
-        raise TypeError("a place stays in its worker")
+        raise TypeError("the workspace of a worker cannot leave its process")
 
     def list_missing_files(self) -> list[int]:
         """Returns the indices of the files that this process does not see at the same path."""
@@ -413,7 +413,7 @@ PIECE_BYTES = 32 << 20
 
 @dataclass(eq=False)
 class WorkerHandle:
-    """A worker of the cluster that opens the workspace of a manifest, as the program sees it.
+    """The state of a worker of the cluster, as this program knows it.
 
     Attributes:
         workspace: The future of the opened workspace; None until it is open.
@@ -553,8 +553,7 @@ class ClusterWorkerPool:
                 if handle.workspace is not None and handle.manifest is self._manifest]
 
     def report_workers_unfit_for_engines(self) -> None:
-        """Warns once of each worker that cannot build engines, because its builder or its GPU differs from that of this
-        process."""
+        """Posts a warning about each worker whose builder or GPU differs from that of this process, once."""
         for handle in self._list_workers():
             if handle.engine_refusal_reason and not handle.is_announced:
                 handle.is_announced = True
@@ -663,10 +662,10 @@ class ClusterWorkerPool:
     def _prepare_worker(self, handle: WorkerHandle) -> None:
         """Checks a worker, sends the files that it lacks, and opens the workspace there."""
         try:
-            environment = self._call_on_worker(handle, describe_worker)
-            if differences := self._environment.describe_differences(environment, False):
+            environment = self._call_on_worker(handle, get_own_worker_environment)
+            if differences := self._environment.list_difference_texts(environment, False):
                 raise TrtTuiError(f"it has {'; '.join(differences)}")
-            handle.engine_refusal_reason = "; ".join(self._environment.describe_differences(environment, True))
+            handle.engine_refusal_reason = "; ".join(self._environment.list_difference_texts(environment, True))
             workspace = self._submit_to_worker(handle, WorkerWorkspace, handle.manifest)
             for number in self._call_on_worker(handle, WorkerWorkspace.list_missing_files, workspace):
                 _, (_, size_bytes, *_) = handle.manifest.files[number]
@@ -734,7 +733,7 @@ _task_run_numbers = itertools.count()
 
 @dataclass(eq=False)
 class ItemBatch(Generic[Item]):
-    """A batch of items that a worker receives together.
+    """The items of a task that a worker receives together.
 
     Attributes:
         lost_workers: The number of workers that have ended during the execution of these items.
@@ -745,7 +744,7 @@ class ItemBatch(Generic[Item]):
 
 
 class ClusterExecutor(Generic[Item]):
-    """The executor of a job on the workers of a cluster. If no worker is ready, this process executes the items.
+    """The executor that sends the items of a job's tasks to workers. If no worker is ready, this process executes them.
 
     Args:
         workspace: The workspace that the workers have open too.
@@ -772,9 +771,9 @@ class ClusterExecutor(Generic[Item]):
                 while self._arrivals:
                     batch, outcome = self._arrivals.popleft()
                     if self._futures.pop(batch, None) is not None:
-                        yield from self._take_results(task, batch, outcome)
+                        yield from self._yield_batch_results(task, batch, outcome)
                 if self._lost_all_workers:
-                    self._recall_batches(task)
+                    self._requeue_batches(task)
                 worker_count = self._count_workers()
                 while self._waiting and len(self._futures) < worker_count:
                     self._submit_batch(pickled_task, self._take_batch(worker_count), number)
@@ -805,7 +804,7 @@ class ClusterExecutor(Generic[Item]):
 
     @property
     def _lost_all_workers(self) -> bool:
-        """True if no worker executes the batches in execution any more. Dask does not start them on later workers."""
+        """True if all workers that execute batches are lost. Dask does not start these batches on later workers."""
         return bool(self._futures) and (not self._pool.is_connected
                                         or self._pool.outage_counts[self._for_engines] != self._outage_count)
 
@@ -822,8 +821,11 @@ class ClusterExecutor(Generic[Item]):
         return not (needs_worker and self._pool.can_get_more_workers)
 
     def _take_batch(self, worker_count: int) -> ItemBatch[Item]:
-        """Takes a batch of waiting items. The first batch has one item; later batches take about `BATCH_TARGET_S`, and
-        become smaller towards the end, so that all ``worker_count`` workers end together."""
+        """Takes the next batch out of the queue. The first batch has one item.
+
+        Later batches take about `BATCH_TARGET_S`. They become smaller towards the end, so that all workers end
+        together.
+        """
         batch = self._waiting.popleft()
         if self._seconds_per_item is not None and not batch.lost_workers:
             batch_size = min(int(BATCH_TARGET_S / max(self._seconds_per_item, 1e-6)),
@@ -851,7 +853,7 @@ class ClusterExecutor(Generic[Item]):
             self._arrivals.append((batch, error))
         self._wake()
 
-    def _take_results(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item],
+    def _yield_batch_results(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item],
                       outcome: Any) -> Iterator[tuple[Item, T]]:
         """Yields the items of a batch with their results.
 
@@ -859,7 +861,7 @@ class ClusterExecutor(Generic[Item]):
             TrtTuiError: An item failed, or has ended too many workers.
         """
         if isinstance(outcome, KilledWorker):
-            self._retry_items(task, batch, outcome.allowed_failures + 1, outcome.last_worker.address)
+            self._requeue_items(task, batch, outcome.allowed_failures + 1, outcome.last_worker.address)
         elif isinstance(outcome, (OSError, CancelledError, FutureCancelledError)):  # the connection is lost
             self._waiting.extendleft(ItemBatch([item], batch.lost_workers) for item in reversed(batch.items))
         elif isinstance(outcome, BaseException):
@@ -874,15 +876,15 @@ class ClusterExecutor(Generic[Item]):
                     raise result
                 yield item, result
 
-    def _recall_batches(self, task: Task[Workspace, Item, T]) -> None:
+    def _requeue_batches(self, task: Task[Workspace, Item, T]) -> None:
         """Puts the batches in execution back into the queue after the loss of all workers."""
         for batch, future in list(self._futures.items()):
             del self._futures[batch]
             future.release()
             self._outage_count = self._pool.outage_counts[self._for_engines]
-            self._retry_items(task, batch, 1 if self._pool.is_connected else 0, self._pool.last_lost_address)
+            self._requeue_items(task, batch, 1 if self._pool.is_connected else 0, self._pool.last_lost_address)
 
-    def _retry_items(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int,
+    def _requeue_items(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int,
                      last_address: str) -> None:
         """Returns the items of a batch to the queue after the loss of workers, each item in a separate batch.
 

@@ -426,7 +426,7 @@ def write_checksum_file(path: Path) -> None:
 
 
 def update_checksum_file(path: Path) -> None:
-    """Writes the checksum file of a file again, if the file has one."""
+    """Writes the checksum of a changed file again, if it has a checksum file."""
     if _checksum_file_path(path).is_file():
         write_checksum_file(path)
 

@@ -61,9 +61,9 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     options = workspace.options
     if options.calib_cache is not None and request.only_missing:
         _calibrate_from_cache(workspace, store, reporter, options.calib_cache, options.calib_method,
-                              _mark_given_ranges(workspace, request))
+                              _mark_ranges_of_other_origin(workspace, request))
     else:
-        calibration = _mark_given_ranges(workspace, request)
+        calibration = _mark_ranges_of_other_origin(workspace, request)
         workspace.calibration, fill_method = _measure_missing_ranges(workspace, store, reporter,
                                                                      replace(request, calibration=calibration))
         reporter.send(ev.CalibrationReady(reporter.job, workspace.calibration))
@@ -76,9 +76,12 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     yield from ()
 
 
-def _mark_given_ranges(workspace: Workspace, request: rq.UseRanges) -> Calibration:
-    """Returns the calibration of a request, which names the tensors whose range is given: those of a config file, or
-    ranges of an earlier process that were measured on other samples."""
+def _mark_ranges_of_other_origin(workspace: Workspace, request: rq.UseRanges) -> Calibration:
+    """Returns the calibration of a request, with the tensors whose ranges the samples of this workspace do not
+    determine.
+
+    These are the tensors of a config file, or of an earlier process that calibrated on other samples.
+    """
     calibration = request.calibration
     if not request.config_name and (calibration.given_tensors or calibration.data_sha256 ==
                                     workspace.calibration_samples.hash_inputs()):
@@ -88,10 +91,10 @@ def _mark_given_ranges(workspace: Workspace, request: rq.UseRanges) -> Calibrati
 
 def _measure_missing_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             request: rq.UseRanges) -> tuple[Calibration, str]:
-    """Returns the given calibration with missing ranges measured, and the range method of these; "" if no range is
-    missing.
+    """Returns the requested calibration with its missing ranges measured, and the range method of the measured ranges.
 
-    A file of another tool contains only the ranges that its own layers read. Other configs of the network need more.
+    The range method is "" if no range is missing. A file of another tool contains only the ranges that its own layers
+    read. Other configs of the network need more.
     """
     calibration, options = request.calibration, workspace.options
     missing = [tensor for tensor in workspace.network.calibrated_tensors if tensor not in calibration.ranges]
@@ -138,7 +141,7 @@ def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporte
             if warning := workspace.data_sets.calibration_warning:
                 reporter.send(ev.LogMessage(reporter.job, warning, "warning"))
             _write_new_calib_cache(workspace, reporter, workspace.calibration)
-            _send_calibration_range_facts(workspace, reporter, workspace.calibration)
+            _send_measured_range_facts(workspace, reporter, workspace.calibration)
         unsupported_types = [
             quantized_type for quantized_type in TYPES_WITH_OWN_RANGES
             if method not in list_range_methods(quantized_type) and any(
@@ -171,26 +174,30 @@ def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReport
     return calibration
 
 
-def collect_ranges_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+def collect_ranges_for_export(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                             config_calibration: Calibration | None) -> tuple[Mapping[str, float], str]:
-    """Returns the ranges for an export of a config, with the ranges that the config sets itself, and the reason of
-    `collect_calibration_to_write`."""
-    calibration, no_data_reason = collect_calibration_to_write(workspace, store, reporter, config, config_calibration)
-    return add_ranges_of_config(calibration.range_table, config), no_data_reason
+    """Returns the ranges for an export of a config, and the reason why no data was needed for them.
+
+    The arguments and the reason are those of `collect_calibration_for_export`. The ranges that the config sets itself
+    are included.
+    """
+    calibration, no_data_reason = collect_calibration_for_export(workspace, store, reporter, config, config_calibration)
+    return add_ranges_set_by_config(calibration.range_table, config), no_data_reason
 
 
-def add_ranges_of_config(ranges: Mapping[str, float], config: PrecisionConfig) -> Mapping[str, float]:
-    """Returns the ranges with those that the config sets itself, of tensors without a range."""
+def add_ranges_set_by_config(ranges: Mapping[str, float], config: PrecisionConfig) -> Mapping[str, float]:
+    """Returns the ranges of some tensors. Tensors without a range get the range that the config sets itself."""
     return override_ranges(
         ranges, {tensor: move.amax for tensor, move in config.range_moves.items() if tensor not in ranges})
 
 
-def collect_calibration_to_write(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+def collect_calibration_for_export(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                  config: PrecisionConfig, config_calibration: Calibration | None, *,
                                  all_tensors: bool = False,
                                  needs_ranges: bool = True) -> tuple[Calibration, str]:
-    """Returns the ranges for an export of a config, and the reason why no data was needed for them ("" if data was
-    used).
+    """Returns the ranges for an export of a config, and the reason why no data was needed for them.
+
+    The reason is "" if data was used.
 
     Args:
         config_calibration: The ranges of the config file, as in `trt_tui.jobs.requests.ExportConfig`; None to use the
@@ -244,11 +251,11 @@ def collect_calibration_to_write(workspace: Workspace, store: ResultStore, repor
     measured_calibration = measure_ranges(workspace, store, reporter, options.calib_method)
     if options.calib_cache is not None:
         return replace(measured_calibration.with_ranges(calibration.ranges), method=calibration.method), ""
-    _send_calibration_range_facts(workspace, reporter, measured_calibration)
+    _send_measured_range_facts(workspace, reporter, measured_calibration)
     return _fill_missing_ranges(calibration, measured_calibration) if calibration.ranges else measured_calibration, ""
 
 
-def _send_calibration_range_facts(workspace: Workspace, reporter: JobReporter, calibration: Calibration) -> None:
+def _send_measured_range_facts(workspace: Workspace, reporter: JobReporter, calibration: Calibration) -> None:
     send_range_facts(
         workspace, reporter,
         RangeFacts(MEASURED_SOURCE, workspace.calibration_samples.source, calibration.method, calibration.samples),
@@ -284,7 +291,7 @@ def _write_new_calib_cache(workspace: Workspace, reporter: JobReporter, calibrat
 
 
 def _read_matching_cache_ranges(workspace: Workspace, reporter: JobReporter, cache_path: str) -> dict[str, float]:
-    """Reads the ranges of a calibration cache that match the network, and warns about the rest."""
+    """Reads a calibration cache and returns the ranges of tensors of the network. Warns about all other entries."""
     cache_ranges, warnings = select_network_ranges(read_calibration_cache(cache_path),
                                                    workspace.network.calibrated_tensors)
     for warning in warnings:
@@ -331,11 +338,9 @@ def send_cached_range_facts(workspace: Workspace, reporter: JobReporter, cache_p
 
 def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: RangeFacts,
                      ranges: Mapping[str, float]) -> bool:
-    """Sends the guard facts of the ranges in use. Ranges from a cache or a config are compared with the samples, if
-    there are samples.
+    """Sends the guard facts of the ranges in use. Returns True if the ranges were compared with samples.
 
-    Returns:
-        True if the ranges were compared with samples.
+    Ranges from a cache or a config are compared with the samples, if there are samples.
     """
     sampled = range_facts.source != MEASURED_SOURCE and workspace.options.has_data and bool(ranges)
     if sampled:
@@ -356,8 +361,10 @@ def send_range_facts(workspace: Workspace, reporter: JobReporter, range_facts: R
 
 def run_tensor_stats_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          request: rq.MeasureTensorStats) -> Steps[None]:
-    """Measures and sends the tensor statistics of the inputs and results of groups, the ranges of their weights'
-    channels, and the facts from which causes are found."""
+    """Measures and sends the details of some groups, from which causes of their loss are found.
+
+    The details are the statistics of inputs and results, the dominant channels of weights, and further facts.
+    """
     network = workspace.network
     groups = [network.get_group(name) for name in dict.fromkeys((request.group, *request.other_groups))]
     tensors_by_group: dict[str, list[str]] = {}
@@ -427,7 +434,8 @@ def measure_ranges_by_method(workspace: Workspace, reporter: JobReporter, groups
 
 def run_set_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                        request: rq.SetRanges) -> Steps[None]:
-    """Sends the requested range of each tensor. Tensors whose range is not given as a number are measured."""
+    """Sends the requested range of each tensor. If a request names a method instead of a number, the tensor is
+    measured."""
     network, config = workspace.network, request.config
     ranges: dict[str, tuple[int, str]] = {}  # the last entry that names a tensor sets its range
     for index, (name, text) in enumerate(request.ranges):

@@ -75,7 +75,7 @@ from trt_tui.jobs.scheduler import (
     JobReporter,
     Steps,
     Urgency,
-    Wait,
+    WaitStep,
     choose_next_job_step,
     get_executor,
     override_urgency,
@@ -115,7 +115,11 @@ def measure_final_accuracy(workspace: Workspace, store: ResultStore, reporter: J
 
 
 class AccuracyTask:
-    """The task that measures the accuracy of a config on the feeds that judge it, by config."""
+    """The task that measures the accuracy of one config per item.
+
+    Args:
+        feeds_by_config: The feeds that judge each config.
+    """
 
     def __init__(self, ranges: Mapping[str, float], feeds_by_config: Mapping[PrecisionConfig, JudgedFeeds]) -> None:
         self._ranges, self._feeds_by_config = ranges, dict(feeds_by_config)
@@ -146,8 +150,7 @@ PendingIntervals = dict[str, Iterator[PartialResult[Accuracy]]]
 
 def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
                     ) -> Steps[PendingIntervals]:
-    """Measures and sends the accuracy of each run: all runs on the first feed, then all runs one feed further at a
-    time.
+    """Measures and sends the accuracy of each run. All runs execute one feed before any run executes the next feed.
 
     Returns the pending metric intervals, which `add_metric_intervals` completes.
     """
@@ -252,25 +255,27 @@ def load_group_errors(workspace: Workspace, store: ResultStore, config: Precisio
 
 
 def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> list[str]:
-    """Returns the names of all groups in the order of decreasing isolated error, as far as it is known."""
+    """Returns the names of all groups by decreasing isolated error. An unmeasured group counts as 0 dB."""
     group_errors = next(filter(None, (load_group_errors(workspace, store, measured, feeds)
                                       for measured in (config, replace(config, moves={}))
                                       for feeds in (workspace.find_group_error_feeds(measured), workspace.feeds))), {})
 
-    def isolated_sqnr(group_name: str) -> float:
+    def isolated_sqnr_db(group_name: str) -> float:
         errors = group_errors[group_name].isolated if group_name in group_errors else None
         return errors.comparable_sqnr_db if errors is not None else 0.0
 
-    return sorted((group.name for group in workspace.network.groups), key=isolated_sqnr)
+    return sorted((group.name for group in workspace.network.groups), key=isolated_sqnr_db)
 
 
 def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,
                       config: PrecisionConfig, with_raises: bool = True) -> Steps[dict[str, ErrorShare]]:
-    """Measures, sends and returns the error share of each group. Stored shares, also of an interrupted job, are not
-    measured again.
+    """Measures, sends and returns the error share of each group. Stored shares are not measured again.
 
-    The accuracy with the worst groups raised together follows if ``with_raises``. Every group is measured on a few
-    samples first; until then the steps are urgent. Shares that are not known well enough are sent at the end only.
+    Every group is measured on a few samples first, in urgent steps. Shares with a wide confidence interval are sent
+    only at the end.
+
+    Args:
+        with_raises: True to measure the accuracy with the worst groups raised together afterwards.
     """
     names = order_groups_by_isolated_error(workspace, store, config)
     shares = load_stored_shares(workspace, store, config)
@@ -307,33 +312,33 @@ def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobRepor
             reporter.send(ev.ErrorSharesMeasured(reporter.job, run, config, unsent, len(sweep.fully_measured_groups),
                                                  len(group_names)))
 
-    def report_step(sweep: GroupSweep, done: float, is_complete: bool) -> Urgency:
+    def handle_sweep_step(sweep: GroupSweep, done: float, is_complete: bool) -> Urgency:
         if sweep.updated_groups and done and (
                 is_complete or reporter.is_report_due("shares")):  # stored shares are sent at the end
             send_updated_shares(sweep)
         return Urgency.BACKGROUND if sweep.has_estimate_of_every_group else Urgency.FIRST_SHARES
 
     sweep = yield from run_group_sweep(
-        workspace, store, reporter, config, "swept", "shares" if run == "config" else f"shares ({run})", report_step,
-        group_order=group_names, feed_indices=workspace.find_judged_feeds(config))
+        workspace, store, reporter, config, "swept", "shares" if run == "config" else f"shares ({run})",
+        handle_sweep_step, group_order=group_names, feed_indices=workspace.find_judged_feeds(config))
     send_updated_shares(sweep, is_end=True)
     shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
-    store.save_result(workspace, _add_exactness(workspace, "shares"), config, shares)
+    store.save_result(workspace, _store_kind_with_exactness(workspace, "shares"), config, shares)
     return shares
 
 
 def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                    store_kind: str, phase: str, report_step: Callable[[GroupSweep, float, bool], Urgency],
+                    store_kind: str, phase: str, handle_sweep_step: Callable[[GroupSweep, float, bool], Urgency],
                     **options: Any) -> Steps[GroupSweep]:
     """Measures the groups of a config one by one, from the stored state of an interrupted sweep, and stores the state.
 
     Args:
         store_kind: The name under which the state is stored.
-        report_step: A function of the sweep, of the work done, and of True once every group has an estimate for the
-            first time. It is called after each step and returns the urgency of the next one.
+        handle_sweep_step: A function that is called after each step and returns the urgency of the next step. Its
+            arguments are the sweep, the work done, and True if every group has an estimate for the first time.
         options: The further options of the `GroupSweep`.
     """
-    store_kind, executor = _add_exactness(workspace, store_kind), get_executor(workspace, reporter)
+    store_kind, executor = _store_kind_with_exactness(workspace, store_kind), get_executor(workspace, reporter)
     sweep = GroupSweep(workspace.analysis, config, workspace.ranges, measures_all_samples=workspace.options.exact,
                        earlier_state=store.load_result(workspace, store_kind, config, GroupSweepState),
                        executor=executor, **options)
@@ -342,7 +347,7 @@ def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobRepor
         for done, total in sweep.measure_groups():
             is_complete, was_complete = (sweep.has_estimate_of_every_group and not was_complete,
                                          sweep.has_estimate_of_every_group)
-            urgency = report_step(sweep, done, is_complete)
+            urgency = handle_sweep_step(sweep, done, is_complete)
             reporter.send_progress(phase + executor.location_text, round(done), max(round(total), round(done) + 1),
                                    start_time)
             if reporter.is_report_due(f"{store_kind} kept"):
@@ -356,8 +361,9 @@ def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobRepor
     return sweep
 
 
-def _add_exactness(workspace: Workspace, store_kind: str) -> str:
-    """Returns the name of a stored result, which differs for results on all samples (``--exact``)."""
+def _store_kind_with_exactness(workspace: Workspace, store_kind: str) -> str:
+    """Returns the name under which results of a kind are stored. Results on all samples (``--exact``) have their own.
+    """
     return f"{store_kind}, exact" if workspace.options.exact else store_kind
 
 
@@ -373,8 +379,8 @@ def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, 
     if accuracies is None:
         partials = measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
                                                      workspace.find_judged_feeds(config))
-        accuracies = yield from reporter.follow(take_last_value(partials, "raising the worst layers one by one"),
-                                                Urgency.BACKGROUND)
+        accuracies = yield from reporter.run_steps(take_last_value(partials, "raising the worst layers one by one"),
+                                                   Urgency.BACKGROUND)
         store.save_result(workspace, "raised", config, accuracies)
     reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies))
 
@@ -390,7 +396,8 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
         yield from _send_accuracies_with_errors(workspace, store, reporter, request.runs)
         return
     runs = _filter_measurable_runs(workspace, store, reporter, request.runs)
-    first_sums, pending = yield from _send_first_errors(workspace, store, reporter, runs, request.first_errors_run)
+    first_sums, pending = yield from _send_errors_of_first_run(workspace, store, reporter, runs,
+                                                               request.first_errors_run)
     pending |= yield from send_accuracies(workspace, store, reporter,
                                           {name: config for name, config in runs.items() if name not in pending})
     _report_raised_weight_scales(workspace, reporter, runs)
@@ -428,7 +435,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
                                               request.with_raises)) as share_steps:
         yield Urgency.FIRST_SHARES
         for step in share_steps:
-            if step is not Urgency.FIRST_SHARES and not isinstance(step, Wait):
+            if step is not Urgency.FIRST_SHARES and not isinstance(step, WaitStep):
                 break
             yield step
         if has_late_errors:
@@ -442,7 +449,7 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 
 def _can_measure_accuracy_with_errors(workspace: Workspace) -> bool:
-    """Returns True if one execution of a feed can yield the outputs of a run and its errors at the groups.
+    """Returns True if one execution can yield both the outputs of a run and its errors at the groups.
 
     The reference must be FP32 of the network, every batch full, and a group simulated.
     """
@@ -498,13 +505,13 @@ def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, sour
         yield partial
 
 
-def _send_first_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
+def _send_errors_of_first_run(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                        runs: Mapping[str, PrecisionConfig], name: str | None
                        ) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
-    """Measures and sends the accumulated errors at the groups of one run, with its accuracy.
+    """Measures and sends the accuracy of one run with its accumulated errors at the groups, in the same executions.
 
-    Returns the sums of the errors and the pending metric interval, by run. Both are empty if nothing was measured: no
-    run is named, its results are stored, or its errors cannot be measured with its accuracy.
+    Returns the sums of the errors and the pending metric interval, by run. Both are empty if nothing was measured. This
+    is the case if no run is named, if its results are stored, or if its errors cannot be measured with its accuracy.
     """
     if name is None or name not in runs or not _can_measure_accuracy_with_errors(workspace):
         return {}, {}
@@ -531,9 +538,9 @@ def _send_first_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                             runs: Mapping[str, PrecisionConfig]) -> Mapping[str, PrecisionConfig]:
-    """Returns the runs whose ranges can be measured, and warns about the others, whose FP32 network is not finite.
+    """Returns the runs whose ranges can be measured. Warns about runs that need ranges of tensors with NaN or Inf.
 
-    Runs are left out only with an external reference. If the reference is FP32 of the network, all runs are returned.
+    If the reference is FP32 of the network, all runs are returned.
 
     Raises:
         InputError: `ensure_ranges` raises it.
@@ -697,7 +704,7 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
         yield Urgency.ACCURACY
         partials = workspace.analysis.measure_accuracy(request.config, calibration.range_table, workspace.feeds,
                                                        with_metric_interval=True)
-        accuracy = yield from reporter.follow(take_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
+        accuracy = yield from reporter.run_steps(take_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
         reporter.send(ev.ValueMeasured(reporter.job, ev.METHOD_COMPARISON, None,
                                   ev.RangeMethodComparison(request.config, tuple(rows))))
@@ -734,7 +741,7 @@ def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: Job
     if errors is None:
         partials = measure_sample_errors(workspace.analysis, config, workspace.ranges,
                                          workspace.find_judged_feeds(config))
-        errors = yield from reporter.follow(take_last_value(partials, request.phase), Urgency.ACCURACY)
+        errors = yield from reporter.run_steps(take_last_value(partials, request.phase), Urgency.ACCURACY)
         store.save_result(workspace, "samples", config, errors)
     reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
 
@@ -762,10 +769,10 @@ MAX_TOGGLED_SCOPES = 20
 
 def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureToggles) -> Steps[None]:
-    """Measures the config with each relevant row toggled, then with each relevant scope toggled.
+    """Measures the accuracy of a config with one row toggled, for each relevant row, and then for each relevant scope.
 
-    The job has the lowest urgency. Changed rows come first, then rows by decreasing error share. If no shares are
-    known, only changed rows are measured.
+    The job has the lowest urgency. `list_toggled_configs` selects the rows and scopes. If no error shares are known,
+    only changed rows are measured.
     """
     config = request.config
     yield Urgency.TOGGLES
@@ -780,24 +787,28 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict[str,
                                                                                  ErrorShare]) -> list[PrecisionConfig]:
-    """Returns the configs with one row toggled, then the configs with one scope toggled, each by decreasing relevance.
+    """Returns the configs in which one row or one scope is toggled between FP32 and its default precision.
+
+    The configs of rows come first. Rows and scopes are in the order of decreasing relevance: changed groups, then
+    groups with large error shares.
     """
-    def measure_toggle_interest(groups: Sequence[FusionGroup]) -> float:
+    def toggle_relevance(groups: Sequence[FusionGroup]) -> float:
         return sum(2.0 if group.name in config.precision_moves else max(0.0, shares[group.name].fraction)
                    if group.name in shares else 0.0 for group in groups)
 
-    def choose_top_group_sets(group_sets: Iterable[Sequence[FusionGroup]],
+    def choose_most_relevant_group_sets(group_sets: Iterable[Sequence[FusionGroup]],
                               max_count: int) -> list[Sequence[FusionGroup]]:
-        return sorted((group_set for group_set in group_sets if measure_toggle_interest(group_set) >= MIN_RAISED_SHARE),
-                      key=measure_toggle_interest, reverse=True)[:max_count]
+        return sorted((group_set for group_set in group_sets if toggle_relevance(group_set) >= MIN_RAISED_SHARE),
+                      key=toggle_relevance, reverse=True)[:max_count]
 
     by_name = network.group_by_name
     scopes = [[by_name[name]
                for name in row.groups]
               for _, row in walk_rows(build_scope_tree(network.layers, network.groups))
               if isinstance(row, Scope) and 1 < len(row.groups) <= rq.MeasureToggles.MAX_SCOPE_GROUPS]
-    order = (*choose_top_group_sets(
-        ([group] for group in network.groups), MAX_TOGGLED_ROWS), *choose_top_group_sets(scopes, MAX_TOGGLED_SCOPES))
+    rows = ([group] for group in network.groups)
+    order = (*choose_most_relevant_group_sets(rows, MAX_TOGGLED_ROWS),
+             *choose_most_relevant_group_sets(scopes, MAX_TOGGLED_SCOPES))
     return [
         toggled_config for toggled_config in dict.fromkeys(toggle_fp32(network, config, groups) for groups in order)
         if toggled_config != config
@@ -890,7 +901,7 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
     Args:
         config: The config without the changes.
     """
-    def loss(entry: MeasuredProposal) -> tuple[float, float]:
+    def comparable_loss(entry: MeasuredProposal) -> tuple[float, float]:
         accuracy = entry[1]
         if accuracy is None or accuracy.nonfinite_count or accuracy.judged_error is None:
             return math.inf, math.inf
@@ -900,12 +911,13 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
     for index, entry in enumerate(measured):
         families.setdefault(entry[0].family or index, []).append(entry)
     distinct: list[MeasuredProposal] = []
-    for entry in (min(variants, key=loss) for variants in families.values()):
-        equal_index = next((index for index, other in enumerate(distinct) if _scale_same_channels(
-            config, entry[0].config, other[0].config) and _are_losses_equal(loss(entry), loss(other))), None)
+    for entry in (min(variants, key=comparable_loss) for variants in families.values()):
+        equal_index = next((index for index, other in enumerate(distinct)
+                            if _scale_same_channels(config, entry[0].config, other[0].config)
+                            and _are_losses_equal(comparable_loss(entry), comparable_loss(other))), None)
         if equal_index is None:
             distinct.append(entry)
-        elif loss(entry) < loss(distinct[equal_index]):
+        elif comparable_loss(entry) < comparable_loss(distinct[equal_index]):
             distinct[equal_index] = entry
     return distinct
 
@@ -928,7 +940,7 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
                             reason: str = "user", may_replace_file_precision: bool = False,
                             in_separate_pass: bool = False,
                             budget: TrialBudget | None = None) -> list[ConfigProposal]:
-    """Returns the zero-cost changes of some kinds that groups can have and do not have yet, one config for each.
+    """Returns the zero-cost changes of some kinds that some groups allow and do not have yet, each with its config.
 
     Args:
         may_replace_file_precision: True to change groups in file precision too. They get the nearest other precision.
@@ -976,7 +988,7 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
 
 def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                    request: rq.MeasureRemedies) -> Steps[None]:
-    """Measures the remedies for a group. After each remedy, all remedies measured so far are sent."""
+    """Measures the accuracy with each remedy for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
     remedies = _list_remedies(workspace, store, reporter, group, config)
@@ -998,7 +1010,7 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,
                    config: PrecisionConfig) -> list[tuple[str, ConfigProposal]]:
-    """Returns the remedies for a group: the key that selects each, and its label with the resulting config."""
+    """Returns the remedies for a group. Each is the key that selects it, and the proposed config with its label."""
     current = config.precision_of(group)
     remedies = [(ev.ZERO_COST_KEY, proposal) for proposal in propose_zero_cost_moves(
         workspace, store, reporter, [group], config, [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
@@ -1023,7 +1035,7 @@ def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                         request: rq.RemoveUnusedQdq) -> Steps[None]:
-    """Sends the config without unused Q/DQ, with the kernels and the accuracy before and after."""
+    """Takes the unused Q/DQ out of a config. Sends the new config, with kernels and accuracies before and after."""
     config = request.config
     if not is_tensorrt_rtx_installed():
         raise BackendUnavailableError(NOT_INSTALLED.title, NOT_INSTALLED.cause, NOT_INSTALLED.next_step)

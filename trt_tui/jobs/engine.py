@@ -109,7 +109,7 @@ from trt_tui.files.writing import create_scratch_folder, write_file_atomically
 from trt_tui.formatting import add_decibel_unit, builder_title, decibels_text, duration_text, name_list_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibration import collect_ranges_to_write, ensure_ranges
+from trt_tui.jobs.calibration import collect_ranges_for_export, ensure_ranges
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
 from trt_tui.jobs.scheduler import (
     MIN_REPORT_INTERVAL_S,
@@ -119,7 +119,7 @@ from trt_tui.jobs.scheduler import (
     Reporter,
     Steps,
     Urgency,
-    Wait,
+    WaitStep,
     choose_next_job_step,
     get_executor,
     start_thread,
@@ -143,8 +143,7 @@ class _NotExecutedError(TrtTuiError):
 
 def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                           urgency: Urgency, feed_indices: Sequence[int] | None = None) -> Steps[ExportedRun]:
-    """Executes the exported file of a config on the judged samples, or takes the result from the store. Returns the
-    result.
+    """Returns the result of the exported file of a config on the judged samples. A stored result is not measured again.
 
     The executed bytes are those that ``export --format onnx`` writes. `trt_tui.backends.onnxruntime` names the
     exceptions. Nothing is built: an `ExportedRun` has neither a latency nor a size, and it confirms no engine.
@@ -167,7 +166,7 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
     try:
         with create_scratch_folder() as folder:
             path = folder / "exported.onnx"
-            _export_onnx(workspace, config, path)
+            _write_executable_export(workspace, config, path)
             yield urgency
             accuracy, options = yield from _measure_exported_file_accuracy(
                 workspace, reporter, config, path, urgency, feed_indices or workspace.find_judged_feeds(config))
@@ -190,7 +189,7 @@ def find_stored_exported_run(workspace: Workspace, store: ResultStore, config: P
     return store.load_result(workspace, _STORE_KIND, config, ExportedRun)
 
 
-def _export_onnx(workspace: Workspace, config: PrecisionConfig, path: Path) -> None:
+def _write_executable_export(workspace: Workspace, config: PrecisionConfig, path: Path) -> None:
     network = workspace.network
     random_nodes = [node.name or node.op_type for node in network.model.graph.all_nodes() if is_random(node)]
     if random_nodes:
@@ -219,7 +218,7 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
     source = _ExportedFileRun(analysis, process, names, urgency)
     try:
         partials = analysis.compare(source, feed_indices, with_caveats=False)
-        accuracy = yield from reporter.follow(take_last_value(partials, "executing the exported network"), urgency)
+        accuracy = yield from reporter.run_steps(take_last_value(partials, "executing the exported network"), urgency)
     finally:
         process.close()
     return accuracy, source.options
@@ -234,12 +233,12 @@ class _ExportedFileRun(RunSource):
         self._analysis, self._process, self.options = analysis, process, ""
         self._blocked_urgencies = frozenset(item for item in Urgency if item > urgency)
 
-    def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Wait | None]:
-        self.options = yield from self._process.take_answer(self._blocked_urgencies)
+    def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[WaitStep | None]:
+        self.options = yield from self._process.wait_for_answer(self._blocked_urgencies)
         for index in feed_indices:
             samples = self._analysis.samples
-            self._process.ask(dict(samples.read_full_feed(index)))
-            outputs = samples.remove_padding((yield from self._process.take_answer(self._blocked_urgencies)), index)
+            self._process.request_answer(dict(samples.read_full_feed(index)))
+            outputs = samples.remove_padding((yield from self._process.wait_for_answer(self._blocked_urgencies)), index)
             reducer.add_feed_outputs(index, cast_to_declared_types(self._analysis, outputs))
             yield None
 
@@ -258,19 +257,21 @@ class _ExportedRunProcess(ChildProcess):
         self._log = tempfile.TemporaryFile()
         super().__init__("trt_tui.jobs.exported_process", stdout=self._log, stderr=self._log)
         self._wake = wake
-        self.ask((load_file, names))
+        self.request_answer((load_file, names))
 
-    def ask(self, message: object) -> None:
+    def request_answer(self, message: object) -> None:
         self.send(message)
         self._answer: Future[Any] = start_thread(self.pipe.recv, self._wake)
 
-    def take_answer(self, blocked_urgencies: frozenset[Urgency]) -> Generator[Wait, None, Any]:
-        """Returns the answer to the last message: to the first one the options of the file, to a feed its outputs.
+    def wait_for_answer(self, blocked_urgencies: frozenset[Urgency]) -> Generator[WaitStep, None, Any]:
+        """Waits for the answer to the last message and returns it.
+
+        The answer to the first message is the options of the file. The answer to a feed is its outputs.
 
         Raises:
             TrtTuiError: ONNX Runtime refused the file, or the process has ended.
         """
-        yield Wait(self._answer.done, blocked_urgencies)
+        yield WaitStep(self._answer.done, blocked_urgencies)
         try:
             answer = self._answer.result()
         except (EOFError, OSError):
@@ -423,11 +424,11 @@ class EngineBuilder:
             InputError: The release does not support the config, or refuses the network.
             NoEngineError: Every attempt failed. The cause names all attempts, and ``attempts`` contains them.
         """
-        return self.follow(self._run_build_attempts(config, plan, kept_tensors))
+        return self.run_steps(self._run_build_attempts(config, plan, kept_tensors))
 
-    def follow(self, steps: ProgressSteps[T]) -> Steps[T]:
-        """Reports the progress of a part of a build, or of a measurement of its engine."""
-        return self.reporter.follow(steps, phase_prefix=self.phase_prefix)
+    def run_steps(self, steps: ProgressSteps[T]) -> Steps[T]:
+        """Runs the steps of a build or of a measurement, sends their progress, and returns their result."""
+        return self.reporter.run_steps(steps, phase_prefix=self.phase_prefix)
 
     def report_message(self, level: str, text: str, is_raw: bool = False) -> None:
         """Reports a message about a build. Raw messages are those that the builder prints."""
@@ -484,33 +485,33 @@ class EngineBuilder:
                 settings = settings.with_builder_options(timing_cache=timing_cache)
             timing_cache = settings.builder_options.timing_cache
             is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
-            news, start_time = _BuildNews(self.reporter.wake), time.perf_counter()
+            build_progress, start_time = _BuildProgress(self.reporter.wake), time.perf_counter()
             build = start_thread(lambda: (backend.build(
-                written.path, settings, lowered.constraints, on_step=news.on_step, on_message=news.on_message),
-                time.perf_counter()), self.reporter.wake)
+                written.path, settings, lowered.constraints, on_step=build_progress.on_step,
+                on_message=build_progress.on_message), time.perf_counter()), self.reporter.wake)
             try:
                 while not build.done():
-                    yield Wait(lambda: news.has_changed or build.done())
-                    yield self._report_news(news)
+                    yield WaitStep(lambda: build_progress.has_changed or build.done())
+                    yield self._report_build_messages(build_progress)
             finally:
-                news.is_stopped = True
+                build_progress.is_stopped = True
                 wait([build])
-            yield self._report_news(news)
+            yield self._report_build_messages(build_progress)
             data, end_time = build.result()
             if cache is not None:
                 if timing_cache:
                     cache.add_timing_cache_checksum(Path(timing_cache))
                 cache.write(key, data)
                 cache.trim_to_size_limit()
-            origin = "timing cache" if is_cache_warm and not news.cache_refused else "cold"
+            origin = "timing cache" if is_cache_warm and not build_progress.cache_refused else "cold"
             return BuiltEngine(data, end_time - start_time, origin, lowered.notes)
 
-    def _report_news(self, news: "_BuildNews") -> Progress:
+    def _report_build_messages(self, build_progress: "_BuildProgress") -> Progress:
         """Reports the new messages of a build, and returns its progress."""
-        news.has_changed = False
-        while not news.messages.empty():
-            self.report_message(*news.messages.get(), is_raw=True)
-        return news.progress
+        build_progress.has_changed = False
+        while not build_progress.messages.empty():
+            self.report_message(*build_progress.messages.get(), is_raw=True)
+        return build_progress.progress
 
 
 def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints: LayerConstraints | None,
@@ -551,9 +552,10 @@ def _complete_build_error(error: BuildError | NetworkParseError, attempts: Seque
     return named_error
 
 
-class _BuildNews:
-    """The messages and the progress of a build in a thread, which wakes a job at most every `MIN_REPORT_INTERVAL_S`
-    seconds.
+class _BuildProgress:
+    """The progress and the messages of a build that runs in a thread.
+
+    They wake the job of the build at most every `MIN_REPORT_INTERVAL_S` seconds.
 
     Attributes:
         is_stopped: True to end the build at its next step.
@@ -654,7 +656,7 @@ _MAX_FP32_ROW_ERROR = 1e-4
 """The maximum difference between the FP32 results of equal samples of one batch."""
 
 
-def judge_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int],
+def build_and_measure_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int],
                  plan: BuildPlan) -> Steps[EngineResult]:
     """Builds the engine of a config and measures its accuracy and latency.
 
@@ -677,7 +679,8 @@ def judge_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: 
         attempts=engine.attempts,
         other_precisions=find_groups_in_other_precision(analysis.network, config, engine.attempts[-1], {}))
     if can_run_engines(backend, settings):
-        return (yield from builder.follow(_measure_engine(builder, config, feed_indices, plan, engine, result)))
+        return (yield from builder.run_steps(
+            _measure_built_engine(builder, config, feed_indices, plan, engine, result)))
     compute_capability = settings.compute_capability
     capability_text = (f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
                        if compute_capability else "")
@@ -685,7 +688,7 @@ def judge_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: 
         filter(None, (f"built{capability_text}; it cannot run on this machine", result.measurement_note))))
 
 
-def _measure_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int], plan: BuildPlan,
+def _measure_built_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int], plan: BuildPlan,
                     engine: BuiltEngine, result: EngineResult) -> ProgressSteps[EngineResult]:
     """Returns the result of a built engine with its accuracy and latency."""
     analysis, network = builder.workspace.analysis, builder.workspace.network
@@ -982,12 +985,12 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
         if config == fp32:
             reporter.send(ev.EngineBuilt(reporter.job, fp32, fp32_result))
             return
-    yield from get_engine(workspace, store, reporter, config, rebuild=not request.with_marked_engine)
+    yield from get_or_build_engine(workspace, store, reporter, config, rebuild=not request.with_marked_engine)
     if request.with_marked_engine or builder.capabilities.debug_tensors:
         yield from send_engine_errors(workspace, store, reporter, config, request.with_marked_engine)
 
 
-def get_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
+def get_or_build_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                rebuild: bool = False) -> Steps[EngineResult]:
     """Sends and returns the result of a config's engine. An engine without a stored result is built and measured.
 
@@ -1032,7 +1035,7 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
 def _build_and_store_engine(workspace: Workspace, store: ResultStore, builder: EngineBuilder,
                             config: PrecisionConfig) -> Steps[EngineResult]:
     """Builds, measures and stores the engine of a config, and sends the short forms of the builder's messages."""
-    result = yield from judge_worst_engine(builder, config)
+    result = yield from build_and_measure_worst_engine(builder, config)
     result = replace(result, builder_warnings=list_known_warnings(builder.printed))
     _send_short_messages(builder)
     store.save_engine_result(workspace, config, result)
@@ -1046,8 +1049,10 @@ def _send_short_messages(builder: EngineBuilder) -> None:
 
 
 def choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPlan:
-    """Returns the build plan for a config. An FP32 config, to which others are compared, is strongly typed and built
-    once."""
+    """Returns the build plan for a config.
+
+    A config in FP32 is only compared with other configs. It is strongly typed and built once.
+    """
     return workspace.plan if reduces_precision(workspace.network, config) else replace(
         workspace.plan, weakly_typed=False, builds_per_config=1)
 
@@ -1068,7 +1073,7 @@ class BuildOutput:
     files: Mapping[str, bytes] = field(default_factory=dict)
 
 
-def judge_worst_engine(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineResult]:
+def build_and_measure_worst_engine(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineResult]:
     """Builds and measures the engine of a config as often as the build plan requests. Returns the worst result.
 
     An engine that cannot run here is built once.
@@ -1078,7 +1083,7 @@ def judge_worst_engine(builder: EngineBuilder, config: PrecisionConfig) -> Steps
     """
     feeds, builds = builder.workspace.find_judged_feeds(config), list[BuildOutput | TrtTuiError]()
     for build_number in range(max(1, choose_build_plan(builder.workspace, config).builds_per_config)):
-        builds.append((yield from _judge_one_build(builder, config, build_number, feeds)))
+        builds.append((yield from _build_and_measure_once(builder, config, build_number, feeds)))
         worst = _find_worst_build(builds)
         if worst is None or worst.result.accuracy is None:
             break
@@ -1087,7 +1092,7 @@ def judge_worst_engine(builder: EngineBuilder, config: PrecisionConfig) -> Steps
     return _store_worst_build(builder, builds)
 
 
-def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_number: int,
+def _build_and_measure_once(builder: EngineBuilder, config: PrecisionConfig, build_number: int,
                      feed_indices: Sequence[int]) -> Steps[BuildOutput | TrtTuiError]:
     """Builds and measures the engine of a config once. Returns its result, or the error with which the build failed.
 
@@ -1096,13 +1101,13 @@ def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_numb
     plan = choose_build_plan(builder.workspace, config)
     try:
         if not build_number:
-            return BuildOutput((yield from judge_engine(builder, config, feed_indices, plan)))
+            return BuildOutput((yield from build_and_measure_engine(builder, config, feed_indices, plan)))
         with create_scratch_folder() as folder:
             cache, fresh_plan = EngineCache(folder / "engines"), replace(
                 plan, settings=plan.settings.with_builder_options(timing_cache=""))
             fresh_builder = EngineBuilder(builder.workspace, cache, builder.reporter, builder.ranges,
                                           f"build {build_number + 1} of {plan.builds_per_config}: ", builder.printed)
-            result = yield from judge_engine(fresh_builder, config, feed_indices, fresh_plan)
+            result = yield from build_and_measure_engine(fresh_builder, config, feed_indices, fresh_plan)
             return BuildOutput(result, cache.read_all_files())
     except CancelledError:
         raise
@@ -1113,14 +1118,14 @@ def _judge_one_build(builder: EngineBuilder, config: PrecisionConfig, build_numb
 def _find_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
     """Returns the first of the worst builds; None if all failed."""
     return max((build for build in builds if not isinstance(build, TrtTuiError)),
-               key=lambda build: engine_badness_key(build.result), default=None)
+               key=lambda build: worst_last_sort_key(build.result), default=None)
 
 
 def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | TrtTuiError]) -> EngineResult:
-    """Stores the engine and the timing caches of the worst of several builds of a config in the builder's cache.
+    """Stores the files of the worst of several builds of a config in the builder's cache, and returns its result.
 
-    Returns its result, with the results of all builds if there are several. Raises the error of a failed first build;
-    that of a later build is logged.
+    If there are several builds, the result contains the results of all. The error of a failed first build is raised,
+    and that of a later build is logged.
     """
     for number, build in enumerate(builds, 1):
         if isinstance(build, TrtTuiError):
@@ -1142,8 +1147,10 @@ def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | Tr
 
 
 def build_spread_caveat(results: Sequence[EngineResult]) -> Caveat | None:
-    """Returns the caveat that the builds of one config differ; None if fewer than two SQNRs are finite, or all are
-    equal."""
+    """Returns the caveat that the engines of one config differ in SQNR.
+
+    None if fewer than two SQNRs are known, or all are equal.
+    """
     sqnr_values = [
         result.worst_errors.sqnr_db
         for result in results
@@ -1159,9 +1166,11 @@ def build_spread_caveat(results: Sequence[EngineResult]) -> Caveat | None:
         f"({ends}), which is more than the margin to the target", gap_db=max(sqnr_values) - min(sqnr_values))
 
 
-def engine_badness_key(engine_result: EngineResult) -> tuple[float, float, float]:
-    """Returns the sort key of build results, the worst last: by other precisions than requested, then judged error,
-    then latency."""
+def worst_last_sort_key(engine_result: EngineResult) -> tuple[float, float, float]:
+    """Returns the key that sorts the engines of one config, the worst engine last.
+
+    An engine with other precisions than requested is worse, then one with a larger judged error, then a slower one.
+    """
     accuracy = engine_result.accuracy
     if accuracy is None:
         return 2.0, math.inf, 0.0
@@ -1175,7 +1184,7 @@ ConfigBuild = tuple[PrecisionConfig, int]
 
 
 class BuildTask:
-    """The task that builds and measures the engine of a config. Its result is an error if the build fails.
+    """The task that builds and measures one engine of a config per item. If the build fails, its result is the error.
 
     Args:
         feeds_by_config: The feeds that judge the engine of each config.
@@ -1194,7 +1203,7 @@ class BuildTask:
         return f"build {item[1] + 1} of a config" if item[1] else "the build of a config"
 
     def run_item(self, context: Workspace,
-                 item: ConfigBuild) -> Generator[Wait | None, None, BuildOutput | TrtTuiError]:
+                 item: ConfigBuild) -> Generator[WaitStep | None, None, BuildOutput | TrtTuiError]:
         config, build_number = item
         if context.builder is None:
             context.builder = get_engine_builder(context.options.backend, plugins=context.options.production.plugins)
@@ -1203,8 +1212,8 @@ class BuildTask:
         except BackendUnavailableError as error:
             return error
         build = yield from translate_steps(
-            _judge_one_build(builder, config, build_number, self._feeds_by_config[config]),
-            lambda step: step if isinstance(step, Wait) else None)
+            _build_and_measure_once(builder, config, build_number, self._feeds_by_config[config]),
+            lambda step: step if isinstance(step, WaitStep) else None)
         if isinstance(build, TrtTuiError):
             return build
         return replace(build, result=replace(build.result, builder_warnings=list_known_warnings(builder.printed)))
@@ -1249,7 +1258,7 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
     plan, network = workspace.plan, workspace.network
     builder = EngineBuilder(workspace, None if plan.settings.builder_options.timing_cache else store.engines, reporter)
     report_known_defects(workspace, reporter, request.config, workspace.build_target)
-    builder.ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
+    builder.ranges, no_data_reason = collect_ranges_for_export(workspace, store, reporter, request.config,
                                                      request.config_calibration)
     workspace.require_unchanged_files()
     data_shapes = {}
@@ -1311,9 +1320,9 @@ def _engine_info_lines(builder: EngineBuilder, engine: BuiltEngine) -> tuple[str
 
 def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                        use_marked_engine: bool = False) -> Steps[EngineErrors | None]:
-    """Measures, stores and sends the errors at the groups inside the engine of a config. Returns them.
+    """Measures, stores, sends and returns the errors at the groups inside the engine of a config.
 
-    Returns None if the config has no engine, or the engine was not built as requested.
+    None if the config has no engine, or the engine was not built as requested.
 
     Args:
         use_marked_engine: True to measure a second engine with the groups' results as outputs; False for the engine as
@@ -1343,7 +1352,7 @@ def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
 def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineErrors]:
     """Returns the errors at the kernel results of the engine as built, read from its debug tensors."""
     workspace, backend = builder.workspace, builder.backend
-    network, engine = workspace.network, (yield from _build_as_requested(builder, config))
+    network, engine = workspace.network, (yield from _build_engine_as_requested(builder, config))
     lowered = lower_for_builder(network, config, builder.ranges, backend.capabilities, backend.name,
                                 workspace.plan.weakly_typed)
     with backend.load_engine(engine.data) as runner:
@@ -1351,18 +1360,18 @@ def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig
         ends = find_kernel_results(read_engine_report(text, network), network, lowered.model, text)
         ends = {group: end for group, end in ends.items() if end.tensor not in network.blocking_plugins}
         tensors = {group: end.tensor for group, end in ends.items()}
-        return (yield from builder.reporter.follow(_measure_group_errors_in_engine(
+        return (yield from builder.reporter.run_steps(_measure_group_errors_in_engine(
             workspace, config, UNFUSED, partial(read_kernel_outputs, runner, ends), tensors)))
 
 
 def _measure_marked_engine_errors(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineErrors]:
     """Returns the errors at the groups of a marked engine, which has every group's result as an output."""
     workspace, result_tensors = builder.workspace, find_results_usable_as_outputs(builder.workspace.network)
-    engine = yield from _build_as_requested(builder, add_group_results_as_outputs(workspace.network, config))
+    engine = yield from _build_engine_as_requested(builder, add_group_results_as_outputs(workspace.network, config))
     with builder.backend.load_engine(engine.data) as runner:
-        errors = yield from builder.reporter.follow(_measure_group_errors_in_engine(
+        errors = yield from builder.reporter.run_steps(_measure_group_errors_in_engine(
             workspace, config, MARKED, partial(read_marked_outputs, runner, result_tensors), result_tensors))
-        accuracy = yield from builder.reporter.follow(measure_engine_accuracy(
+        accuracy = yield from builder.reporter.run_steps(measure_engine_accuracy(
             workspace.analysis, runner, workspace.find_judged_feeds(config)))
     return replace(errors, accuracy=accuracy)
 
@@ -1404,8 +1413,8 @@ def _measure_group_errors_in_engine(workspace: Workspace, config: PrecisionConfi
         hidden_groups=tuple(group_names))
 
 
-def _build_as_requested(builder: EngineBuilder, config: PrecisionConfig) -> Steps[BuiltEngine]:
-    """Builds the engine of a config without the fallback ladder, or takes it from the cache."""
+def _build_engine_as_requested(builder: EngineBuilder, config: PrecisionConfig) -> Steps[BuiltEngine]:
+    """Returns the engine of a config, from the cache or built without the fallback ladder."""
     workspace = builder.workspace
     settings = make_build_settings(workspace.analysis, workspace.find_judged_feeds(config), workspace.plan, config,
                                    debug_tensors=builder.backend.capabilities.debug_tensors)

@@ -33,9 +33,9 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.files.reading import file_sha256
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.calibration import collect_ranges_to_write
+from trt_tui.jobs.calibration import collect_ranges_for_export
 from trt_tui.jobs.child_exit import ChildProcess, diagnose_exit
-from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, Wait, get_executor, start_thread
+from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, WaitStep, get_executor, start_thread
 from trt_tui.jobs.store import FileCache, ResultStore
 from trt_tui.workspace import FileReplacedError, Workspace, find_shape_profile
 
@@ -70,7 +70,7 @@ def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
     if request.after_opening:
         yield Urgency.SEARCH
     try:
-        ranges, _ = collect_ranges_to_write(workspace, store, reporter, config, request.config_calibration)
+        ranges, _ = collect_ranges_for_export(workspace, store, reporter, config, request.config_calibration)
         client = PreviewClient(workspace, store, reporter, ranges, request.low_priority)
         preview = yield from client.preview_config(config, URGENCIES_AFTER_PREVIEW)
         for level, text in preview.raw_messages:
@@ -131,7 +131,7 @@ class PreviewTask:
     def describe_item(self, item: PrecisionConfig) -> str:
         return "the preview of a config"
 
-    def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[Wait, None, Preview]:
+    def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[WaitStep, None, Preview]:
         from trt_tui.jobs.preview_server import PreviewServer  # needed only on workers
 
         network = _make_preview_network(context, self._request.network.sha256)
@@ -141,7 +141,7 @@ class PreviewTask:
         preview = start_thread(lambda: previewer.make_preview(request), lambda: None)
         try:
             while not preview.done():
-                yield Wait(preview.done)
+                yield WaitStep(preview.done)
         finally:
             previewer.is_wanted = False
             wait([preview])
@@ -182,11 +182,11 @@ class PreviewClient:
         if cached is not None:
             return cached
         request = self._make_preview_request(config)
-        while not _CONNECTION.is_free():
-            yield Wait(_CONNECTION.is_free, blocked_urgencies=blocked_urgencies)
+        while not _CONNECTION.is_idle():
+            yield WaitStep(_CONNECTION.is_idle, blocked_urgencies=blocked_urgencies)
         try:
             answer = _CONNECTION.send_request(request, self._reporter.wake, self._niceness)
-            yield Wait(answer.done, blocked_urgencies=blocked_urgencies)
+            yield WaitStep(answer.done, blocked_urgencies=blocked_urgencies)
             preview = answer.result()
         finally:
             _CONNECTION.cancel_request()
@@ -206,15 +206,17 @@ class PreviewClient:
                     previews.update([finished])
                     if finished[1].refusal is None:
                         self._store_preview(*finished)
-                yield Wait(executor.is_ready)
+                yield WaitStep(executor.is_ready)
         results = []
         for config in configs:
             results.append(previews[config] if config in previews else (yield from self.preview_config(config)))
         return results
 
     def add_move_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
-        """Returns a preview extended by the effects of the config's moves. Each effect is found by a preview without
-        the move."""
+        """Returns a preview with the effects that the moves of its config have on the engine.
+
+        The effect of a move is the difference between this preview and the preview of the config without the move.
+        """
         network = self.network
         ineffective: set[str] = set()
         pending: list[Sequence[FusionGroup]] = [find_possibly_ineffective_groups(network, config, preview)]
@@ -267,7 +269,7 @@ class PreviewClient:
 
 
 def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
-    """Returns the shapes of the dynamic inputs: from ``--shapes`` if given, and from the data if not."""
+    """Returns the shapes of the dynamic inputs, from ``--shapes`` or else from the data."""
     network = workspace.network
     requested = {
         name: (shape_range.min, shape_range.opt, shape_range.max)
@@ -291,7 +293,7 @@ class _PreviewConnection:
         self._answer: Future[Preview] | None = None
         self._is_paused = False
 
-    def is_free(self) -> bool:
+    def is_idle(self) -> bool:
         """Returns True if the process is not busy with a request."""
         return self._answer is None or self._answer.done()
 
@@ -315,7 +317,7 @@ class _PreviewConnection:
 
     def cancel_request(self) -> None:
         """Cancels the last request, if it has no answer yet."""
-        if self._process is not None and not self.is_free():
+        if self._process is not None and not self.is_idle():
             self._process.send(None)
 
 

@@ -42,7 +42,7 @@ from trt_tui.core.search import Evaluation, SearchResult, ZeroCostEffort
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The numbers of samples, counted in samples rather than batches, and their source.
+    """The source of the samples, and the number of samples for each purpose. Batches are not counted.
 
     Attributes:
         what_if_count: The samples in use. A run that some of them calibrate is judged on the others.
@@ -159,23 +159,21 @@ class NetworkOpened(Event):
 
 @dataclass(frozen=True)
 class FilesHashed(Event):
-    """The event with the fingerprint of the opened network and data. It follows later, since hashing large files takes
-    long."""
+    """The event with the fingerprint of the opened network and data, which is sent when large files are hashed."""
 
     source: Fingerprint
 
 
 @dataclass(frozen=True)
 class ConfigRead(Event, changes_rows=False):
-    """The event with the config that the user named when the network was opened."""
+    """The event with the config file of the user, which was read after the network was opened."""
 
     loaded: LoadedConfig
 
 
 @dataclass(frozen=True)
 class BuilderReady(Event):
-    """The event that is sent when a backend can build engines. Without this event, the simulation backend executes the
-    typed network."""
+    """The event that is sent when a backend can build engines. It is not sent if only ONNX Runtime works here."""
 
     builder: BuilderSummary
 
@@ -211,7 +209,10 @@ class JobProgress(Event, changes_rows=False):
 
 @dataclass(frozen=True)
 class ReferenceMetricMeasured(ResultEvent):
-    """The event with the metric of the reference on the samples that judge all runs; ``final`` once all are measured.
+    """The event with the metric of the reference on the samples that judge all runs.
+
+    Attributes:
+        final: True if all of these samples are measured.
     """
 
     metric: Mapping[str, float]
@@ -221,7 +222,11 @@ class ReferenceMetricMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class AccuracyMeasured(ResultEvent):
-    """The accuracy of a config in one kind of run; ``final`` once all samples that are to be measured are."""
+    """The event with the accuracy of a config in one kind of run.
+
+    Attributes:
+        final: True if all judged samples are measured.
+    """
 
     run: str
     config: PrecisionConfig
@@ -395,7 +400,7 @@ class ExportedFileExecuted(ResultEvent, changes_rows=False):
 
 @dataclass(frozen=True)
 class StoredResultsLoaded(ResultEvent, changes_rows=False):
-    """Results of an earlier program for the runs of a config."""
+    """The event with stored results of a config, which an earlier run of the program measured."""
 
     config: PrecisionConfig
     runs: Mapping[RunKind, RunResult]
@@ -471,14 +476,14 @@ class SearchEnded(Event):
     zero_cost_effort: ZeroCostEffort = field(default_factory=ZeroCostEffort)
     missed_checks: Mapping[int, str] = field(default_factory=dict)
 
-    def find_doubt(self, config: PrecisionConfig) -> str:
+    def find_doubt_reason(self, config: PrecisionConfig) -> str:
         """Returns the reason for doubt in an offered config: a missed check, or held-out samples; "" if there is none.
         """
-        if missed_check := self.find_failed_check(config):
+        if missed_check := self.failed_check_text(config):
             return f"on the samples of the search {missed_check}"
         return self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
 
-    def find_failed_check(self, config: PrecisionConfig) -> str:
+    def failed_check_text(self, config: PrecisionConfig) -> str:
         """Returns what the exported network or the engine of an offered config yielded; "" if no check was missed."""
         if config == self.result.config and self.exported is not None and self.exported.is_met is False:
             return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"
@@ -581,7 +586,7 @@ class EngineWritten(CommandAnswer):
 
 @dataclass(frozen=True)
 class DumpsCompared(CommandAnswer):
-    """The differences of a dump to another one.
+    """The event with the differences between two dumps.
 
     Attributes:
         reference, run: The two dumps.
@@ -604,7 +609,7 @@ class DumpsCompared(CommandAnswer):
 
 @dataclass(frozen=True)
 class DumpInspected(CommandAnswer):
-    """The values of the tensors of a dump, in its order."""
+    """The event with a summary of each tensor of a dump, in the order of the dump."""
 
     source: str
     iterations: int

@@ -98,7 +98,8 @@ def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> Work
 
 def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
                  request: rq.OpenNetwork) -> Steps[None]:
-    """Opens a new workspace, which replaces the current workspace when all parts are read."""
+    """Opens a network with its data and backends. The new workspace replaces the current one when all parts are read.
+    """
     try:
         yield from _open_workspace(slot, store, reporter, request)
     except CancelledError:
@@ -252,7 +253,7 @@ def _measure_batch_dependence(workspace: Workspace, reporter: JobReporter) -> St
     steps = translate_steps(
         measure_batch_dependence(workspace.analysis, workspace.feeds),
         lambda _: Progress("single samples against their batch", next(done_counts), MAX_COMPARED_SAMPLES + 1))
-    return reporter.follow(steps, Urgency.ACCURACY)
+    return reporter.run_steps(steps, Urgency.ACCURACY)
 
 
 def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, reporter: JobReporter,
@@ -276,7 +277,7 @@ def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, 
         yield Urgency.ACCURACY
         partials = workspace.analysis.measure_accuracy(config, {**ranges, **config_ranges},
                                                        workspace.find_judged_feeds(config))
-        accuracy = yield from reporter.follow(take_last_value(
+        accuracy = yield from reporter.run_steps(take_last_value(
             partials, f"{config.find_main_quantized_type(network).label} {phase}"), Urgency.ACCURACY)
         sqnr_steps.append(CalibrationConvergencePoint(sample_part.count, _worst_output_sqnr_db(accuracy)))
     accuracy = yield from measure_final_accuracy(workspace, store, reporter, config, Urgency.ACCURACY)
@@ -308,8 +309,8 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
     for samples in (judged_samples, data.calibration_samples):
         partials = (PartialResult(partial_shares, done, len(samples)) for done, partial_shares in enumerate(
             measure_clipped_shares(network.model, ranges, samples, workspace.backend), 1))
-        shares.append((yield from reporter.follow(take_last_value(partials, "values outside their range"),
-                                                  Urgency.ACCURACY)))
+        shares.append((yield from reporter.run_steps(take_last_value(partials, "values outside their range"),
+                                                     Urgency.ACCURACY)))
     return {tensor: ClippedShare(shares[0][tensor], shares[1][tensor]) for tensor in ranges}
 
 

@@ -92,9 +92,9 @@ from trt_tui.formatting import builder_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import (
-    add_ranges_of_config,
-    collect_calibration_to_write,
-    collect_ranges_to_write,
+    add_ranges_set_by_config,
+    collect_calibration_for_export,
+    collect_ranges_for_export,
     ensure_ranges,
 )
 from trt_tui.jobs.comparison import measure_final_accuracy, send_reference_metric
@@ -102,7 +102,7 @@ from trt_tui.jobs.engine import (
     EngineBuilder,
     EngineRun,
     add_engine_performance,
-    get_engine,
+    get_or_build_engine,
     lower_for_builder,
     make_build_settings,
     report_known_defects,
@@ -257,9 +257,9 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
                 reporter.send(ev.ValueMeasured(reporter.job, STAGES, run.name, replace(stage, run=run)))
                 continue
         try:
-            recorded = yield from _record_run(workspace, reporter, source)
+            recorded = yield from _record_run_outputs(workspace, reporter, source)
             if run.config is None:
-                accuracy = yield from _compare_runs(workspace, recorded, None)
+                accuracy = yield from _compare_recorded_runs(workspace, recorded, None)
                 result = (yield from _measure_engine_file(
                     EngineBuilder(workspace, None, reporter), source, accuracy)) if isinstance(
                     source, EngineRun) else RunResult(accuracy)
@@ -274,7 +274,7 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             yield from _send_simulated_accuracy(workspace, store, reporter, run.config_name, run.config)
         if recorded_runs and any(output.tensor in recorded.available_tensors & recorded_runs[-1].available_tensors
                                  for output in workspace.analysis.judged_outputs):
-            stage = replace(stage, accuracy_to_previous=(yield from _compare_runs(workspace, recorded,
+            stage = replace(stage, accuracy_to_previous=(yield from _compare_recorded_runs(workspace, recorded,
                                                                                   recorded_runs[-1])))
         recorded_runs.append(recorded)
         if run.name == PRODUCTION_STAGE:
@@ -291,7 +291,7 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 
 def _list_engine_reports(stored: EngineResult | Workspace, store: ResultStore, run: Run) -> list[EngineReport]:
-    """Returns the layers of the engine of a run, from its own result or from the stored result of its config."""
+    """Returns the layers of the engine of a run, from an engine result or from the stored result of its config."""
     result = stored if isinstance(stored, EngineResult) else (
         store.load_engine_result(stored, run.config) if run.config is not None else None)
     return [result.engine_report] if result is not None and result.engine_report is not None else []
@@ -317,7 +317,7 @@ def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
     return [batch_difference_text(source.run.name, rows, {name: batched[name] for name in per_sample}, joined)]
 
 
-def _record_run(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:
+def _record_run_outputs(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:
     """Executes a run on the samples in use. Returns its outputs."""
     recorded, feeds = RecordedRun(source, workspace.analysis.fetched_tensors), workspace.feeds.all_feeds
     for done, _ in enumerate(recorded.record(feeds), 1):
@@ -332,9 +332,13 @@ def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> Jud
                                          if recorded.run.config is not None))
 
 
-def _compare_runs(workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None) -> Steps[Accuracy]:
-    """Returns the accuracy of a run against another run; against the reference of the workspace if ``reference`` is
-    None."""
+def _compare_recorded_runs(workspace: Workspace, recorded: RecordedRun,
+                           reference: RecordedRun | None) -> Steps[Accuracy]:
+    """Returns the accuracy of a run against another run.
+
+    Args:
+        reference: The other run; None for the reference of the workspace.
+    """
     is_judged = reference is None
     feeds = _find_common_feeds(workspace, recorded, *([reference] if reference is not None else []))
     return override_urgency(Urgency.ACCURACY, take_last_value(workspace.analysis.compare(
@@ -404,7 +408,7 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
     if builder is None:
         return None, missing_builder_reason(workspace.options.backend)
     try:
-        result = yield from get_engine(workspace, store, reporter, config)
+        result = yield from get_or_build_engine(workspace, store, reporter, config)
     except (CancelledError, BackendUnavailableError):
         raise
     except TrtTuiError as error:
@@ -428,7 +432,7 @@ def _measure_engine_file(builder: EngineBuilder, source: EngineRun, accuracy: Ac
     assert isinstance(runner, EngineRunner), "it was loaded by a builder"
     result = EngineResult(accuracy, builder.title, engine_bytes=Path(source.run.file_path).stat().st_size,
                           device_name=builder.backend.device)
-    return builder.reporter.follow(add_engine_performance(
+    return builder.reporter.run_steps(add_engine_performance(
         result, runner, workspace.network, source.make_feed(workspace.feeds[0]),
         workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0])), Urgency.ACCURACY)
 
@@ -439,8 +443,10 @@ def _measure_engine_file(builder: EngineBuilder, source: EngineRun, accuracy: Ac
 def _compare_production_outputs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                                 request: rq.MeasureStages,
                                 recorded_runs: Sequence[RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
-    """Returns the accuracy of production, the last run, against the simulation of the config, engines that were named,
-    and its own."""
+    """Returns the accuracy of production against the simulation and the engine of the config, by name of the reference.
+
+    Production is the last run. If engine files are named, they replace the engine of the config.
+    """
     production, config = recorded_runs[-1], request.config
     references = [recorded for recorded in recorded_runs if recorded.run.kind is RunKind.ENGINE_FILE]
     sources: list[IterableRunSource] = [
@@ -451,22 +457,21 @@ def _compare_production_outputs(workspace: Workspace, store: ResultStore, report
         sources += [engine_run] if engine_run is not None else []
     for source in sources:
         try:
-            references.append((yield from _record_run(workspace, reporter, source)))
+            references.append((yield from _record_run_outputs(workspace, reporter, source)))
         finally:
             source.close()
         if source.run.kind is RunKind.SIMULATED_CONFIG:
             yield from _send_simulated_accuracy(workspace, store, reporter, "config", config)
     comparisons = []
     for reference in references:
-        comparisons.append((reference.run.name, (yield from _compare_runs(workspace, production, reference))))
+        comparisons.append((reference.run.name, (yield from _compare_recorded_runs(workspace, production, reference))))
     return tuple(comparisons)
 
 
 def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) -> tuple[InputDifference, ...]:
-    """Returns the differences between the inputs in production and the inputs of the samples; () if no inputs were
-    dumped.
+    """Returns the differences between the inputs in production and the inputs of the samples.
 
-    The inputs are in a separate file, or beside the outputs.
+    The inputs in production are in a separate file, or beside the outputs. The result is () if no inputs were dumped.
 
     Raises:
         InputError: The file contains no input of the network, or the inputs of other samples.
@@ -504,14 +509,14 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     yield Urgency.BUILD
     shapes = workspace.shape_profile if export_format.has_build_commands else workspace.requested_shape_ranges
     written_config = config if export_format.keeps_file_precision else replace_file_precision(network, config)
-    calibration, no_data_reason = collect_calibration_to_write(
+    calibration, no_data_reason = collect_calibration_for_export(
         workspace, store, reporter, written_config, request.config_calibration,
         all_tensors=export_format.needs_all_ranges, needs_ranges=not export_format.can_lack_ranges)
     workspace.require_unchanged_files()
     if not export_format.can_lack_ranges:
         refuse_cubic_grid_samples(network, "TensorRT")
     report_known_defects(workspace, reporter, config, workspace.build_target)
-    ranges = add_ranges_of_config(calibration.range_table, config)
+    ranges = add_ranges_set_by_config(calibration.range_table, config)
     written = write_export(request.kind, path, network, config, ranges, shapes=shapes,
                            builder_options=workspace.options.production, calibration=calibration)
     reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
@@ -543,14 +548,14 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     yield Urgency.BUILD
     require_empty_folder(destination)
     report_known_defects(workspace, reporter, config, _make_bundle_target(workspace, request.release))
-    calibration, no_data_reason = collect_calibration_to_write(workspace, store, reporter, config,
+    calibration, no_data_reason = collect_calibration_for_export(workspace, store, reporter, config,
                                                                request.config_calibration)
-    ranges = add_ranges_of_config(calibration.range_table, config)
+    ranges = add_ranges_set_by_config(calibration.range_table, config)
     workspace.require_unchanged_files()
     iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
     bundle = BundleContents(request.release, network, config, ranges, request.config_text,
                             calibration.method, workspace.shape_profile,
-                            _choose_builder_options(workspace, store, request, ranges), workspace.samples.source,
+                            _choose_bundle_builder_options(workspace, store, request, ranges), workspace.samples.source,
                             iterations, request.with_samples, request.comparison_report)
     with fill_folder_atomically(destination) as folder:
         written_paths = write_bundle(folder, bundle)
@@ -558,7 +563,7 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
     reporter.send(ev.ConfigExported(reporter.job, (str(destination), *map(str, paths)), (), ""))
 
 
-def _choose_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
+def _choose_bundle_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
                             ranges: Mapping[str, float]) -> BuilderOptions:
     """Returns the builder options of a bundle, with the timing cache of an earlier build of the config if there is one.
 
@@ -609,7 +614,7 @@ def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: J
     check_tensor_names(network, (*start, *stop))
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
-    ranges, no_data_reason = collect_ranges_to_write(workspace, store, reporter, request.config,
+    ranges, no_data_reason = collect_ranges_for_export(workspace, store, reporter, request.config,
                                                      request.config_calibration)
     typed_model = lower_from_source_model(network, request.config, ranges).model
     iterations = _collect_subgraph_sample_runs(workspace, request.config, typed_model, start, stop)

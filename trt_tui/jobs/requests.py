@@ -163,7 +163,7 @@ class UseRanges(Request):
 
 @dataclass(frozen=True)
 class RunPreflight(Request):
-    """A request to measure what guards need to know by extra executions of the network. The answer is the event
+    """A request for the facts of guards that need extra executions of the network. The answer is the event
     `GuardFactsMeasured`.
 
     Attributes:
@@ -431,8 +431,8 @@ class WriteSubgraph(Request):
     `ConfigExported`, with the folder first.
 
     Attributes:
-        path: The path of the folder, which must be new or empty. start_tensors, stop_tensors: The inputs and the
-            outputs of the part.
+        path: The path of the folder, which must be new or empty.
+        start_tensors, stop_tensors: The inputs and the outputs of the part.
         group: The name of the group to write, in place of tensors; "" to use the tensors.
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """

@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Wait:
+class WaitStep:
     """A step that waits until ``ready`` returns True, because a thread or another process is at work.
 
     Attributes:
@@ -39,10 +39,10 @@ class Wait:
     blocked_urgencies: frozenset[Urgency] = frozenset()
 
 
-Steps = Generator[Urgency | Wait, None, T]
+Steps = Generator[Urgency | WaitStep, None, T]
 """The type of a job's generator, which executes one step at a time.
 
-A step is mostly one batch. The generator yields the urgency of the next step, or the condition to wait for.
+Most steps are one batch. The generator yields the urgency of the next step, or the condition to wait for.
 """
 
 
@@ -55,13 +55,13 @@ class Progress:
     total: int = 0
 
 
-ProgressSteps = Generator[Progress | Wait, None, T]
-"""The type of a generator that yields its progress, from which `trt_tui.jobs.scheduler.Reporter.follow` makes steps."""
+ProgressSteps = Generator[Progress | WaitStep, None, T]
+"""The type of a generator that yields its progress. `Reporter.run_steps` runs it as steps of a job."""
 
 
 def override_urgency(urgency: Urgency, steps: Generator[object, None, T]) -> Steps[T]:
-    """Yields the same steps with another urgency, and returns their result."""
-    return translate_steps(steps, lambda step: step if isinstance(step, Wait) else urgency)
+    """Runs steps with another urgency than their own, and returns their result."""
+    return translate_steps(steps, lambda step: step if isinstance(step, WaitStep) else urgency)
 
 
 def start_thread(function: Callable[[], T], wake: Callable[[], None]) -> Future[T]:
@@ -99,7 +99,7 @@ class ScheduledJob:
     request: rq.Request
     urgency: Urgency
     steps: Steps[None] | None = None
-    wait: Wait | None = None
+    wait: WaitStep | None = None
     has_started: bool = False
 
     @property
@@ -233,8 +233,8 @@ class Scheduler:
             if scheduled_job.steps is None:
                 scheduled_job.steps = self._start_job(scheduled_job.request, JobReporter(self, scheduled_job))
             step = next(scheduled_job.steps)
-            scheduled_job.wait = step if isinstance(step, Wait) else None
-            if not isinstance(step, Wait):
+            scheduled_job.wait = step if isinstance(step, WaitStep) else None
+            if not isinstance(step, WaitStep):
                 scheduled_job.urgency = step
             return
         except StopIteration:
@@ -268,7 +268,7 @@ class Scheduler:
             self.send(end_event)
 
 
-def _is_wait_over(wait: Wait) -> bool:
+def _is_wait_over(wait: WaitStep) -> bool:
     """Returns True if the condition that a job waits for is met, or cannot be evaluated.
 
     In the second case, the next step of the job reports the error.
@@ -303,13 +303,13 @@ def take_last_value(partials: Iterable[PartialResult[T] | Waitable], phase: str 
         if isinstance(partial, PartialResult):
             value = partial.value
             yield Progress(phase, partial.done_count, partial.total_count)
-        elif isinstance(partial, Wait):
+        elif isinstance(partial, WaitStep):
             yield partial
     return value
 
 
 class Reporter:
-    """The reporter of work without a job of its own, such as that of a worker: it sends nothing.
+    """The reporter of work outside a job, such as work on a worker. It sends nothing.
 
     Attributes:
         job: The number of the job; 0 without a job.
@@ -329,16 +329,20 @@ class Reporter:
             start_time: The start of the phase, as `time.monotonic`.
         """
 
-    def follow(self, steps: ProgressSteps[T], urgency: Urgency = Urgency.BUILD, phase_prefix: str = "") -> Steps[T]:
-        """Returns steps of one urgency that send the progress of other steps, and return the result of these.
+    def run_steps(self, steps: ProgressSteps[T], urgency: Urgency = Urgency.BUILD, phase_prefix: str = "") -> Steps[T]:
+        """Runs the steps of a measurement, sends their progress, and returns their result.
 
         Progress without a phase is not sent.
+
+        Args:
+            urgency: The urgency of all steps.
+            phase_prefix: The text before each phase.
         """
         phase, start_time = "", time.monotonic()
 
-        def report_step(step: Progress | Wait) -> Urgency | Wait:
+        def report_progress(step: Progress | WaitStep) -> Urgency | WaitStep:
             nonlocal phase, start_time
-            if isinstance(step, Wait):
+            if isinstance(step, WaitStep):
                 return step
             start_time = time.monotonic() if phase not in ("", step.phase) else start_time
             phase = step.phase
@@ -346,11 +350,11 @@ class Reporter:
                 self.send_progress(phase_prefix + phase, step.done, step.total, start_time)
             return urgency
 
-        return translate_steps(steps, report_step)
+        return translate_steps(steps, report_progress)
 
 
 class JobReporter(Reporter):
-    """The reporter of a job, which sends the job's events and progress, and ends a measurement if the job was stopped.
+    """The reporter of a job. It sends the events and the progress of the job, and ends measurements of a stopped job.
     """
 
     def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
@@ -399,6 +403,6 @@ def get_executor(workspace: Workspace, reporter: JobReporter, *, for_engines: bo
     return workspace.worker_pool.make_executor(workspace, reporter.wake, for_engines)
 
 
-def choose_next_job_step(executor: Executor[Workspace], urgency: Urgency) -> Urgency | Wait:
+def choose_next_job_step(executor: Executor[Workspace], urgency: Urgency) -> Urgency | WaitStep:
     """Returns the next step of a job with a running task: the urgency if a result is ready, or a wait for a result."""
-    return urgency if executor.is_ready() else Wait(executor.is_ready)
+    return urgency if executor.is_ready() else WaitStep(executor.is_ready)

@@ -1,4 +1,4 @@
-"""The search as a job: the search proposes configs, an evaluator measures them, and engines confirm the result.
+"""The job of a search. The search proposes configs, an evaluator measures them, and engines confirm the result.
 
 An engine may deviate from its simulation by more than rounding explains. Such a deviation is not used as a margin. A
 kernel computes something else, and raising more layers avoids that kernel only by chance. Errors inside the engine show
@@ -107,11 +107,19 @@ from trt_tui.jobs.comparison import (
 from trt_tui.jobs.engine import (
     build_engines_in_parallel,
     execute_exported_file,
-    get_engine,
+    get_or_build_engine,
     send_engine_errors,
 )
 from trt_tui.jobs.engine_preview import PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
-from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, Wait, override_urgency, start_thread, take_last_value
+from trt_tui.jobs.scheduler import (
+    JobReporter,
+    Steps,
+    Urgency,
+    WaitStep,
+    override_urgency,
+    start_thread,
+    take_last_value,
+)
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 
@@ -136,7 +144,7 @@ _HIDING_OPERATORS = re.compile(r"[|;\n!`]|\$\(|(?<![&>])&(?!&)")
 
 @dataclass(frozen=True)
 class CheckResult:
-    """The outcome of the check command for one config.
+    """The outcome of the user's check command for one config.
 
     Attributes:
         failure_reason: The reason why the check fails; "" if it passes.
@@ -223,12 +231,12 @@ def run_check_command(command: str, folder: Path, wake: Callable[[], None]) -> S
     exit_future = start_thread(wait_for_exit, wake)
     try:
         while not exit_future.done():
-            yield Wait(exit_future.done)
+            yield WaitStep(exit_future.done)
     finally:
         if process.poll() is None:
             kill_process_tree(process.pid, "TRT_TUI_MODEL", paths["TRT_TUI_MODEL"])
         wait([exit_future])
-        sys.stderr.write("".join(_read_end(folder / name, 1 << 16) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE)))
+        sys.stderr.write("".join(_read_file_end(folder / name, 1 << 16) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE)))
     exit_code, error_text = process.returncode, shown_error_text(folder)
     if exit_code in _UNSTARTED_CODES:
         raise InputError(f"the check command does not start (exit code {exit_code})", error_text,
@@ -258,11 +266,11 @@ def _write_stream(stream: IO[bytes], path: Path) -> None:
 
 def shown_error_text(folder: Path) -> str:
     """Returns the last lines that a check has written to stderr; "" if there are none."""
-    lines = _read_end(folder / ERROR_OUTPUT_FILE, 1 << 16).rstrip().splitlines()[-MAX_SHOWN_LINES:]
+    lines = _read_file_end(folder / ERROR_OUTPUT_FILE, 1 << 16).rstrip().splitlines()[-MAX_SHOWN_LINES:]
     return "\n".join(lines)[-MAX_SHOWN_CHARACTERS:]
 
 
-def _read_end(path: Path, max_bytes: int) -> str:
+def _read_file_end(path: Path, max_bytes: int) -> str:
     check_regular_file(path)  # the command may have put a pipe in its place
     with open(path, "rb") as stream:
         stream.seek(max(0, os.fstat(stream.fileno()).st_size - max_bytes))
@@ -378,8 +386,8 @@ class SearchEvaluator:
             base = analysis.measure_reference_metric(feed_indices)
             held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
         partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
-        held_out_accuracy = yield from self.reporter.follow(take_last_value(partials, "held-out samples"),
-                                                            Urgency.SEARCH)
+        held_out_accuracy = yield from self.reporter.run_steps(take_last_value(partials, "held-out samples"),
+                                                               Urgency.SEARCH)
         selection_count = (workspace.judged_sample_count if self.feed_index is None else
                            workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index))
         values = tuple(
@@ -451,7 +459,7 @@ class SearchEvaluator:
         """
         accuracy = yield from self.measure_accuracy(config)
         self.reporter.send(ev.AccuracyMeasured(self.reporter.job, "config", config, accuracy, True))
-        return (yield from get_engine(self.workspace, self.store, self.reporter, config))
+        return (yield from get_or_build_engine(self.workspace, self.store, self.reporter, config))
 
     def measure_engine_errors(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
         """Returns the errors inside the engine of a config; None if there is no engine.
@@ -536,7 +544,7 @@ def _value_and_interval_texts(target: Target, accuracy: Accuracy | None) -> tupl
     return target.measured_value_text(accuracy), target.confidence_interval_text(accuracy)
 
 
-TRIAGE_REASON = "search:triage"
+BARRIER_REASON = "search:triage"
 """The reason stored in fusion barriers that the triage of a search has added."""
 
 
@@ -544,13 +552,14 @@ TRIAGE_REASON = "search:triage"
 
 
 def count_macs(network: NetworkOutline, group_names: Iterable[str]) -> dict[str, float]:
-    """Returns the multiply-accumulates of some groups; 0 if they are unknown."""
+    """Returns the number of multiply-accumulates of each of some groups, by name; 0 if it is unknown."""
     return {name: float(sum(network.get_layer(layer).macs or 0 for layer in network.get_group(name).layers))
             for name in group_names}
 
 
 def list_group_times(engine: EngineResult, group_names: Iterable[str]) -> dict[str, float]:
-    """Returns the time in ms of each group in an engine, without groups whose layers were not timed."""
+    """Returns the run time in ms of each of some groups in an engine. Groups whose layers were not timed are left out.
+    """
     return {name: ms for name in group_names if name in engine.implementations
             and (ms := engine.implementations[name].latency_ms) is not None}
 
@@ -575,7 +584,8 @@ class LatencyModel:
 
     measured: dict[PrecisionConfig, float] = field(default_factory=dict)
 
-    def fit(self, search_space: SearchSpace, start_engine: EngineResult, raised_engine: EngineResult) -> None:
+    def fit_to_engines(self, search_space: SearchSpace, start_engine: EngineResult,
+                       raised_engine: EngineResult) -> None:
         """Fits the model to two timed engines: that of the start config, and that with all candidates raised."""
         assert start_engine.latency_ms is not None and raised_engine.latency_ms is not None, "both are timed"
         self._search_space, names = search_space, search_space.candidates
@@ -586,7 +596,7 @@ class LatencyModel:
         if not any(self._weights.values()):
             self._weights = count_macs(search_space.network, names)
 
-    def estimate(self, config: PrecisionConfig) -> float:
+    def estimate_latency_ms(self, config: PrecisionConfig) -> float:
         """Returns the latency of a config in ms."""
         if (measured_ms := self.measured.get(config_without_ranges(config))) is not None:
             return measured_ms
@@ -616,8 +626,8 @@ class LatencyModel:
 # -- triage ----------------------------------------------------------------------------------------------------------
 
 
-def is_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> bool:
-    """Returns True if an engine is worse than its simulation by more than rounding and FP16 accumulators explain."""
+def has_unexplained_gap(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> bool:
+    """Returns True if an engine has a larger error than rounding and FP16 accumulators explain."""
     if simulated_accuracy.nonfinite_count:
         return False
     gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
@@ -634,17 +644,17 @@ def engine_gap_text(simulated_accuracy: Accuracy, engine_accuracy: Accuracy) -> 
 
 def add_barriers(config: PrecisionConfig, tensors: Sequence[str]) -> PrecisionConfig:
     """Returns a config with fusion barriers at some tensors."""
-    return config.with_moves({tensor: BarrierMove(TRIAGE_REASON) for tensor in tensors})
+    return config.with_moves({tensor: BarrierMove(BARRIER_REASON) for tensor in tensors})
 
 
-def _halve(tensors: list[str]) -> list[list[str]]:
-    """Returns the two halves of a set of tensors; [] for a single one."""
+def _split_into_halves(tensors: list[str]) -> list[list[str]]:
+    """Returns the two halves of a list of tensors; [] for a single tensor."""
     half = len(tensors) // 2
     return [tensors[:half], tensors[half:]] if half else []
 
 
-def _list_groups_at(network: Network, group_name: str) -> list[str]:
-    """Returns the groups whose results a group reads, and the group."""
+def _list_group_and_producers(network: Network, group_name: str) -> list[str]:
+    """Returns the names of the groups that produce the inputs of a group, and its own name at the end."""
     producers = [network.producer.get(tensor) for tensor in network.get_group(group_name).inputs]
     groups = [network.find_group(producer) for producer in producers if producer is not None]
     return [*(group.name for group in groups if group is not None), group_name]
@@ -691,7 +701,8 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         validate_check_command(request.check_command)
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
-    workspace = workspace.make_search_view(_can_calibrate(workspace, request), request.hold_out and not request.sample)
+    workspace = workspace.make_search_view(_uses_calibration_samples(workspace, request),
+                                           request.hold_out and not request.sample)
     has_other_samples = workspace.feeds != shown_workspace.find_judged_feeds(request.config)
     holds_out = request.hold_out and not request.sample and not workspace.held_out
     refusal_reason = workspace.choose_held_out_feeds().refusal_reason if holds_out else ""
@@ -720,16 +731,18 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     if has_other_samples and result.is_met:
         # The engine and the exported file are measured again, on the samples of the session.
         if result.config in job.requested_configs:
-            yield from get_engine(shown_workspace, store, full_reporter, result.config, rebuild=True)
+            yield from get_or_build_engine(shown_workspace, store, full_reporter, result.config, rebuild=True)
         full_reporter.send(ev.ExportedFileExecuted(reporter.job, result.config, (
             yield from execute_exported_file(shown_workspace, store, full_reporter, result.config, Urgency.SEARCH))))
     reporter.send(job.make_end_event(has_other_samples=has_other_samples, held_out_result=held_out,
                                      accuracy_with_interval=settled_accuracy))
 
 
-def _can_calibrate(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> bool:
-    """Returns True if the calibration samples determine any config of a search: its start, or one with other ranges or
-    zero-cost changes."""
+def _uses_calibration_samples(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> bool:
+    """Returns True if the calibration samples determine a config of a search.
+
+    The config may be its start, or one with other ranges or zero-cost changes.
+    """
     if not request.try_zero_cost and not request.try_ranges:
         return workspace.is_calibrated_on_data(request.config)
     config = replace_file_precision(request.config, workspace.network.groups)
@@ -777,7 +790,7 @@ class SearchJob:
         self.requested_configs: set[PrecisionConfig] = set()
         self._latency_model = LatencyModel()
         self._use_preview = request.use_preview
-        self._can_triage = True
+        self._can_search_barriers = True
         self._max_judging_s = 0.0
         self._before_withdrawal: Search | None = None
         self.confirmed: bool | None = None
@@ -797,7 +810,7 @@ class SearchJob:
                              "Raise --max-builds, or use --max-fp32.")
         self.search = Search(
             search_space, request.method, max_raised=request.max_raised, max_latency=request.max_latency,
-            estimate_latency=self._latency_model.estimate if has_latency_budget else None,
+            estimate_latency=self._latency_model.estimate_latency_ms if has_latency_budget else None,
             costs=count_macs(evaluator.workspace.outline, search_space.candidates))
 
     def run_search_steps(self) -> Steps[None]:
@@ -815,7 +828,7 @@ class SearchJob:
             if (self.search.current_trial is not None and not self.search.sensitivities
                     and (request.method not in TOP_DOWN_METHODS or tries_changes)):
                 if tries_changes:
-                    yield from self._try_changes_without_cost()
+                    yield from self._try_zero_cost_changes_and_ranges()
                 kept_sets = self.search.zero_cost_sets
                 if self.search.current_trial is not None and (kept_sets or not self.search.sensitivities):
                     yield from self._measure_sensitivities(
@@ -834,12 +847,12 @@ class SearchJob:
             yield from self.evaluator.measure_accuracies_in_parallel(
                 partial(self.search.predict_next_configs, step_names=step_names))
             start_time = time.monotonic()
-            self.search.record_target_result((yield from self._judge_config(self.search.build_config(trial))))
+            self.search.record_target_result((yield from self._evaluate_config(self.search.build_config(trial))))
             self._max_judging_s = max(self._max_judging_s, time.monotonic() - start_time)
 
-    def _judge_config(self, config: PrecisionConfig) -> Steps[TargetResult]:
-        """Returns the result of a config against the tolerances and the user's check command."""
-        target_result = self._check_targets((yield from self.evaluator.measure_accuracy(config)))
+    def _evaluate_config(self, config: PrecisionConfig) -> Steps[TargetResult]:
+        """Measures a config. Returns its result against the tolerances and the user's check command."""
+        target_result = self._compare_with_targets((yield from self.evaluator.measure_accuracy(config)))
         if self.request.check_command is None:
             return target_result
         check_result = yield from self.evaluator.run_check_command(config)
@@ -848,7 +861,7 @@ class SearchJob:
         return replace(target_result, passes=target_result.passes and check_result.passes, value_text=check_text,
                        measured_outcome=_combine_with_check(target_result.target_outcome, check_result))
 
-    def _check_targets(self, accuracy: Accuracy) -> TargetResult:
+    def _compare_with_targets(self, accuracy: Accuracy) -> TargetResult:
         if self.targets:
             return check_targets(self.targets, accuracy)
         is_broken = accuracy.nonfinite_count > 0 or any(caveat.fails_run for caveat in accuracy.caveats)
@@ -856,7 +869,7 @@ class SearchJob:
         score = math.inf if energy == 0 else -10 * math.log10(energy) if math.isfinite(energy) else -math.inf
         return TargetResult(not is_broken, score, accuracy, energy)
 
-    def _try_changes_without_cost(self) -> Steps[None]:
+    def _try_zero_cost_changes_and_ranges(self) -> Steps[None]:
         """Tries zero-cost moves and other ranges stage by stage, each stage for the config with the accepted changes of
         earlier stages.
 
@@ -873,14 +886,14 @@ class SearchJob:
         for index, kinds in enumerate(list_searched_stages() if self.request.try_zero_cost else [()]):
             if search.current_trial is None:
                 break
-            self._propose_stage(kinds)
+            self._propose_zero_cost_stage(kinds)
             yield from self._evaluate_proposed_configs((ALONE_STEP,))
             if index == 0 and self.request.try_ranges and search.current_trial is not None:
                 yield from self._measure_alternative_ranges()
             yield from self._evaluate_proposed_configs((ALONE_STEP, RANGES_STEP, COMBINED_STEP))
         effort.seconds = search.zero_cost_effort.seconds = time.monotonic() - start_time
 
-    def _propose_stage(self, kinds: Sequence[ZeroCostKind]) -> None:
+    def _propose_zero_cost_stage(self, kinds: Sequence[ZeroCostKind]) -> None:
         """Adds the sets of zero-cost moves of a stage to the search.
 
         At most half of the configs that the budget still allows are simulated to measure the sets, so that the others
@@ -941,7 +954,7 @@ class SearchJob:
             reason = exported_run.missing_reason or "it has no value for this target, which is inside the network"
             self.exported_result = ExportedResult(exported_run.executor_name, None, reason)
             return False
-        gaps = self._find_gaps(simulated_accuracy, accuracy)
+        gaps = self._find_score_gaps(simulated_accuracy, accuracy)
         shown_targets = [self.targets[index] for index in gaps] or self.targets
         measured_text, expected_text = (", ".join(target.measured_value_text(shown) for target in shown_targets)
                                         for shown in (accuracy, simulated_accuracy))
@@ -968,11 +981,11 @@ class SearchJob:
         """The margin that the search requires for each tolerance; -inf without one."""
         return self.search.margins or [-math.inf] * len(self.targets)
 
-    def _find_gaps(self, simulated_accuracy: Accuracy, accuracy: Accuracy) -> dict[int, float]:
-        """Returns by how much the score of each tolerance that a run misses is below its simulated score, by index of
-        the tolerance; NaN if either has no score.
+    def _find_score_gaps(self, simulated_accuracy: Accuracy, accuracy: Accuracy) -> dict[int, float]:
+        """Returns the difference between the simulated and the measured score of each missed tolerance, by its index.
 
-        Only outputs of the run are compared, since judged outputs may be inside the network.
+        The difference is NaN if either has no score. Only outputs of the run are compared, since judged outputs may be
+        inside the network.
         """
         outputs = {name: output for name, output in simulated_accuracy.outputs.items() if name in accuracy.outputs}
         simulated_accuracy = replace(simulated_accuracy, outputs=outputs)
@@ -989,7 +1002,7 @@ class SearchJob:
         Without them the error is smaller at no cost, so that fewer groups need a higher precision.
         """
         search, start = self.search, self.search.search_space.start_config
-        removal = yield from self._plan_qdq_removal(start)
+        removal = yield from self._find_qdq_removal(start)
         if removal is None:
             return
         names = frozenset(unused.group_name for unused in removal.groups)
@@ -997,10 +1010,10 @@ class SearchJob:
             search_space = replace(search.search_space, start_config=removal.config, unquantized_groups=names)
         except InputError:  # no other group can be raised
             return
-        before, after = (yield from self._judge_config(start)), (yield from self._judge_config(removal.config))
+        before, after = (yield from self._evaluate_config(start)), (yield from self._evaluate_config(removal.config))
         needs_all_raised = self.request.max_latency is not None or self.request.method == "lower"
         builds_needed_later = 2 if needs_all_raised else 1
-        removal = yield from self._judge_qdq_removal(removal, start, before, after, builds_needed_later)
+        removal = yield from self._evaluate_qdq_removal(removal, start, before, after, builds_needed_later)
         self.qdq_removals.append(removal)
         if not removal.rejection:
             search.search_space = search_space
@@ -1012,7 +1025,7 @@ class SearchJob:
         result, best = self.search.result, self.search.best_evaluation
         if not result.is_met or best is None or result.config == self.search.search_space.start_config:
             return
-        removal = yield from self._plan_qdq_removal(result.config)
+        removal = yield from self._find_qdq_removal(result.config)
         if removal is None:
             return
         precisions = {unused.group_name: unused.implemented for unused in removal.groups}
@@ -1020,8 +1033,8 @@ class SearchJob:
         search_space = self.search.search_space
         while search_space.qdq_removals.get(name, precisions) != precisions:
             name += " again"
-        after = yield from self._judge_config(removal.config)
-        removal = yield from self._judge_qdq_removal(removal, result.config, best.target_result, after, 0)
+        after = yield from self._evaluate_config(removal.config)
+        removal = yield from self._evaluate_qdq_removal(removal, result.config, best.target_result, after, 0)
         if not removal.rejection:
             self.search.search_space = replace(search_space,
                                                qdq_removals={**search_space.qdq_removals, name: precisions})
@@ -1032,8 +1045,8 @@ class SearchJob:
         self.qdq_removals.append(removal)
         yield from self._evaluate_proposed_configs()
 
-    def _plan_qdq_removal(self, config: PrecisionConfig) -> Steps[QdqRemoval | None]:
-        """Returns the removal of the unused Q/DQ of a config as far as previews show it.
+    def _find_qdq_removal(self, config: PrecisionConfig) -> Steps[QdqRemoval | None]:
+        """Returns the removal of the Q/DQ of a config that previews show as unused.
 
         None if no Q/DQ can be taken out, no preview is possible here, or this removal was tried before. Groups whose
         Q/DQ had to stay are not tried again.
@@ -1050,11 +1063,11 @@ class SearchJob:
         is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)
         return removal if removal.groups and not is_tried else None
 
-    def _judge_qdq_removal(self, removal: QdqRemoval, config: PrecisionConfig, before: TargetResult,
+    def _evaluate_qdq_removal(self, removal: QdqRemoval, config: PrecisionConfig, before: TargetResult,
                            after: TargetResult, builds_needed_later: int) -> Steps[QdqRemoval]:
-        """Returns a removal with its accuracies and latencies, and with the reason if it is rejected.
+        """Measures a removal of Q/DQ. Returns it with its accuracies, its latencies, and the reason of a rejection.
 
-        It is rejected if the error grows, or if an engine is slower without the Q/DQ.
+        A removal is rejected if the error grows, or if the engine is slower without the Q/DQ.
 
         Args:
             config: The config with the Q/DQ.
@@ -1135,14 +1148,13 @@ class SearchJob:
             labels = " and ".join(precision.label for precision in search_space.intermediate)
             self.remarks.append(f"latencies with layers in {labels} are estimates between the engines of the start and "
                                 "of all raised, by the bytes of a value, until engines with such layers are built")
-        self._latency_model.fit(search_space, *engines)
+        self._latency_model.fit_to_engines(search_space, *engines)
 
     def _order_groups_by_cost(self) -> Steps[None]:
-        """Orders the groups by the time they can save. The precision of the group with the largest saving is reduced
-        first.
+        """Orders the groups by the run time that a lower precision can save, the largest saving first.
 
-        The saving is the layer time in the engine with all candidates raised. It is built only if a further build is
-        left to confirm the result. Without such times, the order follows the multiply-accumulates.
+        The saving is the time of the group in the engine with all candidates raised. This engine is built only if a
+        further build is left to confirm the result. Without such times, the order follows the multiply-accumulates.
         """
         times: Mapping[str, float] = {}
         candidates = self.search.candidates
@@ -1200,12 +1212,12 @@ class SearchJob:
         return True
 
     def _confirm_with_engine(self) -> Steps[bool]:
-        """Builds the engine of the result. Returns True if the search continues."""
-        is_going_on, remark = yield from self._judge_engine_of_result()
+        """Builds the engine of the result and adds a remark about it. Returns True if the search continues."""
+        is_going_on, remark = yield from self._check_engine_of_result()
         self.remarks += [remark] * bool(remark)
         return is_going_on
 
-    def _judge_engine_of_result(self) -> Steps[tuple[bool, str]]:
+    def _check_engine_of_result(self) -> Steps[tuple[bool, str]]:
         """Builds the engine of the result. Returns True if the engine misses the simulated or estimated values and the
         search continues, and a remark for the user; "" for none.
 
@@ -1251,9 +1263,9 @@ class SearchJob:
         simulated_accuracy = best.target_result.accuracy
         if self.confirmed or not result.is_met or simulated_accuracy is None:
             return False, ""
-        if is_unexplained_gap(simulated_accuracy, engine.accuracy):
-            return (yield from self._triage_engine(result.config, simulated_accuracy, engine.accuracy))
-        gaps = self._find_gaps(simulated_accuracy, engine.accuracy)
+        if has_unexplained_gap(simulated_accuracy, engine.accuracy):
+            return (yield from self._respond_to_deviating_engine(result.config, simulated_accuracy, engine.accuracy))
+        gaps = self._find_score_gaps(simulated_accuracy, engine.accuracy)
         gap_texts = []
         for index, gap in gaps.items():
             measured_text, expected_text = (self.targets[index].measured_value_text(accuracy)
@@ -1268,17 +1280,17 @@ class SearchJob:
         self.search.require_score_margins([gaps.get(index, margin) for index, margin in enumerate(self._margins)])
         return True, f"the engine with {raised_count} raised: {'; '.join(gap_texts)}"
 
-    def _triage_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
+    def _respond_to_deviating_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
                        engine_accuracy: Accuracy) -> Steps[tuple[bool, str]]:
-        """Finds the group at which an engine deviates from its simulation more than rounding explains.
+        """Searches for fusion barriers that make an engine agree with its simulation.
 
-        Returns True if fusion barriers remove the deviation and the search continues with them, and a remark. Such a
-        deviation is not used as a margin.
+        Returns True if the search continues with such barriers, and a remark for the user. The deviation is more than
+        rounding explains, so it is not used as a margin.
         """
         gap_remark = f"its engine: {engine_gap_text(simulated_accuracy, engine_accuracy)}"
-        if not self._can_triage:
+        if not self._can_search_barriers:
             return False, gap_remark
-        self._can_triage = False
+        self._can_search_barriers = False
         remarks, barriers = yield from self._find_mending_barriers(config, simulated_accuracy)
         if barriers:
             self.search.search_space = replace(self.search.search_space, start_config=add_barriers(
@@ -1311,25 +1323,25 @@ class SearchJob:
                    ] if divergence is not None else []
         is_marked = engine_errors.source == MARKED  # the build of the marked engine counts too
         if is_marked:
-            if engine_errors.accuracy is not None and is_unexplained_gap(simulated_accuracy, engine_errors.accuracy):
+            if engine_errors.accuracy is not None and has_unexplained_gap(simulated_accuracy, engine_errors.accuracy):
                 return [*remarks, "with every group's result as an output too: no fusion is to blame, and no barrier "
                                   "helps; another tactic source or optimization level may"], []
             remarks = ["with every group's result as an output it agrees with the simulation: a fusion computes "
                        "something else"]
             tensors = _list_results_usable_as_outputs(network, config, [group.name for group in network.groups])
         else:
-            tensors = _list_results_usable_as_outputs(network, config, _list_groups_at(network, divergence.group_name)
-                                                      if divergence is not None else [])
+            names = _list_group_and_producers(network, divergence.group_name) if divergence is not None else []
+            tensors = _list_results_usable_as_outputs(network, config, names)
         barriers = tensors if is_marked else []
-        open_parts = _halve(tensors) if is_marked else [tensors] * bool(tensors)
+        open_parts = _split_into_halves(tensors) if is_marked else [tensors] * bool(tensors)
         while open_parts:
             part = open_parts.pop(0)
             if self._count_builds_left() - is_marked <= 0:
                 return [*remarks, "--max-builds leaves too few builds to find the fusion"], []
             engine = yield from self._build_engine(add_barriers(config, part))
             if not isinstance(engine, TrtTuiError) and engine.is_built_as_requested and engine.accuracy is not None \
-                    and not is_unexplained_gap(simulated_accuracy, engine.accuracy):
-                barriers, open_parts = part, _halve(part) if is_marked else []
+                    and not has_unexplained_gap(simulated_accuracy, engine.accuracy):
+                barriers, open_parts = part, _split_into_halves(part) if is_marked else []
         if barriers:
             remarks.append(f"{counted_noun_text(len(barriers), 'fusion barrier')} at {name_list_text(barriers)}: the "
                            "engine agrees with the simulation")
@@ -1387,7 +1399,7 @@ class SearchJob:
             # The interval of the metric cannot change a failed command or a missed target.
             measured = (accuracy_with_interval
                         if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
-            accuracy = self._add_run_caveats(measured)
+            accuracy = self._add_export_and_engine_caveats(measured)
             if held_out_result is not None and held_out_result.miss_text:
                 accuracy = replace(accuracy, caveats=(*accuracy.caveats,
                                                       Caveat("held-out samples", held_out_result.miss_text)))
@@ -1404,15 +1416,15 @@ class SearchJob:
                                *(match.warning_text(self.network) for match in match_known_defects(
                                    self.network, self._target, result.config.precision_of)
                                  if match.is_certain and match.defect.is_in_exports)),
-                              was_stopped, held_out_result, self._engine_texts(),
-                              self._pareto_configs(), search.margins, target_outcome, self.exported_result,
+                              was_stopped, held_out_result, self._make_engine_texts(),
+                              self._find_pareto_configs(), search.margins, target_outcome, self.exported_result,
                               has_other_samples, tuple(removals), replace(search.zero_cost_effort),
                               {index: self._missed_checks[evaluation.config_key]
                                for index, evaluation in enumerate(search.evaluations)
                                if evaluation.config_key in self._missed_checks})
 
-    def _engine_texts(self) -> dict[int, str]:
-        """Returns the results of the built engines as texts, by the index of their evaluation."""
+    def _make_engine_texts(self) -> dict[int, str]:
+        """Returns the measured values of each built engine as text, by the index of the evaluation of its config."""
         texts: dict[int, str] = {}
         tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         for config, engine in self.engines.items():
@@ -1423,7 +1435,7 @@ class SearchJob:
             texts |= dict.fromkeys(indices, ", ".join(value_texts) or "not judged")
         return texts
 
-    def _add_run_caveats(self, accuracy: Accuracy) -> Accuracy:
+    def _add_export_and_engine_caveats(self, accuracy: Accuracy) -> Accuracy:
         """Returns an accuracy with caveats if the exported file was not executed or misses the target, or if the engine
         misses it."""
         exported, caveats = self.exported_result, []
@@ -1435,10 +1447,11 @@ class SearchJob:
                                   fails_run=True))
         return replace(accuracy, caveats=(*accuracy.caveats, *caveats)) if caveats else accuracy
 
-    def _pareto_configs(self) -> dict[int, PrecisionConfig]:
-        """Returns the configs of the Pareto front, by index of the evaluation.
+    def _find_pareto_configs(self) -> dict[int, PrecisionConfig]:
+        """Returns the configs that no other config beats in both cost and score, by index of the evaluation.
 
-        Of equal points the best evaluation is returned, or the first. Evaluations with a non-finite score are left out.
+        Of equal configs the best evaluation is returned, or the first. Evaluations with a non-finite score are left
+        out.
         """
         search, best = self.search, self.search.best_evaluation
         finite = [(index, evaluation) for index, evaluation in sorted(

@@ -94,11 +94,7 @@ class JobServer:
 
 def _send_pending_notices(workspace: Workspace, reporter: JobReporter,
                           last_execution_mode: ExecutionMode | None) -> ExecutionMode | None:
-    """Sends new messages of workers and of memory fallbacks, and the execution mode of the simulation if it has
-    changed.
-
-    Returns the current execution mode.
-    """
+    """Sends new messages of workers and memory fallbacks, and a changed execution mode. Returns the current mode."""
     for log_level, text in workspace.worker_pool.take_new_messages() if workspace.worker_pool is not None else ():
         reporter.send(ev.LogMessage(reporter.job, text, log_level))
     for text in workspace.memory_fallbacks.take_messages():

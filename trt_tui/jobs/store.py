@@ -130,7 +130,7 @@ class ResultCache(FileCache):
 
 
 class EngineCache(FileCache):
-    """A cache of engines, with a folder of timing caches beside the engines.
+    """A cache of engines, with the timing caches of their builds in a folder beside them.
 
     A timing cache is a file of kernel timings that a builder reads and extends.
     """

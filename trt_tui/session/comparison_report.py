@@ -513,7 +513,7 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
         record["simulation"] = {"level": session.execution_mode.name, "reason": session.execution_mode.reason}
     if guard_warnings := session.guard_warnings:
         record["guards"] = [warning_record(alarm) for alarm in guard_warnings]
-    if (stability := session.results.find(STABILITY, None)) is not None:
+    if (stability := session.results.find_value(STABILITY, None)) is not None:
         record["stability"] = stability.to_record()
     if rows := session.list_stage_accuracies():
         record["stages"] = [stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))

@@ -46,10 +46,10 @@ class UserState:
 class ChangeHistory:
     """The states of a session with undo and redo.
 
-    An undo never loses the current state; only a new change after an undo loses the undone ones.
+    A redo restores an undone state, until the user makes another change.
 
     Attributes:
-        state: The current state. Changes that are not the user's replace it, without an undo step.
+        state: The current state. A change that the user did not make replaces it, without an undo step.
     """
 
     def __init__(self, initial_config: PrecisionConfig) -> None:
@@ -165,11 +165,14 @@ class ConfigNames(dict[PrecisionConfig, str]):
             self[config] = self.chosen_names[config] = name
 
     def find_numbered_name(self, config: PrecisionConfig) -> str:
-        """Returns the name that a config has without a name of the user; its name if there is no other."""
+        """Returns the name that the program gave to a config before the user renamed it; its name if it has no other.
+        """
         return self._numbered_names.get(config, self.get(config, ""))
 
     def restore_chosen_names(self, chosen_names: Mapping[PrecisionConfig, str]) -> None:
-        """Replaces all names of the user. Configs without such a name get their numbered name again."""
+        """Replaces the names that the user gave to configs. Configs that lose such a name get their numbered name
+        again.
+        """
         renamed = self.chosen_names.keys() - chosen_names.keys()
         self.chosen_names = dict(chosen_names)
         self.update({**dict.fromkeys(renamed, ""), **chosen_names})

@@ -1,4 +1,4 @@
-"""The jobs of the background process as the user interface shows them, and the requests without an answer yet."""
+"""The jobs of the background process as the user interface shows them, and the requests whose jobs have not ended."""
 
 import time
 from collections import deque
@@ -46,13 +46,13 @@ class Job:
     progress_time: float = 0.0
     is_stopping: bool = False
 
-    def begin(self) -> None:
+    def mark_begun(self) -> None:
         """Records that the background process has begun the job."""
         if self.begin_time is None:
             self.begin_time = self.phase_start_time = time.monotonic()
 
     def update_progress(self, progress: ev.JobProgress) -> None:
-        self.begin()
+        self.mark_begun()
         if progress.phase != self.phase:
             self.phase, self.phase_start_time = progress.phase, time.monotonic()
         is_over = progress.total > 0 and progress.done >= progress.total
@@ -61,12 +61,12 @@ class Job:
         self.progress = progress if progress.total and not is_over else None
         self.progress_time = time.monotonic()
 
-    def end(self, outcome: str) -> None:
+    def mark_ended(self, outcome: str) -> None:
         self.outcome, self.end_time, self.progress = outcome, time.monotonic(), None
 
     @property
     def left_s(self) -> float | None:
-        """The time left in seconds as last estimated; None if that time has passed, or is unknown or below a second."""
+        """The last estimate of the time left in seconds; None if there is none, or the estimate has expired."""
         estimate = self.progress.left_s if self.progress is not None else None
         return estimate if estimate is not None and estimate >= max(1, time.monotonic() - self.progress_time) else None
 
@@ -115,7 +115,7 @@ class PendingRequests(dict[int, rq.Request]):
         """Removes a request that has ended. Returns its job, or None if the request was not pending."""
         self.pop(job_number, None)
         if (job := self._pending_jobs.pop(job_number, None)) is not None:
-            job.end(outcome)
+            job.mark_ended(outcome)
         return job
 
     def mark_jobs_stopped(self, job_numbers: Iterable[int]) -> None:
@@ -128,7 +128,7 @@ class PendingRequests(dict[int, rq.Request]):
         return job_number in self and self._pending_jobs[job_number].is_stopping
 
     def accepts_event(self, event: ev.Event) -> bool:
-        """Returns True if an event is applied: any event of a job that was not stopped, else what ends the job."""
+        """Returns True if an event is applied. Of a stopped job, only the events that end the job are applied."""
         return not self.is_job_stopping(event.job) or isinstance(
             event, ev.SearchEnded | ev.JobDone | ev.JobCancelled | ev.JobFailed | ev.ChildProcessDied)
 

@@ -23,11 +23,11 @@ from trt_tui.session.state import SessionState
 
 
 def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> CauseFacts:
-    """Returns all known facts of a group in a config from which causes are found."""
+    """Returns the known facts from which the causes of the loss at a group are found."""
     results = session.results.get_results_or_empty(config)
     requested = config.precision_of(group)
     precision = group.resolve_file_precision(requested)
-    details = session.results.find(GROUP_DETAILS, group.name) or GroupDetails()
+    details = session.results.find_value(GROUP_DETAILS, group.name) or GroupDetails()
     stats = details.tensors
     amax_by_tensor: dict[str, float] = {}
     if precision in QUANTIZED_TYPES:
@@ -70,7 +70,7 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
     outline = session.opened_network.outline
     return {name: find_group_causes(session, config, outline.get_group(name))
             for name in list_groups_to_explain(session.results.get_results_or_empty(config))
-            if name in session.results.values_of(GROUP_DETAILS)}
+            if name in session.results.get_values(GROUP_DETAILS)}
 
 
 def config_without_raises(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
@@ -104,14 +104,17 @@ def find_raised_group_causes(session: SessionState, lowered_configs: Iterable[Pr
     Args:
         lowered_configs: Configs in which the group is not raised.
     """
-    if group.name not in session.results.values_of(GROUP_DETAILS):
+    if group.name not in session.results.get_values(GROUP_DETAILS):
         return None
     return next((find_group_causes(session, lowered, group) for lowered in lowered_configs
                  if group.name in session.results.get_results_or_empty(lowered).group_errors), None)
 
 
 def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> list[PrecisionConfig]:
-    """Returns the configs that show why a config raises a group: without any raises, and the measured uniform runs."""
+    """Returns the configs in which the loss of a raised group shows. The group has its default precision in each.
+
+    They are the config without any raises, and the runs of uniform precision. The result is [] for other groups.
+    """
     default = config.default_precision_of(group)
     if group.precision_rank(config.precision_of(group)) <= group.precision_rank(default):
         return []

@@ -46,11 +46,11 @@ MAX_RECENT_CONFIGS = 128
 
 
 class SessionResults(dict[PrecisionConfig, ConfigResults]):
-    """The measured results of each config, and of the network. Configs that differ only in the origins of their moves
-    are equal.
+    """The measured results of each config, and of the network.
 
-    The configs used last have all their results. Of the others, configs that are listed or built keep the results of
-    their runs, since a change to a config requests everything else again.
+    Configs that differ only in the origins of their moves are equal. The configs used last keep all their results.
+    Older configs that are listed or built keep only the results of their runs. Everything else is requested again when
+    such a config becomes the current one.
 
     Args:
         is_listed: Returns True if the session lists a config.
@@ -87,67 +87,67 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
         return results
 
     @singledispatchmethod
-    def apply(self, event: ev.Event) -> None:
-        """Stores the results that an event contains.
+    def store_event_results(self, event: ev.Event) -> None:
+        """Stores the results of an event.
 
         Raises:
             TypeError: The event contains no results.
         """
         raise TypeError(f"{type(event).__name__} measures nothing")
 
-    @apply.register
-    def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
+    @store_event_results.register
+    def _store_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
         self.reference_metric, self.reference_sample_count = dict(event.metric), event.samples
 
-    @apply.register
-    def _apply_accuracy(self, event: ev.AccuracyMeasured) -> None:
-        """Keeps an accuracy; of two that are not final the one on more samples stands."""
+    @store_event_results.register
+    def _store_accuracy(self, event: ev.AccuracyMeasured) -> None:
+        """Stores an accuracy. Of two accuracies that are not final, the one on more samples is kept."""
         measured = self.get_or_create_results(event.config)
         known = measured.get_accuracy(event.kind)
         if known is None or event.final or event.accuracy.samples >= known.samples:
             measured.store_accuracy(event.accuracy, event.kind)
 
-    @apply.register
-    def _apply_group_errors(self, event: ev.GroupErrorsMeasured) -> None:
+    @store_event_results.register
+    def _store_group_errors(self, event: ev.GroupErrorsMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         measured.group_errors, measured.has_all_group_errors = dict(event.groups), event.final
 
-    @apply.register
-    def _apply_error_shares(self, event: ev.ErrorSharesMeasured) -> None:
+    @store_event_results.register
+    def _store_error_shares(self, event: ev.ErrorSharesMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         measured.shares.update(event.shares)
         measured.has_all_shares = event.done == event.total
 
-    @apply.register
-    def _apply_cumulative_raise(self, event: ev.CumulativeRaiseMeasured) -> None:
+    @store_event_results.register
+    def _store_cumulative_raise(self, event: ev.CumulativeRaiseMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         measured.raised_order, measured.cumulative = event.order, event.accuracies
 
-    @apply.register
-    def _apply_measured_value(self, event: ev.ValueMeasured) -> None:
-        self.keep(event.kind, event.key, event.value)
+    @store_event_results.register
+    def _store_measured_value(self, event: ev.ValueMeasured) -> None:
+        self.store_value(event.kind, event.key, event.value)
         for config, accuracy in event.accuracies.items():
             self.store_missing_accuracy(config, accuracy)
 
-    def keep(self, kind: ResultKind[K, V], key: K, value: V) -> None:
-        """Keeps a measured value. The oldest value goes if there are more than the session keeps of the kind."""
-        values = self.values_of(kind)
+    def store_value(self, kind: ResultKind[K, V], key: K, value: V) -> None:
+        """Stores a measured value. If there are more values than `ResultKind.max_kept`, the oldest is removed."""
+        values = self.get_values(kind)
         values.pop(key, None)
         values[key] = value
         if kind.max_kept is not None and len(values) > kind.max_kept:
             del values[next(iter(values))]
 
-    def values_of(self, kind: ResultKind[K, V]) -> dict[K, V]:
-        """Returns the kept values of a kind by their keys, the newest last."""
+    def get_values(self, kind: ResultKind[K, V]) -> dict[K, V]:
+        """Returns the stored values of a kind by key, the newest last."""
         return self._measured[kind]
 
-    def find(self, kind: ResultKind[K, V], key: K) -> V | None:
-        """Returns the kept value of a kind under a key; None if there is none."""
-        return self.values_of(kind).get(key)
+    def find_value(self, kind: ResultKind[K, V], key: K) -> V | None:
+        """Returns the stored value of a kind under a key; None if there is none."""
+        return self.get_values(kind).get(key)
 
     @property
     def fp32_engine(self) -> EngineResult | None:
-        return self.find(FP32_ENGINE, None)
+        return self.find_value(FP32_ENGINE, None)
 
     def store_missing_accuracy(self, config: PrecisionConfig, accuracy: Accuracy) -> None:
         """Stores an accuracy of a config, unless the config has an accuracy already."""
@@ -155,30 +155,33 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
         if measured.accuracy is None:
             measured.store_accuracy(accuracy)
 
-    @apply.register
-    def _apply_stored_results(self, event: ev.StoredResultsLoaded) -> None:
-        """Keeps stored results; what was measured since stands."""
+    @store_event_results.register
+    def _store_stored_results(self, event: ev.StoredResultsLoaded) -> None:
+        """Stores results of an earlier run of the program. Results that this run has measured are kept."""
         measured = self.get_or_create_results(event.config)
         measured.runs = {**event.runs, **measured.runs}
 
-    @apply.register
-    def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
+    @store_event_results.register
+    def _store_exported_run(self, event: ev.ExportedFileExecuted) -> None:
         self.get_or_create_results(event.config).runs[RunKind.EXPORTED_FILE] = event.result
 
     def find_stage_result(self, stage: StageResult) -> RunResult | None:
-        """Returns the result of a stage; that of a config is kept under the config."""
+        """Returns the result of a stage; None if it is unknown.
+
+        The result of a stage that executes a config is stored with the results of the config.
+        """
         if stage.run.config is None or stage.run.unavailable_reason:
             return stage.result
         return self.get_results_or_empty(stage.run.config).runs.get(stage.run.kind)
 
-    @apply.register
-    def _apply_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
+    @store_event_results.register
+    def _store_engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
         measured = self.get_or_create_results(event.config)
         if measured.engine_result is not None:
             measured.runs[RunKind.BUILT_ENGINE] = replace(measured.engine_result, engine_errors=event.errors)
 
-    @apply.register
-    def _apply_preview(self, event: ev.EnginePreviewed) -> None:
+    @store_event_results.register
+    def _store_preview(self, event: ev.EnginePreviewed) -> None:
         self.get_or_create_results(event.config).preview = event.preview
 
     def store_engine_result(self, config: PrecisionConfig, result: EngineResult) -> None:
@@ -194,10 +197,10 @@ def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:
 
 
 def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOutcome | None:
-    """Returns the target result that counts: of the engine, or of the simulation.
+    """Returns the target result that decides about a config: of the engine, or else of the simulation.
 
-    The result of the exported network counts instead of the simulation's if it fails, or if its values are in doubt and
-    those of the simulation are not. Otherwise it confirms nothing, because ONNX Runtime builds no engine.
+    The result of the exported network replaces that of the simulation in two cases: it fails, or only its values are in
+    doubt. In other cases it confirms nothing, because ONNX Runtime builds no engine.
     """
     built, executed, simulated = (outcomes.get(kind) for kind in (RunKind.BUILT_ENGINE, RunKind.EXPORTED_FILE,
                                                                   RunKind.SIMULATED_CONFIG))

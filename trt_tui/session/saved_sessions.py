@@ -80,7 +80,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     @classmethod
     def from_precision_config(cls, config: PrecisionConfig, name: str = "", exported: bool = False,
                               doubt: SearchDoubt | None = None) -> StoredConfig:
-        """Builds the stored form of a config. Only listed configs have names, exports and doubts."""
+        """Builds the stored form of a config. Only configs in the list of names have names, exports and doubts."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
         doubt = doubt or SearchDoubt("", "")
         return cls(config.quantized, config.other, config.tf32, moves, name, exported=exported, doubt=doubt.text,
@@ -192,7 +192,7 @@ class SavedSession(msgspec.Struct):
 
 
 def _list_distinct_states(states: list[UserState], current: UserState) -> list[UserState]:
-    """Returns the states that lead to the current one without those that changed only names or filters."""
+    """Returns the states before the current one, without states that differ from the next only in names or filters."""
     return [state for state, next_state in pairwise([*states, current])
             if (state.config, state.target_text) != (next_state.config, next_state.target_text)]
 
@@ -261,8 +261,8 @@ class _SessionFile:
 class SessionFolder:
     """The folder of saved sessions.
 
-    A session file is written by the program that holds its lock, which the system releases when the program ends in
-    whatever way. A second program on the same network writes a new session. A file that another program has changed
+    A session file is written by the program that holds its lock. The system releases the lock when the program ends. A
+    second program on the same network writes a new session. A file that another program has changed
     nevertheless is never overwritten: the session then goes on in a new file.
 
     Args:
@@ -362,9 +362,9 @@ class SessionFolder:
                 for file in sorted(files, key=lambda file: -file.modified_ns)]
 
     def open_session(self, name: str, structure_hash: str, network_path: str, outline: NetworkOutline) -> SavedSession:
-        """Returns a saved session that this program goes on with, in place of the session that it wrote until now.
+        """Returns a saved session, which this program writes from now on in place of its previous session.
 
-        If another program has the session open, this program goes on with a copy in a new file.
+        If another program has the session open, this program writes a copy in a new file.
 
         Raises:
             InputError: The session is gone, damaged or does not fit the network.
@@ -431,13 +431,13 @@ class SessionFolder:
         return [self.folder / f"{name}.json" for name in names]
 
     def _lock_session_file(self, path: Path, version: FileStamp | None) -> str | None:
-        """Locks a session file for this program.
+        """Locks a session file for this program. Returns the reason if the file cannot be locked.
 
         Args:
             version: The version of the file that was read. If it is another one later, the file is not overwritten.
 
         Returns:
-            None if this program can write the file; "" if another program has it open; else the reason.
+            None if this program can write the file; "" if another program has the file open.
         """
         if path == self._path:
             self._version = version

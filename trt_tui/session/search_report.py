@@ -30,7 +30,7 @@ def search_text(session: Session) -> str:
 
 
 def search_markdown(session: Session) -> str:
-    """Returns the report of a search in Markdown, the same for equal searches, with setup and warnings."""
+    """Returns the report of a search in Markdown, with setup and warnings. Equal searches give the same text."""
     warnings = [warning_lines(warning) for warning in session.guard_warnings]
     return report_markdown(f"Fix for {session.opened_network.outline.name}", [
         *_search_sections(session, with_times=False), Section("Setup", [[session.setup_text]]),
@@ -143,8 +143,8 @@ def _metric_rows(ended: SearchEnded, reference_metric: Mapping[str, float]) -> l
 def built_config_table(session: Session) -> tuple[list[list[str]], list[tuple[float, float]]]:
     """Returns the table of the configs with a measured engine, the fastest first, and their points in the plot.
 
-    A letter identifies each config. A point is the latency in ms and the value of the target, higher is better. No
-    other config is faster than a config on the front at the same accuracy, or more accurate at the same latency.
+    A letter identifies each config. A point is the latency in ms and the value of the target, of which a higher one is
+    better. The table marks the configs that no other config beats in both.
     """
     target, columns, built = session.target, list_run_columns("search"), list[tuple[tuple[float, float], list[str]]]()
     for config, results in session.results.items() if target is not None else ():

@@ -76,9 +76,8 @@ class SearchStatus:
     def is_target_met(self) -> bool:
         """True if the best config of the search meets the tolerance.
 
-        If an engine was measured, the engine must meet it. If the exported network was executed, that must meet it too.
-        On held-out samples, if there are any, the config must not miss it with certainty. After a search on a single
-        batch, the other samples are the larger part, and the config must meet it there.
+        A measured engine and an executed exported network must meet it too. On held-out samples, the config must not
+        miss it with certainty. After a search on a single batch, the config must meet it on the other samples.
         """
         if self.end_event is not None:
             confirmed, held_out = self.end_event.confirmed, self.end_event.held_out
@@ -93,15 +92,13 @@ class SearchStatus:
 
     @property
     def move_reasons(self) -> dict[str, str]:
-        """The reasons for the raised groups and the origins of the replaced ranges, by the name of the group or
-        tensor."""
+        """The reason for each change of the best config: for raised groups by group name, for ranges by tensor."""
         ranges = self.best_evaluation.range_moves if self.best_evaluation is not None else {}
         reasons = self.end_event.result.raise_reasons if self.end_event is not None else {}
         return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
 
     def find_move_reasons(self, config: PrecisionConfig) -> dict[str, str]:
-        """Returns the reasons for the changes of a config that the search offers, by the name of the group or tensor.
-        """
+        """Returns the reason for each change of a config that the search offers, by group name or tensor."""
         if config == self.best_config:
             return self.move_reasons
         start_moves = self.request.config.moves

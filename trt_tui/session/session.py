@@ -163,7 +163,7 @@ class Session(SessionState):
         """
         self.save_session()
         self.session_writer.flush()
-        self._replace_by_saved_session(name)
+        self._switch_to_saved_session(name)
         self.request_stored_results()
         self._save_and_measure_config()
 
@@ -186,8 +186,8 @@ class Session(SessionState):
         self.pending_requests.mark_jobs_stopped(self.pending_requests if jobs is None else jobs)
         self._client.stop_jobs(jobs, is_urgent)
 
-    def stop_list_jobs(self) -> None:
-        """Stops the jobs of a closed list or chart, and the previews of configs other than the current one."""
+    def stop_jobs_of_closed_list(self) -> None:
+        """Stops the jobs whose list or chart is closed, and the previews of configs other than the current one."""
         if jobs := [number for number, request in self.pending_requests.items() if request.job_kind.ends_with_list
                     or isinstance(request, rq.PreviewEngine) and request.config != self.config]:
             self.stop_jobs(jobs, is_urgent=False)
@@ -294,7 +294,7 @@ class Session(SessionState):
         if self.saved_sha256 not in ("", self.network_sha256):
             self._drop_measured_moves("other weights, in the session resumed,")
 
-    def _replace_by_saved_session(self, name: str) -> None:
+    def _switch_to_saved_session(self, name: str) -> None:
         """Goes on with another saved session of the network. Its current config is not measured yet.
 
         Raises:
@@ -313,11 +313,10 @@ class Session(SessionState):
             self.warnings.append(saved.note)
 
     def _adopt_session_of_same_content(self, fingerprint: Fingerprint) -> None:
-        """Replaces a session of another network with the same structure by the session of a network with the same
-        content.
+        """Replaces the resumed session by the session of a network with the same weights, if there is one.
 
-        A network may have been saved under another path; equal content means the same network. If the user has changed
-        the resumed session meanwhile, it stays.
+        The resumed session may belong to another network with the same structure. If the user has changed it meanwhile,
+        it stays.
         """
         if self._resume_note is None or (
                 self.saved_sha256 != fingerprint.sha256 and self.history.snapshot() != self._resumed_snapshot):
@@ -370,7 +369,7 @@ class Session(SessionState):
                 rq.OpenNetwork(self.options, structure_hash=self.opened_network.outline.structure_sha256))
 
     def _drop_stale_results(self) -> None:
-        """Drops all results that were measured on files that have been replaced. The user's changes stay."""
+        """Drops all results, because input files have been replaced. The changes of the user stay."""
         if self._replaced_files:
             self.warnings.append(f"{', '.join(self._replaced_files)}: replaced, so everything is measured again.")
         self._replaced_files = ()
@@ -431,18 +430,18 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_measured_results(self, event: ev.ResultEvent) -> None:
-        self.results.apply(event)
+        self.results.store_event_results(event)
 
     @_apply.register
     def _apply_reference_metric(self, event: ev.ReferenceMetricMeasured) -> None:
-        self.results.apply(event)
+        self.results.store_event_results(event)
         self.results.has_full_reference = bool(event.metric) and event.final
         self.update_target_baseline(self.results.has_full_reference)
 
     @_apply.register
     def _apply_preview(self, event: ev.EnginePreviewed) -> None:
         refusal = event.preview.refusal
-        self.results.apply(event)
+        self.results.store_event_results(event)
         if refusal is not None and refusal.is_rtx_missing:
             self.preview_refusal = refusal
         elif refusal is not None and refusal.description not in self.log:
@@ -464,7 +463,7 @@ class Session(SessionState):
 
     @_apply.register
     def _apply_exported_run(self, event: ev.ExportedFileExecuted) -> None:
-        self.results.apply(event)
+        self.results.store_event_results(event)
         name = self.config_names.get_config_name(event.config)
         if event.result.missing_reason:
             self.log.append(f"The exported network of {name} was not executed: {event.result.missing_reason}")
@@ -508,7 +507,7 @@ class Session(SessionState):
         self.config_names.get_config_name(result.config)
         for config in (result.config, *event.pareto_configs.values()):
             self.config_names.search_doubts.pop(config, None)
-            if doubt := event.find_doubt(config):
+            if doubt := event.find_doubt_reason(config):
                 self.config_names.search_doubts[config] = SearchDoubt(doubt, join_target_texts(
                     search_status.request.tolerances))
         if not event.has_other_samples:
@@ -535,7 +534,7 @@ class Session(SessionState):
     @_apply.register
     def _apply_job_start(self, event: ev.JobStarted) -> None:
         if (job := self.pending_requests.find_job(event.job)) is not None:
-            job.begin()
+            job.mark_begun()
 
     @_apply.register
     def _apply_execution_mode(self, event: ev.ExecutionModeChanged) -> None:
@@ -690,9 +689,9 @@ class Session(SessionState):
         self.send_request(rq.RemoveUnusedQdq(self.config, self._list_groups_quantized_in_engine()))
 
     def find_unused_quantization(self, preview: Preview) -> tuple[UnusedQuantization, ...]:
-        """Returns the groups of the config whose quantization its preview shows as unused.
+        """Returns the groups of the current config whose quantization a preview shows as unused.
 
-        A built engine of the config counts more: groups that it runs in their quantized type are fixed.
+        Groups that the built engine of the config runs in their quantized type are left out.
         """
         return find_unused_quantization(self.opened_network.outline, self.config, preview,
                                         self._list_groups_quantized_in_engine())
@@ -712,40 +711,40 @@ class Session(SessionState):
         """Requests the tensor statistics and the remedies of a fusion group, unless they are known or requested."""
         if self.data_summary is None:
             return
-        if group.name not in self.results.values_of(GROUP_DETAILS):
+        if group.name not in self.results.get_values(GROUP_DETAILS):
             self._send_request_once(rq.MeasureTensorStats(group.name))
-        if (group.name, self.config) not in self.results.values_of(ev.REMEDIES) and len(group.allowed_precisions) > 1:
+        if (group.name, self.config) not in self.results.get_values(ev.REMEDIES) and len(group.allowed_precisions) > 1:
             self._send_request_once(rq.MeasureRemedies(group.name, self.config))
 
     def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
         """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""
         request = rq.MeasureZeroCostChanges(group.name if group is not None else "", self.config,
                                             self.can_preview_engines)
-        changes = self.results.find(ev.ZERO_COST_CHANGES, (request.group, request.config))
+        changes = self.results.find_value(ev.ZERO_COST_CHANGES, (request.group, request.config))
         if changes is None or not changes.is_complete:
             self._send_request_once(request)
 
     def request_cause_facts(self, configs: Iterable[PrecisionConfig], groups: Collection[str] | None = None) -> None:
-        """Requests the facts from which the causes at the groups with the largest losses in some configs are found.
+        """Requests the facts for the causes of the largest losses in some configs.
 
         Args:
             groups: The groups to choose from; None for all.
         """
         names = dict.fromkeys(name for config in dict.fromkeys(configs)
                               for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
-                              if name not in self.results.values_of(GROUP_DETAILS))
+                              if name not in self.results.get_values(GROUP_DETAILS))
         if names:
             first, *others = names
             self.send_request(rq.MeasureTensorStats(first, tuple(others)))
 
     def request_sample_errors(self) -> None:
         """Requests the error of each sample with the current config, unless it is known or requested."""
-        if self.data_summary is not None and self.config not in self.results.values_of(SAMPLE_ERRORS):
+        if self.data_summary is not None and self.config not in self.results.get_values(SAMPLE_ERRORS):
             self._send_request_once(rq.MeasureSampleErrors(self.config))
 
     def request_single_sample(self, sample: SampleName) -> None:
         """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
-        if (single_sample := self.results.find(
+        if (single_sample := self.results.find_value(
                 SINGLE_SAMPLES, (self.config, sample))) is None or not single_sample.is_complete:
             self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample))
 
@@ -769,8 +768,7 @@ class Session(SessionState):
             rq.BuildEngine(config if config is not None else self.config, with_marked_engine, tuple(later_configs)))
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Stores the reason why an engine or an executed export is missing, for a comparison that continues without
-        it."""
+        """Stores the reason why a config has no engine or no executed export. The comparison continues without it."""
         self.error = None
         if self.builder is not None:
             self.results.store_engine_result(
@@ -834,8 +832,7 @@ class Session(SessionState):
                                          comparison_markdown(self), with_samples, config_calibration))
 
     def export_group(self, path: Path, group: FusionGroup) -> None:
-        """Requests that the background process writes a fusion group as a folder that reproduces the group's error by
-        itself."""
+        """Requests that the background process writes a folder that reproduces the error of one fusion group."""
         self.send_request(rq.WriteSubgraph(str(Path(path).expanduser()), self.config, group=group.name))
 
     def save_outputs(self, path: str, run_names: Sequence[str] = ()) -> None:
@@ -915,7 +912,7 @@ class Session(SessionState):
         if not self.config.fixed_range_tensors.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
                              "Undo the change of its channels first.")
-        details = self.results.find(GROUP_DETAILS, group.name)
+        details = self.results.find_value(GROUP_DETAILS, group.name)
         if self.calibration is None or details is None or any(tensor not in details.tensors for tensor in tensors):
             self.request_group_details(group)
             raise NotReadyError("its ranges are still being measured", "", "The next method follows then.")
@@ -954,7 +951,7 @@ class Session(SessionState):
 
     def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
         """Requests the accuracy of the config with the ranges of each range method."""
-        self.results.values_of(ev.METHOD_COMPARISON).clear()
+        self.results.get_values(ev.METHOD_COMPARISON).clear()
         self.send_request(
             rq.CompareRangeMethods(remove_network_range_method(self.config, self.opened_network.outline),
                                    tuple(methods)))
@@ -1023,14 +1020,18 @@ class Session(SessionState):
 
     def undo(self) -> bool:
         """Undoes the last change of the user. Returns True if there was a change."""
-        return self._go_through_history(self.history.undo)
+        return self._undo_or_redo(self.history.undo)
 
     def redo(self) -> bool:
         """Redoes the last undone change. Returns True if there was one."""
-        return self._go_through_history(self.history.redo)
+        return self._undo_or_redo(self.history.redo)
 
-    def _go_through_history(self, move_in_history: Callable[[], bool]) -> bool:
-        """Restores the state to which a function has moved the history. Returns the result of the function."""
+    def _undo_or_redo(self, move_in_history: Callable[[], bool]) -> bool:
+        """Undoes or redoes a change, and restores the state of that time. Returns True if there was a change.
+
+        Args:
+            move_in_history: `ChangeHistory.undo` or `ChangeHistory.redo`.
+        """
         self.history.state = self.user_state
         earlier_config = self.config
         if not move_in_history():

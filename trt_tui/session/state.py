@@ -267,7 +267,7 @@ class SessionState:
 
     @property
     def method_comparison(self) -> ev.RangeMethodComparison | None:
-        return self.results.find(ev.METHOD_COMPARISON, None)
+        return self.results.find_value(ev.METHOD_COMPARISON, None)
 
     @property
     def config(self) -> PrecisionConfig:
@@ -281,9 +281,9 @@ class SessionState:
 
     @contextmanager
     def undoable_change(self) -> Iterator[None]:
-        """Makes the changes in the ``with`` block one step that undo takes back.
+        """Makes the changes in the ``with`` block one step of undo.
 
-        Changes since the last step that the user did not make, such as the first target, are no steps of their own.
+        Changes that the user did not make, such as the first target, are not separate steps.
         """
         self.history.state = self.user_state
         yield
@@ -313,7 +313,7 @@ class SessionState:
         return self.options.runs[-1] if self.options.runs else "int8"
 
     def get_run_config(self, run: str) -> PrecisionConfig:
-        """Returns the current config, or the config in which all groups have one precision, by run key."""
+        """Returns the config of a run: the current config, or the config in which all groups have one precision."""
         if run == "config":
             return self.config
         if run == Precision.TF32:
@@ -477,7 +477,7 @@ class SessionState:
 
     @property
     def target_descriptions(self) -> list[str]:
-        """The targets in words. If runs are judged on different samples, the bounds of a relative target differ too."""
+        """The targets in words. If runs are judged on different samples, relative targets are distances from FP32."""
         totals = {accuracy.total for run in self.list_run_configs()
                   if (accuracy := self.get_run_results(run).accuracy) is not None}
         return [target.relative_description if len(totals) > 1 else target.description for target in self.targets]
@@ -527,20 +527,20 @@ class SessionState:
         if self.outline is None or not reduces_precision(self.outline, config):
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
-        doubt = self._search_doubt(config)
+        doubt = self._find_search_doubt(config)
         return {kind: outcome.with_doubt(doubt) for kind, accuracy in accuracies.items()
                 if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None}
 
-    def _search_doubt(self, config: PrecisionConfig) -> str:
+    def _find_search_doubt(self, config: PrecisionConfig) -> str:
         """Returns the reason for doubt that a search for the same targets found in a config; "" if there is none.
 
-        Its result can miss the target on held-out samples. Of each offered config, the exported network or the engine
-        can miss it. A resumed session remembers this.
+        For example, the config misses the target on held-out samples, or its exported network or engine misses it.
+        Saved sessions contain such reasons.
         """
         targets = join_target_texts(target.text for target in self.targets)
         end_event = self.search_status.end_event if self.search_status is not None else None
         if self.search_status is not None and end_event is not None and targets == join_target_texts(
-                self.search_status.request.tolerances) and (doubt := end_event.find_doubt(config)):
+                self.search_status.request.tolerances) and (doubt := end_event.find_doubt_reason(config)):
             return doubt
         stored = self.config_names.search_doubts.get(config)
         return stored.text if stored is not None and stored.targets == targets else ""
@@ -580,9 +580,9 @@ class SessionState:
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
-        """The stages that were measured, in their order, each with its accuracy against the reference."""
+        """Returns the measured stages in their order, each with its accuracy against the reference."""
         return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
-                for stage in self.results.values_of(STAGES).values()]
+                for stage in self.results.get_values(STAGES).values()]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
         """Returns the reasons why stages from files miss an explicit target, by stage name.
@@ -597,8 +597,11 @@ class SessionState:
         return miss_reasons
 
     def stability_lines(self) -> list[str]:
-        """Returns the spread between several engines as lines, and whether it crosses the target."""
-        report = self.results.find(STABILITY, None)
+        """Returns the lines about the spread between several engines.
+
+        If only some of the engines miss the target, the last line names these.
+        """
+        report = self.results.find_value(STABILITY, None)
         if report is None:
             return []
         outcomes = {stage.run.name: outcome.passes for stage, accuracy in self.list_stage_accuracies()
@@ -609,8 +612,7 @@ class SessionState:
         return [*report.lines, *crossing]
 
     def stage_summary_lines(self) -> list[str]:
-        """Returns a line about the first stage that diverges, and lines about the agreement of production with the
-        tested run."""
+        """Returns a line about the first stage that diverges, and a line about the agreement of production."""
         rows = self.list_stage_accuracies()
         lines = [first_divergence_text([row for row in rows if row[0].run.name != PRODUCTION_STAGE], self.targets,
                                        self.pending_requests.has_request(rq.MeasureStages))]
@@ -618,7 +620,8 @@ class SessionState:
 
     @property
     def production_agreement(self) -> tuple[bool, str] | None:
-        """The agreement of production with the tested run as a bool and a sentence; None if it is unknown."""
+        """True if the outputs of production agree with those of the tested run, and a sentence about it; None if
+        unknown."""
         rows = self.list_stage_accuracies()
         for stage, accuracy in rows:
             if stage.run.name == PRODUCTION_STAGE and stage.other_accuracies:

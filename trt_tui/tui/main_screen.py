@@ -116,7 +116,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
 
     def on_screen_resume(self) -> None:
         """Stops the jobs of a closed page or dialog, and draws what was postponed or hidden while it was open."""
-        self.session.stop_list_jobs()
+        self.session.stop_jobs_of_closed_list()
         self.draw_after_overlay_closed()
 
     def on_screen_suspend(self) -> None:

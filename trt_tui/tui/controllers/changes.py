@@ -456,7 +456,7 @@ class ZeroCostController(Presenter):
             choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}", (),
                             config.without_moves(kind, [subject])))
         undo_count = len(choices)
-        known = session.results.find(ev.ZERO_COST_CHANGES, (group.name if group is not None else "", config))
+        known = session.results.find_value(ev.ZERO_COST_CHANGES, (group.name if group is not None else "", config))
         changes = list(known.changes if known is not None else self._list_known_changes())
         own_accuracy = session.results.get_results_or_empty(config).accuracy
         totals = {accuracy.total for accuracy in (own_accuracy, *(change.accuracy for change in changes))
@@ -493,8 +493,9 @@ class ZeroCostController(Presenter):
     def _list_known_changes(self) -> list[ev.ZeroCostChange]:
         """Returns the changes of the group whose values the detail pane shows before the list is measured."""
         group, config = self._zero_cost_subject
-        remedies = (self.session.results.find(ev.REMEDIES, (group.name, config)) or ()) if group is not None else ()
-        return [ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy) for remedy in remedies
+        remedies = self.session.results.find_value(
+            ev.REMEDIES, (group.name, config)) if group is not None else None
+        return [ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy) for remedy in remedies or ()
                 if remedy.key == ev.ZERO_COST_KEY]
 
     def _change_cells(self, change: ev.ZeroCostChange, is_complete: bool) -> tuple[str, ...]:

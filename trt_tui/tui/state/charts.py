@@ -86,7 +86,7 @@ def find_missing_samples_reason(chart_frame: ChartFrame) -> str:
     session = chart_frame.session
     if session.data_summary is None:
         return "There are no samples: reopen with --data."
-    errors = session.results.find(SAMPLE_ERRORS, session.config)
+    errors = session.results.find_value(SAMPLE_ERRORS, session.config)
     if errors is None:
         return "The errors are being measured sample by sample …"
     return "" if errors.values else "No sample was measured."
@@ -98,7 +98,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     The cursor starts at the worst sample.
     """
     session, width = chart_frame.session, chart_frame.width
-    errors = session.results.values_of(SAMPLE_ERRORS)[session.config]
+    errors = session.results.get_values(SAMPLE_ERRORS)[session.config]
     count = min(width - 2, len(errors.values))
     bins: list[list[int]] = [[] for _ in range(count)]
     for index in range(len(errors.values)):
@@ -128,7 +128,7 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     if errors.is_by_feed:
         lines.append([(" the samples of a batch cannot be separated in the outputs; its first one names it", "dim")])
         return DrawnChart(lines)
-    sample = session.results.find(SINGLE_SAMPLES, (session.config, errors.names[chosen]))
+    sample = session.results.find_value(SINGLE_SAMPLES, (session.config, errors.names[chosen]))
     lines += _single_sample_lines(chart_frame, sample, errors.are_mismatch_shares) if sample is not None else []
     return DrawnChart(lines, [errors.names[position] for position in worst], cursor)
 
@@ -184,7 +184,7 @@ def _find_missing_values_reason(chart_frame: ChartFrame) -> str:
     group, session = chart_frame.group, chart_frame.session
     if group is None:
         return "Several layers are chosen: put the cursor on one of them."
-    details = session.results.find(GROUP_DETAILS, group.name)
+    details = session.results.find_value(GROUP_DETAILS, group.name)
     if details is not None and (details.tensors or details.weights):
         return ""
     return ("Its values are being measured …" if session.data_summary is not None else

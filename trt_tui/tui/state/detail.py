@@ -97,14 +97,14 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
         lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
-    remedies = session.results.find(ev.REMEDIES, (group.name, session.config))
+    remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     lines += [cause.text if remedies and cause.kind == "range" else f"{cause.text}; {cause.remedy}" for cause in causes]
     config = row_values.run_config or row_values.config
     raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
     lines += [f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
               for cause in raise_causes]
     if not causes and errors is not None and facts.reaches_output and (
-            group.name in session.results.values_of(GROUP_DETAILS)):
+            group.name in session.results.get_values(GROUP_DETAILS)):
         lines.append(NO_CAUSE_TEXT)
     if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
@@ -193,7 +193,7 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
         has_best_only: True if only the best other range and the best zero-cost move are listed.
     """
     lines: list[Line] = []
-    measured_remedies = session.results.find(ev.REMEDIES, (group.name, session.config)) or ()
+    measured_remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config)) or ()
     remedies = (_choose_best_remedy_per_kind(session, measured_remedies) if has_best_only else
                 measured_remedies)
     equal_remedies, other_remedies = split_by_noise(session, remedies)
@@ -388,7 +388,7 @@ def _first_reason(session: Session, group: FusionGroup, reason_texts: Sequence[s
         return reason_texts[0], ""
     if session.data_summary is None:
         return NOT_MEASURED, "dim"
-    return NO_CAUSE_TEXT if group.name in session.results.values_of(GROUP_DETAILS) else "measuring …", "dim"
+    return NO_CAUSE_TEXT if group.name in session.results.get_values(GROUP_DETAILS) else "measuring …", "dim"
 
 
 def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
@@ -399,7 +399,7 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
         reason_texts = [f"share {percent_text(share.fraction, SIMULATED_MARK)}: {RAISING_HARMS_TEXT}", *reason_texts]
     text, style = _first_reason(session, group, reason_texts)
     lines = [_labelled_line("why", text, width, style)]
-    all_remedies = session.results.find(ev.REMEDIES, (group.name, session.config))
+    all_remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config))
     remedies = _choose_best_remedy_per_kind(session, all_remedies or ())
     if remedies:
         lines.append(_remedy_line(session, remedies, width))

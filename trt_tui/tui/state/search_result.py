@@ -99,7 +99,7 @@ def _add_missed_check(session: Session, search_status: SearchStatus, option: Sea
 def _missed_check_text(session: Session, search_status: SearchStatus, config: PrecisionConfig) -> str:
     """Returns what the exported network or the engine of a config yielded if it missed the target; "" if not."""
     end_event = search_status.end_event
-    if end_event is not None and (text := end_event.find_failed_check(config)):
+    if end_event is not None and (text := end_event.failed_check_text(config)):
         return text
     if {target.text for target in session.targets} != set(search_status.request.tolerances):
         return ""

@@ -240,7 +240,7 @@ def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int)
 
 def group_channel_range_lines(session: Session, group: FusionGroup, width: int) -> list[Line]:
     """Returns the channel strips of a group's inputs and weights that are known."""
-    details = session.results.find(GROUP_DETAILS, group.name) or GroupDetails()
+    details = session.results.find_value(GROUP_DETAILS, group.name) or GroupDetails()
     inputs = dict.fromkeys(site.tensor for site in group.activation_qdq_sites() if site.tensor in details.tensors)
     channels_by_tensor = [(tensor, details.tensors[tensor].dominant_channels) for tensor in inputs]
     channels_by_tensor += details.weights.items()
