@@ -23,10 +23,10 @@ from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs.search_job import (
+from trt_tui.jobs.check_command import (
     CHECK_FILES,
     CheckResult,
-    _combine_with_check,
+    combine_with_check,
     run_check_command,
     shown_error_text,
     validate_check_command,
@@ -141,10 +141,10 @@ def test_exit_code_0_accepts_and_hidden_failures_give_doubt(tmp_path, command, r
 def test_an_uncertain_pass_is_never_a_plain_one():
     doubted, sure, failed = CheckResult("", HIDDEN), CheckResult(), CheckResult("exit code 1")
     passed, missed = TargetOutcome(Outcome.PASS), TargetOutcome(Outcome.UNCERTAIN_FAIL, ("few samples", ))
-    assert _combine_with_check(passed, sure) is passed and _combine_with_check(missed, sure) is missed
-    assert _combine_with_check(passed, doubted).text == f"PASS?: the check passes ({HIDDEN})"
-    assert _combine_with_check(missed, doubted) is missed
-    assert _combine_with_check(missed, failed).text == "FAIL: the check fails (exit code 1); few samples"
+    assert combine_with_check(passed, sure) is passed and combine_with_check(missed, sure) is missed
+    assert combine_with_check(passed, doubted).text == f"PASS?: the check passes ({HIDDEN})"
+    assert combine_with_check(missed, doubted) is missed
+    assert combine_with_check(missed, failed).text == "FAIL: the check fails (exit code 1); few samples"
 
 
 CHILD = "import subprocess; subprocess.run([chr(115) + 'leep', '300'])"

@@ -200,7 +200,7 @@ def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_o
                                                                                           monkeypatch):
     answers = []
     monkeypatch.setattr(engine_preview, "_CONNECTION", SimpleNamespace(
-        set_paused=lambda held: None, cancel_request=lambda: None, is_free=lambda: True,
+        set_paused=lambda held: None, cancel_request=lambda: None, is_idle=lambda: True,
         send_request=lambda *order: SimpleNamespace(done=lambda: bool(answers), result=lambda: answers.pop())))
     monkeypatch.setattr(engine_preview, "is_tensorrt_rtx_installed", lambda: True)
     worker = opened(replace(save_mlp(tmp_path), exact=True))

@@ -718,7 +718,7 @@ def test_latency_goes_from_one_end_to_the_other(options):
     def fitted(low, high, measured):
         model = LatencyModel(measured)
         model.fit_to_engines(space, low, high)
-        return model.estimate
+        return model.estimate_latency_ms
 
     estimate = fitted(low, high, measured)
     assert estimate(space.start_config) == 2.0 and estimate(space.build_config(names)) == pytest.approx(5.0)

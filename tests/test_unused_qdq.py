@@ -45,7 +45,8 @@ from trt_tui.formatting import milliseconds_text
 from trt_tui.jobs import comparison
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.search_job import CheckResult, SearchEvaluator
+from trt_tui.jobs.check_command import CheckResult
+from trt_tui.jobs.search_job import SearchEvaluator
 from trt_tui.options import Options
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session

@@ -581,7 +581,7 @@ class FindMixedPrecisionConfig(Request):
         max_raised: The maximum number of groups above their default precision; None for no limit.
         max_latency: The maximum latency in ms, estimated from engines; None for no limit.
         max_builds: The maximum number of engines, if engines can run here. A latency budget needs two of them.
-        check_command: A command that accepts or rejects a config (`trt_tui.jobs.search_job.run_check_command`); None
+        check_command: A command that accepts or rejects a config (`trt_tui.jobs.check_command.run_check_command`); None
             for none.
         intermediate_precisions: The precisions below ``higher_precision`` that raised groups may have if they suffice,
             lowest first.
