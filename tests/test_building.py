@@ -19,7 +19,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engine import EngineBuilder, build_and_measure_engine, measure_engine_accuracy
+from trt_tui.jobs.engine_build import EngineBuilder, build_and_measure_engine, measure_engine_accuracy
 from trt_tui.jobs.scheduler import Reporter
 from trt_tui.workspace import BuildPlan
 

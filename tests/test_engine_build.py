@@ -19,7 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BackendCapabilities, BuildSettings
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engine import BuiltEngine, EngineBuilder, lower_for_builder
+from trt_tui.jobs.engine_build import BuiltEngine, EngineBuilder, lower_for_builder
 from trt_tui.jobs.scheduler import Progress, ProgressSteps, Reporter, Steps, Urgency, WaitStep, take_last_value
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan

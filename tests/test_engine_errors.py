@@ -45,7 +45,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import DebugTensor
 from trt_tui.errors import InputError
 from trt_tui.jobs import engine
-from trt_tui.jobs.engine import EngineBuilder
+from trt_tui.jobs.engine_build import EngineBuilder
 from trt_tui.jobs.scheduler import Reporter, Urgency
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan

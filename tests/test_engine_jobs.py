@@ -18,7 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.engine import _add_node_to_error_title
+from trt_tui.jobs.engine_build import _add_node_to_error_title
 from trt_tui.options import Options
 from trt_tui.session.comparison_report import comparison_record
 

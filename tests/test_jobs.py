@@ -197,7 +197,7 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
 
 
 def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, tmp_path,
-                                                                                          monkeypatch):
+                                                                                         monkeypatch):
     answers = []
     monkeypatch.setattr(engine_preview, "_CONNECTION", SimpleNamespace(
         set_paused=lambda held: None, cancel_request=lambda: None, is_idle=lambda: True,

@@ -34,7 +34,7 @@ from trt_tui.core.runner import BackendCapabilities
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.engine import lower_for_builder
+from trt_tui.jobs.engine_build import lower_for_builder
 from trt_tui.jobs.preview_server import PreviewServer
 from trt_tui.options import Options
 

@@ -42,7 +42,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engine as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.engine import add_engine_latencies
+from trt_tui.jobs.engine_build import add_engine_latencies
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None

@@ -38,7 +38,7 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.engine import EngineBuilder, build_and_measure_engine
+from trt_tui.jobs.engine_build import EngineBuilder, build_and_measure_engine
 from trt_tui.jobs.scheduler import Reporter
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import BuildPlan

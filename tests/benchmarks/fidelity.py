@@ -248,7 +248,7 @@ class Worker:
         self._cases: dict[str, Case] = {}
 
     def engine(self, network: Network, config: PrecisionConfig, ranges, profile, level: int | None):
-        from trt_tui.jobs.engine import EngineBuilder
+        from trt_tui.jobs.engine_build import EngineBuilder
         from trt_tui.jobs.scheduler import Reporter
 
         production = BuilderOptions(optimization_level=level, tactic_sources=self.sources or ())

@@ -32,7 +32,7 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.jobs.engine import lower_for_builder
+from trt_tui.jobs.engine_build import lower_for_builder
 
 RELEASE = os.environ.get("STANDIN_RELEASE", "")
 FP32, FP16, BF16, INT8 = (PrecisionConfig.from_precision(one) for one in

@@ -37,7 +37,7 @@ from trt_tui.core.runner import (
     TensorInfo,
 )
 from trt_tui.errors import CancelledError
-from trt_tui.jobs.engine import measure_engine_accuracy
+from trt_tui.jobs.engine_build import measure_engine_accuracy
 from trt_tui.jobs.scheduler import JobReporter, Steps, Urgency, override_urgency
 from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace

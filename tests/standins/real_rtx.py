@@ -20,7 +20,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
-from trt_tui.jobs.engine import lower_for_builder
+from trt_tui.jobs.engine_build import lower_for_builder
 
 ADA = BuildSettings({"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}, compute_capability=(8, 9),
                     builder_options=BuilderOptions(optimization_level=0))

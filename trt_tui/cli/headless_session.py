@@ -92,7 +92,7 @@ class HeadlessSession(Session):
         return self.last_answer
 
     def request_answer_for_config(self, request_type: Callable[..., rq.Request], answer_type: type[EventT],
-                           **fields: Any) -> EventT:
+                                  **fields: Any) -> EventT:
         """Sends a request about the current config, with the ranges of its file, and returns the answer."""
         return self.request_answer(request_type(config=self.config, config_calibration=self.file_ranges, **fields),
                                    answer_type)

@@ -854,7 +854,7 @@ class ClusterExecutor(Generic[Item]):
         self._wake()
 
     def _yield_batch_results(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item],
-                      outcome: Any) -> Iterator[tuple[Item, T]]:
+                             outcome: Any) -> Iterator[tuple[Item, T]]:
         """Yields the items of a batch with their results.
 
         Raises:
@@ -885,7 +885,7 @@ class ClusterExecutor(Generic[Item]):
             self._requeue_items(task, batch, 1 if self._pool.is_connected else 0, self._pool.last_lost_address)
 
     def _requeue_items(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int,
-                     last_address: str) -> None:
+                       last_address: str) -> None:
         """Returns the items of a batch to the queue after the loss of workers, each item in a separate batch.
 
         Raises:

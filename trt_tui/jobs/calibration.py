@@ -175,7 +175,7 @@ def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 
 def collect_ranges_for_export(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                            config_calibration: Calibration | None) -> tuple[Mapping[str, float], str]:
+                              config_calibration: Calibration | None) -> tuple[Mapping[str, float], str]:
     """Returns the ranges for an export of a config, and the reason why no data was needed for them.
 
     The arguments and the reason are those of `collect_calibration_for_export`. The ranges that the config sets itself
@@ -192,9 +192,9 @@ def add_ranges_set_by_config(ranges: Mapping[str, float], config: PrecisionConfi
 
 
 def collect_calibration_for_export(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                 config: PrecisionConfig, config_calibration: Calibration | None, *,
-                                 all_tensors: bool = False,
-                                 needs_ranges: bool = True) -> tuple[Calibration, str]:
+                                   config: PrecisionConfig, config_calibration: Calibration | None, *,
+                                   all_tensors: bool = False,
+                                   needs_ranges: bool = True) -> tuple[Calibration, str]:
     """Returns the ranges for an export of a config, and the reason why no data was needed for them.
 
     The reason is "" if data was used.

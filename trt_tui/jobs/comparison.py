@@ -69,7 +69,8 @@ from trt_tui.formatting import counted_noun_text, run_title
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibration import ensure_ranges, measure_ranges, measure_ranges_by_method
-from trt_tui.jobs.engine import find_stored_exported_run, measure_lowered_network_accuracy
+from trt_tui.jobs.engine import find_stored_exported_run
+from trt_tui.jobs.engine_build import measure_lowered_network_accuracy
 from trt_tui.jobs.engine_preview import NOT_INSTALLED, PreviewClient, is_tensorrt_rtx_installed, preview_mismatch_reason
 from trt_tui.jobs.scheduler import (
     JobReporter,
@@ -506,8 +507,8 @@ def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, sour
 
 
 def _send_errors_of_first_run(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                       runs: Mapping[str, PrecisionConfig], name: str | None
-                       ) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
+                              runs: Mapping[str, PrecisionConfig], name: str | None
+                              ) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
     """Measures and sends the accuracy of one run with its accumulated errors at the groups, in the same executions.
 
     Returns the sums of the errors and the pending metric interval, by run. Both are empty if nothing was measured. This
@@ -560,7 +561,7 @@ def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: 
 
 
 def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, runs: Mapping[str,
-                                                                                            PrecisionConfig]) -> None:
+                                 PrecisionConfig]) -> None:
     """Reports the weight scales of the runs that were raised for a bias, and the resulting loss of bits."""
     network, scales = workspace.network, dict[str, RaisedWeightScales]()
     for config in runs.values():
@@ -786,7 +787,7 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 
 def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict[str,
-                                                                                 ErrorShare]) -> list[PrecisionConfig]:
+                         ErrorShare]) -> list[PrecisionConfig]:
     """Returns the configs in which one row or one scope is toggled between FP32 and its default precision.
 
     The configs of rows come first. Rows and scopes are in the order of decreasing relevance: changed groups, then
@@ -797,7 +798,7 @@ def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict
                    if group.name in shares else 0.0 for group in groups)
 
     def choose_most_relevant_group_sets(group_sets: Iterable[Sequence[FusionGroup]],
-                              max_count: int) -> list[Sequence[FusionGroup]]:
+                                        max_count: int) -> list[Sequence[FusionGroup]]:
         return sorted((group_set for group_set in group_sets if toggle_relevance(group_set) >= MIN_RAISED_SHARE),
                       key=toggle_relevance, reverse=True)[:max_count]
 

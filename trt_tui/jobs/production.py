@@ -98,11 +98,11 @@ from trt_tui.jobs.calibration import (
     ensure_ranges,
 )
 from trt_tui.jobs.comparison import measure_final_accuracy, send_reference_metric
-from trt_tui.jobs.engine import (
+from trt_tui.jobs.engine import get_or_build_engine
+from trt_tui.jobs.engine_build import (
     EngineBuilder,
     EngineRun,
     add_engine_performance,
-    get_or_build_engine,
     lower_for_builder,
     make_build_settings,
     report_known_defects,
@@ -564,7 +564,7 @@ def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: Job
 
 
 def _choose_bundle_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
-                            ranges: Mapping[str, float]) -> BuilderOptions:
+                                   ranges: Mapping[str, float]) -> BuilderOptions:
     """Returns the builder options of a bundle, with the timing cache of an earlier build of the config if there is one.
 
     The timing cache is added only if the options name none, and the bundle is for the installed release.

@@ -896,7 +896,7 @@ class SearchJob:
         return removal if removal.groups and not is_tried else None
 
     def _evaluate_qdq_removal(self, removal: QdqRemoval, config: PrecisionConfig, before: TargetResult,
-                           after: TargetResult, builds_needed_later: int) -> Steps[QdqRemoval]:
+                              after: TargetResult, builds_needed_later: int) -> Steps[QdqRemoval]:
         """Measures a removal of Q/DQ. Returns it with its accuracies, its latencies, and the reason of a rejection.
 
         A removal is rejected if the error grows, or if the engine is slower without the Q/DQ.
@@ -1113,7 +1113,7 @@ class SearchJob:
         return True, f"the engine with {raised_count} raised: {'; '.join(gap_texts)}"
 
     def _respond_to_deviating_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
-                       engine_accuracy: Accuracy) -> Steps[tuple[bool, str]]:
+                                     engine_accuracy: Accuracy) -> Steps[tuple[bool, str]]:
         """Searches for fusion barriers that make an engine agree with its simulation.
 
         Returns True if the search continues with such barriers, and a remark for the user. The deviation is more than
