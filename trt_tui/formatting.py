@@ -178,7 +178,7 @@ NOT_MEASURED = "–"
 
 
 def number_text(value: float | None, digits: int = 3) -> str:
-    """Returns a number as text with ``digits`` significant digits; a number below 1 has ``digits`` decimals.
+    """Returns a number as text with ``digits`` significant digits. A number below 1 has ``digits`` decimals.
 
     None gives `NOT_MEASURED`.
     """
@@ -193,8 +193,7 @@ def number_text(value: float | None, digits: int = 3) -> str:
 
 
 def shorten_number_in_text(text: str, width: int) -> str:
-    """Returns a text that contains a number, with fewer digits if the text does not fit into a width; an ellipsis if no
-    form of the number fits."""
+    """Returns a text with fewer digits of its number if it does not fit into a width; an ellipsis if no form fits."""
     if cell_width(text) <= width:
         return text
     match = re.fullmatch(r"([^\d.]*?)(-?(?:\d+\.?\d*|\.\d+)(?:e-?\d+)?)(.*)", text)
@@ -234,7 +233,7 @@ def mark_figures_as_simulated(figures_text: str) -> str:
 
 
 def add_decibel_unit(decibel_text: str) -> str:
-    """Returns a text of decibels with the unit dB; words such as ``exact`` get no unit."""
+    """Returns a text of decibels with the unit dB. Words such as ``exact`` get no unit."""
     return f"{decibel_text} dB" if decibel_text[-1:].isdigit() else decibel_text
 
 
@@ -414,7 +413,7 @@ def table_lines(rows: Sequence[Sequence[str]], left_aligned_columns: int = 1) ->
 
 
 def drop_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Returns a table, a header and its rows, without the columns whose cells below the header are all empty."""
+    """Returns a table with its header, without the columns that are empty below the header."""
     filled_columns = [column for column in range(len(rows[0])) if any(any(row[column:column + 1]) for row in rows[1:])]
     return [[row[column] for column in filled_columns if column < len(row)] for row in rows]
 

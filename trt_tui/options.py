@@ -70,7 +70,7 @@ class Options:
 
     def make_build_target(self, builder_name: str = "", builder_version: str = "",
                           compute_capability: tuple[int, int] | None = None) -> BuildTarget:
-        """Returns the release of ``--for``, or else that of a builder, with the GPU that engines are built for.
+        """Returns the release and the GPU that engines are built for: the release of ``--for``, or else of a builder.
 
         Args:
             builder_name: "tensorrt" or "tensorrt-rtx".

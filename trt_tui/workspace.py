@@ -197,7 +197,7 @@ class Workspace:
         return network
 
     def check_reference_weights(self) -> Iterator[None]:
-        """Gives FP32 the weights of the reference if these reproduce its outputs; yields after each execution.
+        """Gives FP32 the weights of the reference if they reproduce its outputs. Yields after each execution.
 
         The file must be quantized or typed, and the reference another network. The network with the weights of the
         reference is executed on all judged samples, whose outputs are kept. If its outputs differ from those of the
@@ -314,8 +314,7 @@ class Workspace:
 
     @cached_property
     def reference_hashes(self) -> tuple[str, ...]:
-        """The name of the external reference and the hashes of its files; empty if the reference is the network itself
-        in FP32."""
+        """The name and the file hashes of the external reference; empty if FP32 of the network is the reference."""
         run = self.reference_source.run if self.reference_source is not None else None
         return (run.name, *map(file_sha256, run.files)) if run is not None else ()
 
@@ -329,8 +328,9 @@ class Workspace:
 
     @cached_property
     def feeds(self) -> JudgedFeeds:
-        """The feeds that judge every config: those that do not calibrate. The others in use are searched for NaN and
-        Inf.
+        """The feeds that judge every config, which are those that do not calibrate.
+
+        Calibrating feeds in use are only searched for NaN and Inf.
 
         They are the first feeds with ``--whatif-samples`` samples in total; 0 means all. If samples are held out, these
         are left out (`choose_held_out_feeds`).
@@ -338,7 +338,7 @@ class Workspace:
         return self._choose_feeds(self.options.whatif_samples, self.options.hold_out)
 
     def find_judged_feeds(self, *configs: PrecisionConfig) -> JudgedFeeds:
-        """Returns the feeds that judge each of some configs: all feeds in use that calibrated none of them.
+        """Returns the feeds that judge all of some configs: the feeds in use that calibrated none of these configs.
 
         The samples of a search are the same for all of its configs.
         """
@@ -380,7 +380,7 @@ class Workspace:
 
     @property
     def full_workspace(self) -> Workspace:
-        """The original workspace if this object is the view of a search; this object itself if not."""
+        """The workspace that this view of a search was made of; this workspace itself if it is not a view."""
         return self._full_workspace if self._full_workspace is not None else self
 
     def choose_held_out_feeds(self) -> HeldOutChoice:
@@ -427,8 +427,9 @@ class Workspace:
         return feed_indices if rows >= MIN_HELD_OUT_SAMPLES else []
 
     def find_group_error_feeds(self, *configs: PrecisionConfig) -> tuple[int, ...]:
-        """Returns the indices of the feeds for errors at the groups of some configs: those that are not filled up, if
-        there are any.
+        """Returns the indices of the feeds on which errors at the groups of some configs are measured.
+
+        These are the feeds that are not filled up with copies, if there are any.
 
         Errors inside the network are summed over whole tensors, so that copies of a sample would count.
         """
@@ -499,8 +500,7 @@ class Workspace:
 
     @property
     def shape_profile(self) -> dict[str, ShapeRange]:
-        """The smallest, usual and largest shape of each dynamic input: from ``--shapes`` if given, and from the data if
-        not."""
+        """The smallest, usual and largest shape of each dynamic input, from ``--shapes`` or else from the data."""
         if self.options.data is None:
             return self.requested_shape_ranges
         judged_samples = self.data_sets.judged_samples

@@ -73,8 +73,7 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
 
 def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,
                     build_engines: bool, json_path: str | None, markdown_path: str | None) -> ExitCode:
-    """Measures each config on the same samples, and writes a table of results and of the layers in which the configs
-    differ.
+    """Measures each config on the same samples, and writes the results and the layers in which the configs differ.
 
     Returns:
         `ExitCode.TOLERANCE_NOT_MET` if a config misses the target of the command line, or its own.

@@ -419,8 +419,7 @@ def job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErro
 def open_config_session(options: Options, config_path: str | None = None, precision: str | None = None,
                         force: bool = False, *, default_precision: Precision = Precision.INT8,
                         builds_engine: bool = False) -> Iterator[HeadlessSession]:
-    """Opens a session that reads a network, if one is named, and measures nothing, for commands that describe or write
-    the network.
+    """Opens a session for a command that describes or writes a network. The session measures nothing.
 
     Args:
         options: The network, the data and further options.

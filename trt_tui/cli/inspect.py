@@ -170,7 +170,7 @@ def _print_config(config_path: str | None, force: bool, precision: str | None, j
 
 
 def _known_defects_report(session: HeadlessSession, of_config: bool) -> tuple[dict[str, Any], list[str]]:
-    """Returns the known defects of the network that the release of builds may have, as JSON record and as lines.
+    """Returns the known TensorRT defects that affect the network, as a JSON record and as lines.
 
     Args:
         of_config: True for defects of the config, False for those of any precision.

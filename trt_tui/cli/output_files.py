@@ -163,7 +163,7 @@ def _check_output_path(path: str) -> None:
 
 
 def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[], str]]], overwrite: bool = True) -> None:
-    """Writes the requested texts; - is stdout, which comes last so that no file is lost if it fails.
+    """Writes the requested texts to their files, and at the end the text for stdout. A failing stdout loses no file.
 
     Args:
         text_outputs: Pairs of path (None if not requested) and function that builds the text.
@@ -181,7 +181,7 @@ def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[], str
 
 def write_report(title: str, setup_lines: Sequence[str], sections: Sequence[Section], record: object,
                  json_path: str | None, markdown_path: str | None) -> None:
-    """Writes a report as JSON and as Markdown if requested, and prints it if none of them goes to stdout.
+    """Writes the requested forms of a report, JSON and Markdown. If neither goes to stdout, the report is printed.
 
     Args:
         setup_lines: The lines that only Markdown has, below the title.

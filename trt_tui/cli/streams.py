@@ -41,7 +41,7 @@ class _StandardStream(io.FileIO):
             return memoryview(data).nbytes
 
     def handle_write_error(self, error: OSError) -> None:
-        """Handles the first write error of the stream; ignores the error by default."""
+        """Handles the first write error of the stream. By default, the error is ignored."""
 
 
 class _StandardOutput(_StandardStream):

@@ -176,7 +176,7 @@ def warn_of_unread_data_options(reason: str, *, reads_shapes: bool) -> None:
 
 
 def replace_stdout_alias(path: str | None) -> str | None:
-    """Returns ``-`` for a path that is another name of stdout (such as /dev/stdout), and the path itself if not."""
+    """Returns ``-`` for another name of stdout, such as /dev/stdout. Other paths are returned unchanged."""
     if path in (None, "-"):
         return path
     try:

@@ -485,8 +485,9 @@ class ClusterWorkerPool:
             yield self.messages.popleft()
 
     def open_workspace_on_workers(self, workspace: Workspace) -> None:
-        """Opens the network and data of a workspace on all workers, in place of those that the workers have open. Waits
-        for the connection to the scheduler that the user has named, but not for the workers.
+        """Opens the network and data of a workspace on all workers, in place of those that the workers have open.
+
+        The method waits for the connection to the scheduler of the user, but not for the workers.
 
         Raises:
             TrtTuiError: The scheduler does not answer.
@@ -553,7 +554,7 @@ class ClusterWorkerPool:
                 if handle.workspace is not None and handle.manifest is self._manifest]
 
     def report_workers_unfit_for_engines(self) -> None:
-        """Posts a warning about each worker whose builder or GPU differs from that of this process, once."""
+        """Posts one warning about each worker that has another builder or GPU than this process."""
         for handle in self._list_workers():
             if handle.engine_refusal_reason and not handle.is_announced:
                 handle.is_announced = True
@@ -562,8 +563,7 @@ class ClusterWorkerPool:
 
     @property
     def worker_count_text(self) -> str:
-        """The number of workers in use, as the end of a line about a job: ", on 4 workers (1 lost)"; "" without
-        workers."""
+        """The number of workers as text behind the phase of a job, such as ", on 4 workers (1 lost)"; "" if 0."""
         if not (worker_count := self.count_workers()):
             return ""
         return f", on {counted_noun_text(worker_count, 'worker')}" + (f" ({self._lost_worker_count} lost)"

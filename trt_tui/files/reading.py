@@ -46,7 +46,7 @@ _SPECIAL_FILE_KINDS = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is 
 
 
 def check_regular_file(path: Path | str, *, max_bytes: int | None = None) -> os.stat_result:
-    """Returns the status of a file, after a check that it is a regular file of at most ``max_bytes`` bytes.
+    """Checks that a path is a regular file of at most ``max_bytes`` bytes. Returns the status of the file.
 
     Raises:
         InputError: The file does not exist, its status cannot be read, or it is too large. A pipe, a device, a socket
@@ -62,8 +62,7 @@ def check_regular_file(path: Path | str, *, max_bytes: int | None = None) -> os.
 
 
 def find_similar_files(path: Path | str) -> list[str]:
-    """Returns up to 3 files of the same folder whose names are most similar to that of a missing file, the most similar
-    first.
+    """Returns up to 3 files of the same folder with names similar to that of a missing file, the most similar first.
 
     If the missing file has a suffix, only files with the same or a similar suffix are returned.
     """
@@ -168,8 +167,7 @@ def file_sha256(path: Path | str) -> str:
 
 
 def sampled_file_sha256(path: Path | str) -> str:
-    """Returns a SHA-256 of the size of a file and of blocks spread evenly over it, the first and the last among them;
-    "" if the file cannot be read.
+    """Returns a SHA-256 of the size of a file and of blocks spread evenly over it; "" if the file cannot be read.
 
     Two versions of trained weights differ nearly everywhere, so most replaced files are noticed in a few milliseconds.
     A change between the blocks is not noticed: `file_sha256` reads the whole file.
@@ -222,8 +220,9 @@ _DEFAULT_NEXT_STEP = "Check that this is the right file; if it is, shorten its r
 
 
 class _BudgetExceededError(BaseException):
-    """The reading of a file has used up its CPU time or memory. The class is a BaseException, so that no reader catches
-    it."""
+    """The error of a reading that has used up its CPU time or memory.
+
+    The class is a BaseException, so that no reader catches it."""
 
 
 _is_running = False

@@ -164,7 +164,7 @@ def _is_stale(path: Path) -> bool:
 
 
 def write_file_atomically(path: Path | str, data: bytes | str, *, is_private: bool = False) -> None:
-    """Writes a file completely or not at all, a text as UTF-8.
+    """Writes a file completely or not at all. Text is encoded as UTF-8.
 
     The file is written by `open_atomic_writer`. Characters that UTF-8 cannot encode (from a name in broken UTF-8) are
     written as backslash escapes, which JSON decodes again.
@@ -208,8 +208,7 @@ _transaction: ContextVar[_Transaction | None] = ContextVar("file_transaction", d
 
 @contextlib.contextmanager
 def file_transaction() -> Iterator[None]:
-    """Collects the files written in the ``with`` block and puts them in place when it ends: all of them, or none if the
-    block raises.
+    """Puts all files that the ``with`` block writes in place when the block ends. If the block raises, none is kept.
 
     It collects the files of `open_atomic_writer`. A block within another one is part of the outer block. Devices and
     pipes are written at once.
@@ -239,8 +238,10 @@ def file_transaction() -> Iterator[None]:
 
 
 def find_content_path(path: Path) -> Path:
-    """Returns the path with the current content of a file: a temporary file if the open transaction has written the
-    file, and ``path`` if not."""
+    """Returns the path with the current content of a file.
+
+    It is a temporary file if the open transaction has written the file, or else ``path``.
+    """
     transaction, destination = _transaction.get(), Path(os.path.realpath(path))
     pending_files = transaction.pending_files if transaction is not None else ()
     return next((pending_file.temporary_file
@@ -321,7 +322,7 @@ def _copy_permissions(replaced_status: os.stat_result, temporary: Path) -> None:
 
 
 def is_special_file(path: Path | str) -> bool:
-    """Returns True if a path is a device, a pipe or a socket: it exists, and is neither a regular file nor a folder."""
+    """Returns True if a path is a device, a pipe or a socket."""
     try:
         mode = os.stat(path).st_mode
     except (OSError, ValueError):

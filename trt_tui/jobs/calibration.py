@@ -77,10 +77,9 @@ def run_use_ranges_job(workspace: Workspace, store: ResultStore, reporter: JobRe
 
 
 def _mark_ranges_of_other_origin(workspace: Workspace, request: rq.UseRanges) -> Calibration:
-    """Returns the calibration of a request, with the tensors whose ranges the samples of this workspace do not
-    determine.
+    """Returns the calibration of a request. It names the tensors with ranges from elsewhere.
 
-    These are the tensors of a config file, or of an earlier process that calibrated on other samples.
+    Ranges from elsewhere are those of a config file, or of an earlier process that calibrated on other samples.
     """
     calibration = request.calibration
     if not request.config_name and (calibration.given_tensors or calibration.data_sha256 ==
@@ -157,7 +156,7 @@ def ensure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporte
 
 
 def measure_ranges(workspace: Workspace, store: ResultStore, reporter: JobReporter, method: str) -> Calibration:
-    """Returns the ranges measured on the calibration data; from the store if they were measured before."""
+    """Returns the ranges measured on the calibration data. Stored ranges are not measured again."""
     network, source = workspace.network, workspace.calibration_samples
     sha256 = workspace.fingerprint.sha256 if workspace.fingerprint is not None else store.network_sha256(network)
     key = FileCache.make_key("calibration", sha256, source.hash_inputs(), len(source), method,

@@ -109,7 +109,7 @@ def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobRepo
 
 def measure_final_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
                            urgency: Urgency, phase: str = "") -> Steps[Accuracy]:
-    """Returns the accuracy of a config on all feeds; ``phase`` is as in `measure_accuracy`."""
+    """Returns the accuracy of a config on all feeds. The argument ``phase`` is that of `measure_accuracy`."""
     partials = (PartialResult(accuracy, accuracy.samples, accuracy.total)
                 for accuracy in measure_accuracy(workspace, store, reporter, config, phase))
     return override_urgency(urgency, take_last_value(partials))
@@ -205,7 +205,7 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
 def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                          runs: Mapping[str, PrecisionConfig],
                          pending_intervals: PendingIntervals | None = None) -> Steps[None]:
-    """Sends the accuracies of runs again, with the confidence interval of the metric added where it is missing.
+    """Adds the confidence interval of the metric to accuracies without one, and sends these accuracies again.
 
     Args:
         pending_intervals: The measurements that `send_accuracies` has begun. All other runs are measured again.
@@ -291,7 +291,7 @@ def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def load_stored_shares(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> dict[str, ErrorShare]:
-    """Returns the stored final error shares of a config, by group; empty if there are none.
+    """Returns the stored error shares of a config, by group; empty if no measurement of all groups is stored.
 
     Shares measured on all samples are preferred. Shares on fewer samples are returned only without the option
     ``--exact``.
@@ -487,7 +487,7 @@ def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, repor
 
 def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, source: ConfigWithGroupErrors,
                                config: PrecisionConfig) -> Iterator[PartialResult[Accuracy]]:
-    """Measures and sends the accuracy of a run and its accumulated errors at the groups; yields each partial result.
+    """Measures and sends the accuracy of a run and its accumulated errors at the groups. Yields each partial result.
 
     Further partial results, which refine the interval of the metric, are not sent.
 
@@ -952,7 +952,7 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
-    def find_or_measure(title: str, changed: PrecisionConfig, result_type: type[T], measure: Callable[[], T], *,
+    def load_or_measure(title: str, changed: PrecisionConfig, result_type: type[T], measure: Callable[[], T], *,
                         subjects: Sequence[str] = ()) -> T:
         samples = workspace.calibration_samples
         key = (list(subjects), len(samples), samples.hash_inputs()) if subjects else ()
@@ -980,7 +980,7 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
         workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
         workspace.calibration.method if workspace.calibration is not None else "", reason,
         may_replace_file_precision, in_separate_pass,
-        workspace.separate_pass_values, judged_measurement, budget or TrialBudget(), find_or_measure,
+        workspace.separate_pass_values, judged_measurement, budget or TrialBudget(), load_or_measure,
         lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True),
         lambda config, moves: add_zero_cost_moves(config, workspace.network, moves))

@@ -105,7 +105,7 @@ _STORE_KIND = "exported network"
 
 
 class _NotExecutedError(TrtTuiError):
-    """An exported file was not executed; the title is the reason."""
+    """An error because an exported file was not executed. Its title is the reason."""
 
 
 def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
@@ -409,7 +409,7 @@ def _build_and_measure_once(builder: EngineBuilder, config: PrecisionConfig, bui
 
 
 def _find_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
-    """Returns the first of the worst builds; None if all failed."""
+    """Returns the build with the worst engine, the first of equal ones; None if all builds failed."""
     return max((build for build in builds if not isinstance(build, TrtTuiError)),
                key=lambda build: worst_last_sort_key(build.result), default=None)
 
@@ -514,7 +514,7 @@ class BuildTask:
 
 def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
                               configs: Sequence[PrecisionConfig]) -> Steps[None]:
-    """Builds the engines of several configs on workers and stores the results; without workers nothing is built.
+    """Builds the engines of several configs on workers and stores the results. Without workers, nothing is built.
 
     A config whose first build fails is built again in this process.
     """

@@ -123,7 +123,10 @@ class BuiltEngine:
 
 @dataclass(frozen=True)
 class BuilderInput:
-    """The input of a builder: the lowered ONNX model, and the layer constraints; None if the types of the graph decide.
+    """The input of a builder: the lowered ONNX model and the layer constraints.
+
+    Attributes:
+        constraints: None if the types of the graph decide the precisions.
     """
 
     model: ir.Model
@@ -422,8 +425,7 @@ def timing_cache_path(settings: BuildSettings, backend: EngineBackend, network: 
 
 
 def _add_node_to_error_title(error: Exception, network: Network) -> Exception:
-    """Adds the failing ONNX node to the title of a build error, if the error text or the last messages name the node.
-    Returns the error."""
+    """Returns a build error with the failing ONNX node in its title, if its text or the last messages name the node."""
     if not isinstance(error, TrtTuiError) or " at node " in error.title:
         return error
     details = error.details if isinstance(error, BuildError) else ()
@@ -576,7 +578,7 @@ def _build_note(engine: BuiltEngine, builder_options: BuilderOptions, extra_outp
 
 def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
                                      ) -> ProgressSteps[Accuracy]:
-    """Executes a lowered network with every operator as written in the simulation backend. Returns its accuracy.
+    """Returns the accuracy of a lowered network. The simulation backend executes its operators exactly as written.
 
     Raises:
         InputError: The backend refuses the network.
@@ -650,7 +652,7 @@ class EngineRun(IndexedRunSource):
 
 
 def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index: int) -> tuple[str, ...]:
-    """Returns the float outputs of an engine whose rows differ in any bit for a batch of equal samples.
+    """Returns the float outputs of an engine in which equal samples of one batch get different values.
 
     The batch repeats one sample. Outputs at which FP32 of the network itself mixes the samples of a batch are left out.
     """
@@ -761,7 +763,6 @@ def reshape_feed(feed: Mapping[str, np.ndarray], shapes: Mapping[str, FixedShape
 
 def count_samples_of_reshaped_feed(feed: Mapping[str, np.ndarray], reshaped_feed: Mapping[str, np.ndarray],
                                    sample_count: int) -> int:
-    """Returns the number of samples in a reshaped feed, from the first axis of an input whose first axis counts the
-    samples."""
+    """Returns the number of samples in a reshaped feed. Inputs with one row per sample determine it."""
     sizes = [len(reshaped_feed[name]) for name, array in feed.items() if array.ndim and len(array) == sample_count]
     return max(sizes, default=sample_count)

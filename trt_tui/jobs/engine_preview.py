@@ -195,7 +195,7 @@ class PreviewClient:
         return preview
 
     def preview_configs(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
-        """Returns the previews of several configs: in parallel if there are workers, and one by one if not."""
+        """Returns the previews of several configs. Workers make them in parallel."""
         worker_pool, previews = self._workspace.worker_pool, dict[PrecisionConfig, Preview]()
         unknown = [config for config in dict.fromkeys(configs)
                    if self._store.results.get(self._preview_cache_key(config), Preview) is None]
@@ -298,7 +298,8 @@ class _PreviewConnection:
         return self._answer is None or self._answer.done()
 
     def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> Future[Preview]:
-        """Sends a request. Returns the future answer; if the process ends, the answer is a preview with the reason."""
+        """Sends a request and returns the future answer. If the process ends, the answer is a preview with the reason.
+        """
         if self._process is not None and self._process.process.poll() is not None:
             self._process.close()
             self._process = None

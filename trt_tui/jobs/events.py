@@ -237,7 +237,7 @@ class AccuracyMeasured(ResultEvent):
 
 @dataclass(frozen=True)
 class GroupErrorsMeasured(ResultEvent):
-    """The event with the errors of a run at its groups, by group name, on the samples so far.
+    """The event with the errors at the groups of a run, by group name. They cover the samples measured so far.
 
     Attributes:
         final: True if the errors cover all samples.
@@ -301,7 +301,7 @@ class Remedy:
 
 @dataclass(frozen=True)
 class ZeroCostChange:
-    """A zero-cost change before it is made.
+    """A zero-cost change that the user can choose.
 
     Attributes:
         config: The config with the change.
@@ -323,7 +323,7 @@ class ZeroCostChange:
 
 @dataclass(frozen=True)
 class ZeroCostChanges:
-    """The zero-cost changes of a config, of a group and of the network, as far as they are listed and measured.
+    """The zero-cost changes that were found for a group and for the whole network in a config.
 
     Attributes:
         is_complete: True if all changes are listed and measured.
@@ -477,14 +477,17 @@ class SearchEnded(Event):
     missed_checks: Mapping[int, str] = field(default_factory=dict)
 
     def find_doubt_reason(self, config: PrecisionConfig) -> str:
-        """Returns the reason for doubt in an offered config: a missed check, or held-out samples; "" if there is none.
+        """Returns the reason for doubt in a config that the search offers; "" if there is none.
+
+        Its exported network or its engine misses the target, or its values on held-out samples do.
         """
         if missed_check := self.failed_check_text(config):
             return f"on the samples of the search {missed_check}"
         return self.held_out.miss_text if self.held_out is not None and config == self.result.config else ""
 
     def failed_check_text(self, config: PrecisionConfig) -> str:
-        """Returns what the exported network or the engine of an offered config yielded; "" if no check was missed."""
+        """Returns a text about the exported network or the engine of an offered config that misses the target; "" if
+        none does."""
         if config == self.result.config and self.exported is not None and self.exported.is_met is False:
             return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"
         if config == self.result.config and self.confirmed is False:

@@ -74,10 +74,9 @@ class WorkspaceSlot:
 
 
 def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> WorkerPool | None:
-    """Returns the worker pool of the cluster that the options request: the previous pool if it still works, a new one
-    if not.
+    """Returns the worker pool of the cluster that the options request; None if they request no cluster.
 
-    Returns None if the options request no cluster.
+    A previous pool that still works is used again.
 
     Raises:
         InputError: A requested GPU does not exist.
@@ -318,7 +317,7 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
 
 
 def measure_facts_for_data_guards(workspace: Workspace) -> GuardFacts:
-    """Returns the guard facts of the inputs and labels; no facts if the data cannot be read.
+    """Returns the guard facts of the inputs and labels. If the data cannot be read, there are no facts.
 
     Another job that needs the data reports the error.
     """

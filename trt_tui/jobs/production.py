@@ -523,7 +523,7 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
 
 
 def _make_bundle_target(workspace: Workspace, release_name: str) -> BuildTarget:
-    """Returns the target of a bundle: the exact release if it is known, or else all releases of the bundle's name."""
+    """Returns the release that a bundle is built for. If the exact release is unknown, it is the family of releases."""
     target = workspace.build_target
     if target.release is not None and target.release.family == release_name:
         return target

@@ -307,8 +307,10 @@ class MeasureToggles(Request):
 
 @dataclass(frozen=True)
 class MeasureTensorStats(Request):
-    """A request for the tensor statistics of a group's inputs and result, and for the facts from which causes of its
-    loss are found. The answer is a `ValueMeasured` of the kind `GROUP_DETAILS`, one for each group.
+    """A request for the details of a group, from which the causes of its loss are found.
+
+    The answer is a `ValueMeasured` of the kind `GROUP_DETAILS` for each group. It contains the tensor statistics of the
+    inputs and the result.
 
     Attributes:
         other_groups: Further groups that are measured in the same pass.

@@ -114,7 +114,7 @@ MIN_PARALLEL_S = 0.1
 
 
 class SearchEvaluator:
-    """The measurements of a search in its workspace.
+    """The measurements that a search requests, executed in its workspace.
 
     Attributes:
         can_build: True if engines can run here.
@@ -285,7 +285,7 @@ class SearchEvaluator:
     # -- engines and files ----------------------------------------------------------------------------------------
 
     def build_engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """Returns the engine of a config, measured as built; from the store if it was built before.
+        """Returns the measured engine of a config. A stored engine is not built again.
 
         Its simulated accuracy is sent too.
         """
@@ -418,7 +418,7 @@ class LatencyModel:
 
     def fit_to_engines(self, search_space: SearchSpace, start_engine: EngineResult,
                        raised_engine: EngineResult) -> None:
-        """Fits the model to two timed engines: that of the start config, and that with all candidates raised."""
+        """Fits the model to the timed engines of two configs: the start config, and all candidates raised."""
         assert start_engine.latency_ms is not None and raised_engine.latency_ms is not None, "both are timed"
         self._search_space, names = search_space, search_space.candidates
         self._end_points = {0.0: start_engine.latency_ms[0], 1.0: raised_engine.latency_ms[0]}
@@ -934,7 +934,7 @@ class SearchJob:
     # -- engines ------------------------------------------------------------------------------------------------
 
     def _build_engine(self, config: PrecisionConfig) -> Steps[EngineResult | TrtTuiError]:
-        """Returns the engine of a config, and records its latency; the error if it cannot be built."""
+        """Builds the engine of a config and records its latency. Returns the engine, or the error of the build."""
         self.requested_configs.add(config)
         self._report_progress(must_send=True)
         try:
@@ -1005,8 +1005,7 @@ class SearchJob:
         self.remarks.append(f"reduced in the order of {order_text}")
 
     def _withdraw_ineffective_raises(self) -> Steps[bool]:
-        """Undoes raises that do not change the previewed engine. Returns True if there are any and the search continues
-        without them.
+        """Undoes raises that do not change the previewed engine. Returns True if the search continues without them.
 
         If nothing else meets the tolerance, the raises are kept, and a remark says so.
         """
@@ -1050,8 +1049,9 @@ class SearchJob:
         return is_going_on
 
     def _check_engine_of_result(self) -> Steps[tuple[bool, str]]:
-        """Builds the engine of the result. Returns True if the engine misses the simulated or estimated values and the
-        search continues, and a remark for the user; "" for none.
+        """Builds the engine of the result. Returns True if the search continues, and a remark for the user.
+
+        The search continues if the engine misses the simulated or estimated values. The remark is "" if there is none.
 
         With a latency budget, a result that misses the tolerance is built too. The search then continues with better
         latency estimates until it finds the same result again. A result that meets the target without the required
@@ -1200,8 +1200,11 @@ class SearchJob:
     # -- progress -----------------------------------------------------------------------------------------------
 
     def _report_progress(self, must_send: bool = False) -> None:
-        """Sends the progress before each evaluation, at most ten times a second, and before each build, which may crash
-        the background process."""
+        """Sends the progress of the search, at most ten times a second.
+
+        Args:
+            must_send: True to send it in any case, because the next step may crash the background process.
+        """
         reporter, search, trial = self.evaluator.reporter, self.search, self.search.current_trial or Trial()
         if must_send or reporter.is_report_due("search"):
             reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial.raised_groups, trial.about,
@@ -1268,8 +1271,7 @@ class SearchJob:
         return texts
 
     def _add_export_and_engine_caveats(self, accuracy: Accuracy) -> Accuracy:
-        """Returns an accuracy with caveats if the exported file was not executed or misses the target, or if the engine
-        misses it."""
+        """Returns an accuracy with a caveat for a missing or failed exported file, and one for a failed engine."""
         exported, caveats = self.exported_result, []
         if exported is not None and not exported.is_met:
             kind = "not executed" if exported.is_met is None else "not met as exported"

@@ -112,7 +112,7 @@ class FileCache:
 
 
 class ResultCache(FileCache):
-    """A cache of small results in msgpack; by default in the user's cache folder."""
+    """A cache of small results in msgpack. By default, it is in the user's cache folder."""
 
     def __init__(self, folder: Path | None = None, limit_bytes: int = MAX_RESULTS_BYTES) -> None:
         super().__init__(folder or user_cache_folder() / "results", limit_bytes)
@@ -184,8 +184,7 @@ def _hash_key_parts(*parts: object) -> str:
 
 
 def _record_checksum(key: str, data: bytes) -> bytes:
-    """Returns the checksum of a stored file. The key is part of the checksum, so that a wrongly named file is detected.
-    """
+    """Returns the checksum of a stored file. The key is a part of it, so that a renamed file is detected."""
     total = hashlib.sha256(key.encode())
     total.update(data)
     return total.digest()
@@ -222,7 +221,7 @@ class ResultStore:
 
     def save_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any,
                     *more: object) -> None:
-        """Stores a result of a config; ``more`` is as in `load_result`.
+        """Stores a result of a config. The argument ``more`` is that of `load_result`.
 
         Raises:
             FileReplacedError: An input file was replaced after it was read, so that the measured content is unknown.
@@ -269,7 +268,7 @@ class ResultStore:
 
 
 def engine_key_parts(workspace: Workspace) -> tuple[object, ...]:
-    """Returns the parts of the cache key of an engine's result besides those of every result."""
+    """Returns the parts of the cache key that only results of engines have."""
     plan, settings, builder = workspace.plan, workspace.plan.settings, workspace.builder
     return (builder.cache_identity if builder is not None else (), sorted(settings.profile.items()),
             settings.builder_options.comparison_key, settings.compute_capability, plan.weakly_typed, plan.strict,

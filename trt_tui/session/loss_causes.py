@@ -74,7 +74,7 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
 
 
 def config_without_raises(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
-    """Returns a config whose raised groups have their default precision again; its other moves stay.
+    """Returns a config in which raised groups have their default precision again. Its other moves stay.
 
     The losses in this config are the reason why a search raised the groups.
     """
@@ -124,8 +124,8 @@ def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: 
 
 def find_tensor_range(session: SessionState, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,
                       quantized_type: QuantizedType) -> float:
-    """Returns the range (amax) of a quantized tensor: the range in the file, else a range set in the config, else
-    calibrated."""
+    """Returns the range (amax) of a quantized tensor: of the model file, or else of the config, or else calibrated.
+    """
     if _uses_range_of_file(session, config, tensor):
         return session.opened_network.outline.quantized_ranges[tensor]
     if (range_choice := config.range_moves.get(tensor)) is not None:

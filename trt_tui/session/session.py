@@ -963,7 +963,7 @@ class Session(SessionState):
                 self.method_comparison.config == remove_network_range_method(self.config, self.opened_network.outline))
 
     def use_range_method(self, method: str) -> None:
-        """Applies the ranges of a range method to all tensors, as one change; ranges set by hand stay.
+        """Applies the ranges of a range method to all tensors, as one change. Ranges set by hand stay.
 
         If the method is that of the calibration, the change is made at once. If not, it is made when the ranges are
         measured.
@@ -1005,7 +1005,7 @@ class Session(SessionState):
         return True
 
     def set_filter(self, text: str) -> None:
-        """Makes a text the filter of the rows; "" removes the filter."""
+        """Filters the rows by a text. The text "" removes the filter."""
         with self.undoable_change():
             self.filter_text = text
 

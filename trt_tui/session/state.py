@@ -60,7 +60,7 @@ DEFAULT_RUNS = ("fp16", "int8", "config")
 
 
 class SessionState:
-    """The state of a session; unknown values are None, "" or empty. It sends no requests and draws nothing.
+    """The state of a session. Unknown values are None, "" or empty. It sends no requests and draws nothing.
 
     Attributes:
         options: The options of the command line.
@@ -383,7 +383,7 @@ class SessionState:
 
     @property
     def fp32_miss_text(self) -> str:
-        """The targets that FP32 itself misses against another reference, in one line; "" if it misses none."""
+        """The targets that FP32 itself misses against another reference, as a line; "" if there are none."""
         return fp32_miss_text(self.collect_guard_facts())
 
     @property

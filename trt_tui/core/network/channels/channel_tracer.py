@@ -59,11 +59,12 @@ class ChannelTracer(SizeReader):
     factor ``n``, values with id ``-n`` are multiplied by it.
 
     Attributes:
-        producers: The constants that are divided: layer, input index and channel ids. readers: The constants that are
-        multiplied: layer, input index, activation and channel ids. clips: The Clips with finite bounds, each with the
-        channel ids of its input. products: The layers that sum over channels of two computed tensors, each with the
-        channel ids of its operands. links: Pairs of arrays of united channel ids. grouped_layers: The layers of fusion
-        groups. Moves can change the constants of these layers only.
+        producers: The constants that are divided: layer, input index and channel ids.
+        readers: The constants that are multiplied: layer, input index, activation and channel ids.
+        clips: The Clips with finite bounds, each with the channel ids of its input.
+        products: The layers that sum over channels of two computed tensors, each with the channel ids of its operands.
+        links: Pairs of arrays of united channel ids.
+        grouped_layers: The layers of fusion groups. Moves can change the constants of these layers only.
     """
 
     def __init__(self, graph: LayerGraph, grouped_layers: Collection[str]) -> None:
