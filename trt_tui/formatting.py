@@ -215,8 +215,8 @@ def decibels_text(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, i
     The text is ``exact`` for a zero error, ``NaN`` or ``Inf`` for such elements, and `NOT_MEASURED` for None.
 
     Args:
-        exact: True if the error is zero. nan, inf: Numbers of elements that are NaN or infinite where the reference is
-            not.
+        exact: True if the error is zero.
+        nan, inf: Numbers of elements that are NaN or infinite where the reference is not.
         mark: The text before the number.
     """
     if nan or inf:

@@ -40,7 +40,8 @@ class ImportedSettings:
     """The precisions, ranges and notes that were read from a file of another tool.
 
     Attributes:
-        tool: The title of the file's kind in messages. quantized, other, tf32: The defaults of `PrecisionConfig`.
+        tool: The title of the file's kind in messages.
+        quantized, other, tf32: The defaults of `PrecisionConfig`.
         layer_precisions: Precisions by the name in the file: that of a node, or of a TensorRT layer made of several
             nodes.
         optional_names: Names in `layer_precisions` that the network may lack; a warning lists those.

@@ -90,9 +90,10 @@ class RaisedWeightScales:
     Attributes:
         layer: The layer that multiplies by the weight.
         channels: The output channels; empty if the weight has a single scale.
-        original_scales: The scales of these channels before they were raised. raised_scales: The raised scales.
+        original_scales: The scales of these channels before they were raised.
+        raised_scales: The raised scales.
         weight_sqnr_db: The SQNR of the quantized weight with the original and with the raised scales, in dB; infinite
-        if it is exact.
+            if it is exact.
     """
 
     layer: str

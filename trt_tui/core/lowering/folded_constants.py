@@ -24,8 +24,8 @@ class FoldedConstants:
     """The constants of a network with the edits of a config's moves. Each is computed on request.
 
     Args:
-        config: The config; None for the constants of the network without edits. amax_cache: A cache of the largest
-        magnitudes, by constant and edits, which several configs share.
+        config: The config; None for the constants of the network without edits.
+        amax_cache: A cache of the largest magnitudes, by constant and edits, which several configs share.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig | None = None,

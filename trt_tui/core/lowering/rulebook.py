@@ -206,8 +206,8 @@ class QdqScale:
         dequantized_type: The float type in which the layer reads dequantized values; None if it multiplies quantized
             values.
         original_values: The values before they were raised for a bias; None if they were not raised. See
-            `trt_tui.core.lowering.bias_scales`. tensor_scale: The scale of the whole tensor for NVFP4 and MXFP8;
-            ``values`` already contain it.
+            `trt_tui.core.lowering.bias_scales`.
+        tensor_scale: The scale of the whole tensor for NVFP4 and MXFP8; ``values`` already contain it.
     """
 
     values: np.ndarray

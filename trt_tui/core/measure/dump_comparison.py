@@ -51,9 +51,9 @@ class TensorDifference:
     Attributes:
         shape: The shape in the first iteration.
         relative_error: Norm of the difference divided by the norm of the first. Infinite if only one of the two has a
-            NaN or an infinity, if only the first is zero throughout, or if both are NaN throughout. max_relative_error,
-            mean_relative_error: Of |difference| / |first| over elements whose first is not zero; None if there are
-            none.
+            NaN or an infinity, if only the first is zero throughout, or if both are NaN throughout.
+        max_relative_error, mean_relative_error: Of |difference| / |first| over elements whose first is not zero; None
+            if there are none.
         exceeds_threshold: True if the relative error is above the threshold.
         begins_error: True if the relative error is above the threshold, and at least twice that of the tensors from
             which this one is computed.

@@ -380,8 +380,8 @@ class KernelDiff:
 
     Attributes:
         source: The origin of both kernel lists: the builder of both engines, or the preview of both configs.
-            kernels_before, kernels_after: The number of kernels of the first and of the second config. removed, added:
-            The kernels of the first config alone, and of the second alone.
+        kernels_before, kernels_after: The number of kernels of the first and of the second config.
+        removed, added: The kernels of the first config alone, and of the second alone.
     """
 
     source: str

@@ -40,9 +40,9 @@ class LayerGraph:
         readers: The consumers without Shape and Size, which read no values.
         constant_tensors: Tensors that are stored, or computed only from stored tensors.
         static_tensors: The constant tensors, and tensors computed only from constants and shapes.
-        blocking_plugins: The plugin that prevents the simulation of a tensor, by tensor name. value_sized_tensors:
-        Tensors whose sizes depend on computed values and may therefore differ between precisions. Examples are the
-        result of a NonZero, or of a Range up to a computed length.
+        blocking_plugins: The plugin that prevents the simulation of a tensor, by tensor name.
+        value_sized_tensors: Tensors whose sizes depend on computed values and may therefore differ between precisions.
+            Examples are the result of a NonZero, or of a Range up to a computed length.
 
     Args:
         has_operator_library: True if the backend has a library of operators, so that the simulation runs plugins too.

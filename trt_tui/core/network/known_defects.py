@@ -154,7 +154,8 @@ class BuildTarget:
     """The release and the GPU that engines are built for; each is None if it is unknown.
 
     Attributes:
-        release: The TensorRT release. compute_capability: The compute capability of the GPU.
+        release: The TensorRT release.
+        compute_capability: The compute capability of the GPU.
     """
 
     release: TensorRTRelease | None = None

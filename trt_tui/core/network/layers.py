@@ -273,8 +273,8 @@ class ReferenceWeights:
     """The choice of the weights of FP32 runs of a quantized or typed file: those of its FP32 reference, or its own.
 
     Attributes:
-        name: The file name of the reference. refusal_reason: The reason why FP32 runs use the weights of the file; ""
-        if they use those of the reference.
+        name: The file name of the reference.
+        refusal_reason: The reason why FP32 runs use the weights of the file; "" if they use those of the reference.
     """
 
     name: str

@@ -238,8 +238,9 @@ class ScaledOperand:
     """The constants that can absorb the scale of an attention at one operand of the product.
 
     Attributes:
-        producers: The weights, biases and scales that produce the operand. tensors: The tensors between these and the
-        product. refusal_reason: The reason why no constants can absorb the scale; "" if they can.
+        producers: The weights, biases and scales that produce the operand.
+        tensors: The tensors between these and the product.
+        refusal_reason: The reason why no constants can absorb the scale; "" if they can.
     """
 
     producers: tuple[ScaledConstant, ...] = ()
@@ -276,9 +277,10 @@ class ZeroCostSupport:
     """The normalisations, biases and channels of a network that zero-cost moves can change, by group name.
 
     Attributes:
-        norms: The normalisations, by the group that computes the result. biases: The biases of all groups that can run
-        in INT8. channel_scalings: The scalable channels, by the group of their first producer. attention_scales: The
-        scales, by the group of the product of queries and keys.
+        norms: The normalisations, by the group that computes the result.
+        biases: The biases of all groups that can run in INT8.
+        channel_scalings: The scalable channels, by the group of their first producer.
+        attention_scales: The scales, by the group of the product of queries and keys.
     """
 
     norms: Mapping[str, Normalisation] = field(default_factory=dict)

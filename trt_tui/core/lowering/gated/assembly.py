@@ -103,8 +103,9 @@ def build_gated_graph(
         quantized_types: The quantized types that layers can have, and TF32.
         outputs: Tensors that each branch returns; by default the outputs of the network.
         with_reference: Adds the FP32 branch and the sums of errors at each measured group.
-        with_isolated: Adds the isolated branch and its sums; needs ``with_reference``. with_accumulated: Adds the sums
-            of the accumulated error at each measured group; needs ``with_reference``. False leaves out the test branch.
+        with_isolated: Adds the isolated branch and its sums; needs ``with_reference``.
+        with_accumulated: Adds the sums of the accumulated error at each measured group; needs ``with_reference``. False
+            leaves out the test branch.
         measured_groups: Groups whose errors are summed; by default all that can be simulated.
         editable_constants: Makes scales and biases that moves change inputs of the graph; see `GatedFeatures`.
         norm_operators: Lets decomposed normalisations be computed with the roundings of the operator.

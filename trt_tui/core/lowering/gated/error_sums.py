@@ -88,7 +88,8 @@ class ErrorSumsEmitter(ABC):
     Args:
         flow: The emitter of the test branch.
         presence_masks: Masks of the elements that count, bool, by tensor name; they broadcast to the tensor. All
-            elements of a tensor without a mask count. present_share: The fraction of elements that count, float64.
+            elements of a tensor without a mask count.
+        present_share: The fraction of elements that count, float64.
     """
 
     def __init__(self, flow: GroupEmitter, presence_masks: Mapping[str, ir.Value],

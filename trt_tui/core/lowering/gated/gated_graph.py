@@ -37,8 +37,8 @@ class WeightInput:
 
     Attributes:
         site: The layer input that receives the value. Its tensor is "" if the layer lacks this input in the network;
-            the value is then 0 unless a move sets it. shape: The shape of a value that the network lacks; () for any
-            other value.
+            the value is then 0 unless a move sets it.
+        shape: The shape of a value that the network lacks; () for any other value.
     """
 
     group: str
@@ -57,8 +57,8 @@ class GraphInputs:
         weight_inputs: The weight, scale or bias of each input, by the input's name.
         summing_groups: The groups whose kernels can accumulate in FP16.
         split_factors: If gates are data, the float32 factors that `RoundingEmitter.round_fp16_sum` needs, by group and
-        number of roundings. factor_input_names: The names of the inputs for channel divisors, float32, by divided
-        tensor.
+            number of roundings.
+        factor_input_names: The names of the inputs for channel divisors, float32, by divided tensor.
     """
 
     def __init__(self, emitter: NodeEmitter, features: GatedFeatures, *, gates_as_data: bool = False) -> None:

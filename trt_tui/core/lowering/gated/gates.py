@@ -125,10 +125,12 @@ class _PrecisionBranch(PrecisionBody):
 
     Args:
         type_gates: The types that activations at Q/DQ sites can be converted to, each with its gate. A type without a
-        gate is always selected. allow_floats: True if activations stay floats when no gate is true. If False, they are
-        converted to the last of the types. already_rounded_gate: A gate that is true if the activations are already
-        rounded to the boundary type. already_rounded: True if all inputs of the group are always rounded to the
-        boundary type. norm: The normalisation that is computed by its operator; None if there is none.
+            gate is always selected.
+        allow_floats: True if activations stay floats when no gate is true. If False, they are converted to the last of
+            the types.
+        already_rounded_gate: A gate that is true if the activations are already rounded to the boundary type.
+        already_rounded: True if all inputs of the group are always rounded to the boundary type.
+        norm: The normalisation that is computed by its operator; None if there is none.
     """
 
     def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],

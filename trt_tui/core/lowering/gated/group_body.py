@@ -38,8 +38,8 @@ class GroupBody(ABC):
     Args:
         values_by_tensor: The tensors that the group reads, by their names in the network.
         requested_tensors: The tensors of the group that are read outside.
-        nodes: The list to which the nodes of the group are appended; None for a separate graph. norm: The normalisation
-        that is emitted as its operator; None if there is none.
+        nodes: The list to which the nodes of the group are appended; None for a separate graph.
+        norm: The normalisation that is emitted as its operator; None if there is none.
 
     Attributes:
         branch_tensors: The tensors that the layers read and write.

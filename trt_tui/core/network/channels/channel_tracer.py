@@ -235,8 +235,9 @@ class ChannelTracer(SizeReader):
         belongs.
 
         Args:
-            channel_ids: ``(channels,)``, all input or all output channels. other_size: Size of the first axis of the
-            weight, if the channels are along the second. is_second: True if the channels are along the second axis.
+            channel_ids: ``(channels,)``, all input or all output channels.
+            other_size: Size of the first axis of the weight, if the channels are along the second.
+            is_second: True if the channels are along the second axis.
         """
         if not is_second:
             return channel_ids.reshape(-1, 1, *spatial)

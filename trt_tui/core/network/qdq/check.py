@@ -63,8 +63,9 @@ class QuantizedOperand:
     """An operand of a layer that the file dequantizes, with its DequantizeLinear.
 
     Attributes:
-        step: The effect of the DequantizeLinear. blocking_node: The node between the DequantizeLinear and the layer
-        that TensorRT cannot compute on quantized values; None if the layer reads the quantized values.
+        step: The effect of the DequantizeLinear.
+        blocking_node: The node between the DequantizeLinear and the layer that TensorRT cannot compute on quantized
+            values; None if the layer reads the quantized values.
         axis_order: The axis of the dequantized tensor for each axis of the operand; None if unknown.
     """
 
@@ -195,10 +196,11 @@ class QdqRule:
         effects: The kinds of consequences: "accuracy", "speed" or "refusal".
         consequence: The consequence in TensorRT, with the releases in which it was observed, as sentences.
         repair: The repair, as sentences.
-        sources: The addresses of documents, and the release that built such files. find: Yields the findings in a file.
-        is_noted_at_opening: False if another note at opening already names such nodes. needs_engine: True if only an
-        engine can show the problem: separate kernels that convert the values. Builders fuse most of these conversions
-        with the layers around them.
+        sources: The addresses of documents, and the release that built such files.
+        find: Yields the findings in a file.
+        is_noted_at_opening: False if another note at opening already names such nodes.
+        needs_engine: True if only an engine can show the problem: separate kernels that convert the values. Builders
+            fuse most of these conversions with the layers around them.
     """
 
     name: str

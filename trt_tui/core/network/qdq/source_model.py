@@ -54,9 +54,9 @@ class SourceModel:
         added_nodes: Nodes that only the FP32 network has.
 
     Attributes:
-        types: The type of each tensor of the file if the file determines it. replaced_constants: Names of the FP32
-        network's constants that come from its FP32 reference. changed_layers: Names of layers whose quantized weights
-        are not roundings of weights of the reference.
+        types: The type of each tensor of the file if the file determines it.
+        replaced_constants: Names of the FP32 network's constants that come from its FP32 reference.
+        changed_layers: Names of layers whose quantized weights are not roundings of weights of the reference.
     """
 
     def __init__(self, model: ir.Model, source_tensors: Mapping[str, str], added_nodes: Collection[str]) -> None:
