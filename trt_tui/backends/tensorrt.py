@@ -654,7 +654,7 @@ def _find_tactic_source(enum: Any, name: str) -> Any:
 
 
 def make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
-    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+    class BuildProgressMonitor(trt.IProgressMonitor):  # type: ignore[misc]
         """The progress monitor of a build, which reports the steps of the outermost phase. TensorRT calls it from
         several threads."""
 
@@ -677,7 +677,7 @@ def make_progress_monitor(trt: Any, on_step: BuildStep) -> Any:
             self.stopped |= not on_step(phase, done_steps, self.phases.get(phase, 0))
             return not self.stopped
 
-    return Monitor()
+    return BuildProgressMonitor()
 
 
 _BUILD_THREADS = min(os.cpu_count() or 1, 4)
@@ -778,7 +778,7 @@ def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
     """
     from polygraphy import cuda
 
-    class Listener(trt.IDebugListener):  # type: ignore[misc]
+    class DebugTensorListener(trt.IDebugListener):  # type: ignore[misc]
         """A TensorRT debug listener that copies each named tensor it receives."""
 
         def __init__(self) -> None:
@@ -807,7 +807,7 @@ def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
                 cuda.wrapper().stream_synchronize(stream)
             return DebugTensor(raw.astype(np.float32).reshape(shape), precision)
 
-    return Listener()
+    return DebugTensorListener()
 
 
 def _read_pointer_address(pointer: Any) -> int:
@@ -1112,7 +1112,7 @@ def _read_tensor_info(engine: Any, tensor_name: str) -> TensorInfo:
 
 
 def _make_profiler(trt: Any) -> Any:
-    class Profiler(trt.IProfiler):  # type: ignore[misc]
+    class LayerTimeProfiler(trt.IProfiler):  # type: ignore[misc]
         """A TensorRT profiler that sums the time of each engine layer."""
 
         def __init__(self) -> None:
@@ -1122,7 +1122,7 @@ def _make_profiler(trt: Any) -> Any:
         def report_layer_time(self, layer_name: str, ms: float) -> None:
             self.times[layer_name] = self.times.get(layer_name, 0.0) + ms
 
-    return Profiler()
+    return LayerTimeProfiler()
 
 
 class TensorRTBackend:
