@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.network.structure_check: damage is told at opening, by the name of the node or tensor."""
+"""Damage, endless constants and wrong sizes are told at opening, by the name of the node or tensor."""
 
 import numpy as np
 import onnx
@@ -7,8 +7,10 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 from onnx.defs import OpSchema
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
+from tests import networks
 from tests.networks import Builder, floats
 from tests.refusals import refused
+from trt_tui.core.network import inference
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.opening import open_model
 from trt_tui.core.network.operators import FOREIGN_SCHEMAS
@@ -313,3 +315,123 @@ def test_a_network_that_inference_gives_up_says_so(tmp_path):
     path.write_bytes(model.SerializeToString())
     note, plugin = open_network(path).notes
     assert "could not be inferred" in note and "acme" in note and plugin.startswith("Plugins")
+
+
+MANY = 1 << 20
+
+
+def integers(b, name, *values):
+    return b.weight(name, np.array(values, np.int64))
+
+
+def _zeros(b):
+    return b.node("ConstantOfShape", [integers(b, "sizes", MANY, MANY)], name="big")
+
+
+def _expanded(b):
+    return b.node("Expand", [b.weight("one", np.float32([1])), integers(b, "sizes", MANY, MANY)], name="big")
+
+
+def _tiled(b):
+    return b.node("Tile", [b.weight("one", np.float32([[1]])), integers(b, "repeats", MANY, MANY)], name="big")
+
+
+def _counted(b):
+    count = b.node("Range", [b.weight("from", np.int64(0)), b.weight("to", np.int64(MANY * MANY)),
+                             b.weight("by", np.int64(1))], name="big")
+    return b.node("Cast", [count], name="floats", to=TensorProto.FLOAT)
+
+
+def _broadcast(b):
+    column, row = (b.node("ConstantOfShape", [integers(b, name, *sizes)], name=name)
+                   for name, sizes in (("column", (MANY, 1)), ("row", (1, MANY))))
+    return b.node("Add", [column, row], name="big")
+
+
+def _behind_arithmetic(b):
+    """Sizes that onnx's inference loses: chosen by a Where."""
+    base = integers(b, "base", -1, 1024)
+    side = b.node("Constant", [], name="side", value=numpy_helper.from_array(np.array([MANY, 1], np.int64), "v"))
+    open_ = b.node("Equal", [base, integers(b, "minus", -1)], name="open")
+    sizes = b.node("Where", [open_, side, base], name="where")
+    return b.node("Expand", [b.weight("one", np.float32([1])), b.node("Mul", [sizes, sizes], name="square")],
+                  name="big")
+
+
+def _doubled(b):
+    x = b.weight("seed", np.ones(1024, np.float32))
+    for step in range(30):
+        x = b.node("Concat", [x, x], name="big" if step == 29 else f"double{step}", axis=0)
+    return x
+
+
+def opened_with(opened, constant):
+    b = Builder()
+    total = b.node("ReduceSum", [constant(b)], name="total", keepdims=0)
+    b.node("Add", ["x", total], name="add", output="y")
+    return opened(b.model([floats("x", 4)], [floats("y", 4)]))
+
+
+@pytest.mark.parametrize("constant", [_zeros, _expanded, _tiled, _counted, _broadcast, _behind_arithmetic, _doubled])
+def test_a_constant_without_bound_is_refused_by_name(constant, opened):
+    with pytest.raises(InputError, match="do not fit in memory") as raised:
+        opened_with(opened, constant)
+    assert "big" in raised.value.cause and "GB" in raised.value.cause
+
+
+def test_what_a_network_may_grow_by_follows_its_size(opened, monkeypatch):
+    def unpacked(b):
+        codes = b.weight("codes", np.ones((256, 256), np.int8))
+        return b.node("Cast", [codes], name="unpack", to=TensorProto.FLOAT)
+
+    monkeypatch.setattr(inference, "MAX_GROWTH_BYTES", 0)
+    assert opened_with(opened, unpacked).constant_tensors
+    monkeypatch.setattr(inference, "MAX_GROWTH_FACTOR", 2)
+    with refused("do not fit in memory", cause="unpack"):
+        opened_with(opened, unpacked)
+
+
+def test_what_the_inputs_decide_is_no_constant(opened):
+    b = Builder()
+    big = b.node("ConstantOfShape", ["sizes"], name="zeros")
+    b.node("ReduceSum", [big], name="total", keepdims=0, output="y")
+    sizes = helper.make_tensor_value_info("sizes", onnx.TensorProto.INT64, [2])
+    assert opened(b.model([sizes], [floats("y")])).layers
+
+
+def _declaring(inner=None, output=("N", 8), read=("N", 16)):
+    """Two products with a shape declared between them, or at an end."""
+    b = networks.Builder()
+    hidden = b.node("Relu", [b.node("MatMul", ["x", b.kernel("w1", (16, 32), 16)], "/first")], "/act")
+    b.node("MatMul", [hidden, b.kernel("w2", (32, 8), 32)], "/second", output="y")
+    model = b.model([networks.floats("x", *read)], [networks.floats("y", *output)])
+    if inner is not None:
+        model.graph.value_info.append(networks.floats("/first/MatMul_output_0", *inner))
+    return model
+
+
+@pytest.mark.parametrize(("more", "words"), [
+    ({"inner": ("N", 31)}, ("/first/MatMul_output_0", "31", "32", "MatMul /first")),
+    ({"output": ("N", 7)}, ("y is declared", "dimension 1 of 7", "dimension 1 of 8")),
+    ({"output": ("N", 8, 1)}, ("3 axes", "2 axes")), ({"read": ("N", 15)}, ("MatMul /first", "do not fit")),
+    ({"read": (4, 16), "output": (1, 8)}, ("dimension 0 of 1", "dimension 0 of 4"))])
+def test_a_file_that_declares_a_wrong_size_is_refused_with_both(more, words, tmp_path):
+    onnx.save(_declaring(**more), tmp_path / "wrong.onnx")
+    with pytest.raises(InputError, match=r"wrong.onnx declares a wrong size") as error:
+        open_network(tmp_path / "wrong.onnx")
+    assert error.value.next_step and all(word in error.value.cause for word in words), error.value.cause
+
+
+@pytest.mark.parametrize("more", [{}, {"inner": ("N", 32)}, {"inner": ("M", "K")}, {"output": ("M", "K")},
+                                  {"output": (1, 8)}])
+def test_a_declared_size_that_may_be_right_is_none(more, tmp_path):
+    onnx.save(_declaring(**more), tmp_path / "right.onnx")
+    assert len(open_network(tmp_path / "right.onnx").groups) == 2
+
+
+def test_an_output_of_another_size_than_declared_is_refused_as_that_once_it_is_run(run, tmp_path):
+    onnx.save(_declaring(output=(1, 8)), tmp_path / "batch.onnx")
+    np.savez(tmp_path / "x.npz", x=np.ones((32, 16), np.float32))
+    code, _, err = run("compare", tmp_path / "batch.onnx", "--data", tmp_path / "x.npz", "--layers", "none")
+    names = "wrong shape for y", "wrong shape for the result of /second/MatMul"  # as ONNX Runtime names either
+    assert code == 2 and any(name in err for name in names) and "1×8" in err and "8×8" in err and "the data" not in err

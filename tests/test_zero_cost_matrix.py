@@ -1,7 +1,7 @@
-"""Each kind of zero-cost change in each place: condition, undo, words, file, every lowering, and its value."""
+"""Each kind of zero-cost change in each place, and the table that every reader of them follows."""
 
 import json
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -12,14 +12,26 @@ from tests.refusals import refused
 from tests.test_attention_scale import attention
 from tests.test_channel_scaling import assert_outputs_stay
 from tests.test_equalization import context_of, opened_pair, sqnr_db
-from tests.test_free import transformer
+from tests.test_free import CHANNELS, transformer
 from tests.test_rounding import convs, encoder
 from trt_tui.core.exporters.formats import omission_record
 from trt_tui.core.lowering.explicit_quantization import lower_to_explicit_quantization
 from trt_tui.core.lowering.implicit_quantization import lower_to_implicit_quantization
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_KINDS, list_zero_cost_moves
-from trt_tui.core.moves.config import MOVE_KINDS, PrecisionConfig, RewriteMove
+from trt_tui.core.measure import zero_cost_kinds
+from trt_tui.core.measure.zero_cost_kinds import (
+    ZERO_COST_KINDS,
+    ZERO_COST_MOVE_CLASSES,
+    ConfigProposal,
+    ZeroCostKind,
+    ZeroCostStage,
+    add_zero_cost_moves,
+    drop_moves_of_raised_groups,
+    find_refusal_reasons,
+    list_searched_stages,
+    list_zero_cost_moves,
+)
+from trt_tui.core.moves.config import MOVE_KINDS, BarrierMove, PrecisionConfig, RangeMove, RewriteMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
@@ -239,3 +251,68 @@ def test_the_engine_has_no_more_kernels(example):
     counts = [rtx.layers(lower_to_typed_network(example.network, config, example.ranges).model).count("\nName:")
               for config in (example.plain_config, example.config)]
     assert 0 < counts[1] <= counts[0]
+
+
+READER = "/matmul/MatMul"
+
+
+def test_every_move_of_the_table_is_known_in_files_and_has_one_kind():
+    assert set(ZERO_COST_MOVE_CLASSES) <= set(MOVE_KINDS.values())
+    assert len({kind.title for kind in ZERO_COST_KINDS}) == len(ZERO_COST_KINDS)
+    assert all(kind.is_exact or kind.omission_text.format(count=2) for kind in ZERO_COST_KINDS)
+
+
+def test_a_search_tries_each_kind_once_and_biases_last():
+    stages = list_searched_stages()
+    kinds = [kind for stage in stages for kind in stage]
+    assert sorted(map(id, kinds)) == sorted(id(kind) for kind in ZERO_COST_KINDS if kind.is_for_searches)
+    assert [kind.move_class for kind in stages[-1]] == [BiasCorrectionMove]
+
+
+def test_a_move_removes_what_was_measured_without_it(opened):
+    network = opened(transformer())
+    tensor = network.zero_cost_support.channel_scalings[NORM].readers[0].activation
+    shift, factors = encode_vector([0.0] * CHANNELS), encode_vector([1.0] * CHANNELS)
+    config = PrecisionConfig().with_moves({READER: BiasCorrectionMove(shift), "/in/MatMul": BiasCorrectionMove(shift)})
+    config = config.with_moves({tensor: RangeMove(2.0, "mse"), "x": RangeMove(3.0, "mse")})
+    smoothed = add_zero_cost_moves(config, network, {NORM: SmoothQuantMove(0.5, factors, {tensor: 1.0})})
+    assert set(smoothed.get_moves(BiasCorrectionMove)) == {"/in/MatMul"} and set(smoothed.range_moves) == {"x"}
+    assert smoothed.fixed_range_tensors == {tensor} and not smoothed.without_fixed_ranges().get_moves(SmoothQuantMove)
+    corrected = add_zero_cost_moves(smoothed, network, {READER: BiasCorrectionMove(shift)})
+    assert corrected.get_moves(SmoothQuantMove) and set(corrected.range_moves) == {"x"}
+    raised = drop_moves_of_raised_groups(corrected, [READER, NORM])
+    assert set(raised.get_moves(BiasCorrectionMove)) == {"/in/MatMul"} and raised.get_moves(SmoothQuantMove)
+
+
+@dataclass(frozen=True)
+class OtherMove(BarrierMove):
+    """A move of a kind that no module of the program knows."""
+
+    kind = "rewrite"  # a word with texts
+
+
+class OtherKind(ZeroCostKind):
+    title = "another change"
+    move_class = OtherMove
+    stage = ZeroCostStage.BIAS
+
+    def refusal_reason(self, network, group, config):
+        return "" if group.name == READER else "it is another layer"
+
+    def make_proposals(self, context):
+        for group in context.groups:
+            yield ConfigProposal(f"{self.title} of {group.name}", context.config)
+
+
+def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch, request):
+    network, other, classes = opened(transformer()), OtherKind(), dict(ZERO_COST_MOVE_CLASSES)
+    request.addfinalizer(lambda: (ZERO_COST_MOVE_CLASSES.clear(), ZERO_COST_MOVE_CLASSES.update(classes)))
+    monkeypatch.setattr(zero_cost_kinds, "ZERO_COST_KINDS", (*ZERO_COST_KINDS, other))
+    ZERO_COST_MOVE_CLASSES[OtherMove] = other
+    del ZERO_COST_MOVE_CLASSES[RewriteMove]
+    assert list_searched_stages()[-1][-1] is other
+    reasons = [find_refusal_reasons(network, PrecisionConfig(), network.get_group(name))["another change"]
+               for name in (READER, NORM)]
+    assert reasons == ["", "it is another layer"]
+    config = PrecisionConfig().with_moves({READER: OtherMove()})
+    assert (OtherMove, READER) in list_zero_cost_moves(network, config, network.get_group(READER))
