@@ -125,9 +125,10 @@ CASES = [
       for operator in ("Softmax", "LogSoftmax", "Hardmax") for axis in (None, 2, -1)),
     *((8, one("Pad", pads=PADS, mode=mode, value=1.5), CNN) for mode in ("constant", "reflect", "edge")),
     *((13, one("Pad", of("p", PADS, np.int64), mode=mode), CNN) for mode in ("constant", "reflect", "edge")),
-    *((before, one(operator, **more), CNN) for before, more in ((7, {}), (7, {"axes": [1, 2], "keepdims": 0}),
-                                                                (11, {"axes": [-1]}), (13, {"axes": [2]}), (13, {}))
-      for operator in ("ReduceMean", "ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceProd",
+    *((before, one("ReduceMean", **more), CNN) for before, more in ((7, {}), (7, {"axes": [1, 2], "keepdims": 0}),
+                                                                    (11, {"axes": [-1]}), (13, {"axes": [2]}), (13, {}))),
+    *((before, one(operator, axes=[1, 2], keepdims=0), CNN) for before in (7, 13)
+      for operator in ("ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceProd",
                        "ReduceSumSquare")),
     *((11, one("ReduceSum", **more), CNN) for more in ({}, {"axes": [-1], "keepdims": 0})),
     (13, one("ReduceSum", of("a", [1], np.int64)), CNN), (13, one("ReduceSum", noop_with_empty_axes=1), CNN),
@@ -137,8 +138,8 @@ CASES = [
     *((9, one("Upsample", of("s", [1, 1, 1.5, 2]), mode=mode), CNN) for mode in ("nearest", "linear")),
     *((7, one("Upsample", scales=[1.0, 1.0, 1.5, 2.0], mode=mode), CNN) for mode in ("nearest", "linear")),
     *((before, resized(before, mode, transformed), CNN) for before in (11, 13, 18)
-      for mode in ("nearest", "linear", "cubic")
-      for transformed in ("half_pixel", "pytorch_half_pixel", "align_corners", "asymmetric")),
+      for mode, transformed in (("nearest", "half_pixel"), ("nearest", "asymmetric"), ("linear", "pytorch_half_pixel"),
+                                ("linear", "half_pixel"), ("cubic", "align_corners"), ("cubic", "half_pixel"))),
     (9, one("Scatter", lambda b: [*of("i", [[[[0]]]], np.int64)(b), *of("u", [[[[2.0]]]])(b)], axis=1), CNN),
     (13, one("ScatterND", lambda b: [*of("i", [[0]], np.int64)(b), *of("u", np.ones(CNN))(b)]), CNN),
     (13, one("Shape"), CNN), (9, one("Slice", starts=[1], ends=[3], axes=[1]), CNN),
