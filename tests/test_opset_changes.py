@@ -125,8 +125,8 @@ CASES = [
       for operator in ("Softmax", "LogSoftmax", "Hardmax") for axis in (None, 2, -1)),
     *((8, one("Pad", pads=PADS, mode=mode, value=1.5), CNN) for mode in ("constant", "reflect", "edge")),
     *((13, one("Pad", of("p", PADS, np.int64), mode=mode), CNN) for mode in ("constant", "reflect", "edge")),
-    *((before, one("ReduceMean", **more), CNN) for before, more in ((7, {}), (7, {"axes": [1, 2], "keepdims": 0}),
-                                                                    (11, {"axes": [-1]}), (13, {"axes": [2]}), (13, {}))),
+    *((before, one("ReduceMean", **more), CNN) for before, more in (
+        (7, {}), (7, {"axes": [1, 2], "keepdims": 0}), (11, {"axes": [-1]}), (13, {"axes": [2]}), (13, {}))),
     *((before, one(operator, axes=[1, 2], keepdims=0), CNN) for before in (7, 13)
       for operator in ("ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceProd",
                        "ReduceSumSquare")),
