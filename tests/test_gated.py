@@ -16,7 +16,7 @@ from trt_tui.core.lowering import fp16_accumulation
 from trt_tui.core.lowering.gated.assembly import build_gated_graph
 from trt_tui.core.lowering.gated.error_sums import ERROR_SUM_COLUMNS, are_float32_sums_exact
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import fix_inputs
+from trt_tui.core.lowering.gated.pieces import freeze_inputs
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
 from trt_tui.core.measure import piecewise_runner
 from trt_tui.core.measure.error_metrics import ErrorSums
@@ -286,7 +286,7 @@ def test_a_graph_with_fixed_inputs_computes_what_the_feed_would_select(name, con
     gated, fixed = (build_gated_graph(one.network, boundary_types=(FP16, FP32), with_reference=True, with_isolated=True,
                                       expects_finite_sums=expects) for expects in (False, True))
     feed = {**gated.make_feed(config, one.ranges), gated.counting_gate: np.array(True)}
-    fix_inputs(fixed.model, feed)
+    freeze_inputs(fixed.model, feed)
     names = {value.name for value in fixed.model.graph.inputs}
     assert names == set(one.feeds)
     assert not any(node.op_type == "If" and node.inputs[0].is_graph_input() for node in fixed.model.graph.all_nodes())

@@ -38,7 +38,7 @@ from trt_tui.core.moves.constant_moves import (
     decode_vector,
     encode_integers,
     encode_vector,
-    find_rounded_site,
+    find_sole_weight_site,
     quantize_weight,
 )
 from trt_tui.core.moves.zero_cost_checks import rounding_refusal_reason
@@ -216,7 +216,7 @@ def integers_of_moves(network, config, unrounded):
     result = {}
     folds = FoldedConstants(network, unrounded)
     for name, move in config.get_moves(RoundingMove).items():
-        site = find_rounded_site(network.get_group(name))
+        site = find_sole_weight_site(network.get_group(name))
         weight = folds.compute_constant((site.layer, site.index))
         quantized_type = QUANTIZED_TYPES[move.precision]
         axis, block = quantized_type.find_weight_scale_layout(weight.shape, site.axis)
@@ -321,7 +321,7 @@ def test_the_rows_of_a_conv_are_the_patches_that_it_multiplies(opened, backend):
     network, (data, _), _ = prepared(convs(), opened, backend, count=4, batch=2)
     values = lowered.inner_values(backend, network, data.read_feed(0))
     for group in network.groups:
-        site = find_rounded_site(group)
+        site = find_sole_weight_site(group)
         if site is None:
             continue
         layer = network.get_layer(site.layer)

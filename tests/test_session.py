@@ -20,7 +20,7 @@ from trt_tui.core.measure.causes import GROUP_DETAILS, GroupDetails
 from trt_tui.core.measure.results import RunKind
 from trt_tui.core.moves.config import PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
-from trt_tui.core.moves.constant_moves import RoundingMove, encode_vector, find_rounded_site
+from trt_tui.core.moves.constant_moves import RoundingMove, encode_vector, find_sole_weight_site
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -142,7 +142,7 @@ def test_what_is_dropped_of_an_earlier_config_comes_back_with_it(session, monkey
 
 def test_a_rounding_of_a_weight_that_is_now_another_goes_with_a_word(session):
     driven = session().settled()
-    group = next(group for group in driven.outline.groups if find_rounded_site(group) is not None)
+    group = next(group for group in driven.outline.groups if find_sole_weight_site(group) is not None)
     config = PrecisionConfig.from_precision(Precision.INT8)
     stale = RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3)), weight_edits="of another change")
     driven.set_config(config.with_moves({group.name: stale}))

@@ -105,7 +105,7 @@ def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
     config = config.without_moves(RoundingMove)
     rewritten_network = rewrite_network_for_config(network, config)
     constraints = _ImplicitLowering(rewritten_network.network, config,
-                                    scales.scale_inner_ranges(network, ranges, config)).lower_network()
+                                    scales.divide_inner_ranges(network, ranges, config)).lower_network()
     notes = (f"The roundings of {name_list_text(rounded_groups)} are left out: without Q/DQ, TensorRT quantizes the "
              "weights itself.", ) if rounded_groups else ()
     return replace(constraints, notes=(*constraints.notes, *rewritten_network.notes, *notes))

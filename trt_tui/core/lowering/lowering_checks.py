@@ -80,13 +80,13 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
         return (f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and "
                 "therefore exact"
                 + (f". A weakly typed engine is not: {layers_text} may run in lower precisions there"
-                   if (layers_text := body_layers_text(network)) else ""))
+                   if (layers_text := subgraph_layers_text(network)) else ""))
     if not any(Precision.INT8 in group.allowed_precisions for group in network.groups):
         return "No layer of this network can run in INT8: the error of the INT8 run comes from the other layers"
     return ""
 
 
-def body_layers_text(network: NetworkOutline) -> str:
+def subgraph_layers_text(network: NetworkOutline) -> str:
     """Returns a text that counts the float layers inside control flow and the nodes around them; "" if there are none.
     """
     layers = [layer for layer in network.layers if layer.body_layers]
@@ -97,7 +97,7 @@ def body_layers_text(network: NetworkOutline) -> str:
 
 def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Precision]) -> tuple[str, ...]:
     """Returns a note on layers whose precision a weakly typed build chooses itself; () if there are none."""
-    layers_text = body_layers_text(network)
+    layers_text = subgraph_layers_text(network)
     flags_text = " and ".join(sorted(flag.label for flag in precision_flags))
     return ((f"Not judged: {layers_text} run in {flags_text} as TensorRT likes, because they take no precision.", )
             if layers_text and precision_flags else ())

@@ -119,7 +119,7 @@ def compute_activation_ranges(network: Network, calibrated_ranges: Mapping[str, 
     return result
 
 
-def scale_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
+def divide_inner_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
     """Returns the ranges with those of tensors inside groups divided like the values of these tensors.
 
     The ranges of other tensors come from moves; see `compute_activation_ranges`. If the divisors of a tensor differ,

@@ -36,7 +36,7 @@ from trt_tui.core.lowering.gated.error_sums import (
     are_float32_sums_exact,
 )
 from trt_tui.core.lowering.gated.gated_graph import GatedGraph
-from trt_tui.core.lowering.gated.pieces import fix_inputs
+from trt_tui.core.lowering.gated.pieces import freeze_inputs
 from trt_tui.core.lowering.rulebook import GatedFeatures, find_boundary_type
 from trt_tui.core.measure.accuracy_reducer import AccuracyReducer, convert_to_comparable_array
 from trt_tui.core.measure.analysis import Analysis, AnalysisProvider, PartialResult, SimulatedConfig
@@ -522,7 +522,7 @@ class _ErrorTableSession:
             (feed,) = self._config_feeds.values()
             if gated_graph.counting_gate is not None:
                 feed = {**feed, gated_graph.counting_gate: np.array(self._counts_fp16)}
-            fix_inputs(gated_graph.model, feed)
+            freeze_inputs(gated_graph.model, feed)
             self._config_feeds = {run: {} for run in self._configs}
         analysis.session_count += 1
         return gated_graph

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.lowering.fp16_accumulation import count_accumulator_roundings, is_depthwise, is_image_convolution
-from trt_tui.core.lowering.lowering_checks import body_layers_text, reduces_precision
+from trt_tui.core.lowering.lowering_checks import reduces_precision, subgraph_layers_text
 from trt_tui.core.measure.results import Accuracy, Caveat
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, Layer, NetworkOutline
@@ -45,7 +45,7 @@ def make_unjudged_output_caveats(unjudged_outputs: Mapping[str, str]) -> tuple[C
 
 def find_unsimulated_layer_caveats(network: NetworkOutline, config: PrecisionConfig) -> tuple[Caveat, ...]:
     """Returns a caveat if a config reduces precisions and float layers stand inside control flow."""
-    layers_text = body_layers_text(network)
+    layers_text = subgraph_layers_text(network)
     if not layers_text or not reduces_precision(network, config):
         return ()
     return (Caveat("unsimulated layers", f"{layers_text} are simulated in FP32, as a strongly typed engine runs them; "

@@ -46,7 +46,7 @@ from trt_tui.core.moves.constant_moves import (
     decode_vector,
     encode_integers,
     encode_vector,
-    find_rounded_site,
+    find_sole_weight_site,
     quantize_weight,
 )
 from trt_tui.core.moves.zero_cost_checks import replace_file_precision, rounding_refusal_reason
@@ -501,7 +501,7 @@ def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Itera
     names = {group.name for group in groups}
     layers = []
     for group in network.groups:
-        site = find_rounded_site(group)
+        site = find_sole_weight_site(group)
         if group.name not in names or site is None or rounding_refusal_reason(network, group, config):
             continue
         form = find_matrix_form(network, network.get_layer(site.layer), site)

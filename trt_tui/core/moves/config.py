@@ -1,6 +1,6 @@
-"""The immutable precision config: default precisions and the moves made on them, and the kinds of moves in files.
+"""The immutable precision config, which consists of default precisions and moves, and its moves without constants.
 
-The moves that change constants are in `trt_tui.core.moves.constant_moves`, all others here.
+`trt_tui.core.moves.constant_moves` has the moves that change constants. This module has all other moves.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from trt_tui.formatting import name_list_text
 
 @dataclass(frozen=True)
 class PrecisionMove(Move):
-    """The precision of a fusion group, and the origin of the decision (``user`` or ``search:<method>``)."""
+    """The precision of a fusion group, with the origin of the decision (``user`` or ``search:<method>``)."""
 
     kind, subject_kind = "precision", GROUP_SUBJECTS
 
@@ -70,7 +70,7 @@ class PrecisionMove(Move):
 
     @classmethod
     def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
-        """Returns the default precision of the fusion group as text.
+        """Returns the label of the default precision of the fusion group.
 
         Implements `Move.default_label`.
         """
@@ -84,7 +84,7 @@ KEEP_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16)
 
 @dataclass(frozen=True)
 class KeepMove(Move):
-    """The precision that a keep rule fixes for a fusion group.
+    """The precision in which a keep rule fixes a fusion group.
 
     Attributes:
         rule: The keep rule as the user wrote it.
@@ -99,7 +99,7 @@ class KeepMove(Move):
 
     @property
     def effect_key(self) -> str:
-        """The fixed precision as files name it. The name of the keep rule has no effect."""
+        """The fixed precision. The name of the keep rule is not part of the key, because it has no effect."""
         return str(self.precision.value)
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -114,7 +114,7 @@ class KeepMove(Move):
 
 @dataclass(frozen=True)
 class RangeMove(Move):
-    """A range that replaces the calibrated range of a tensor.
+    """The range of a tensor that replaces its calibrated range.
 
     Attributes:
         amax: The end of the range, in the tensor's own units.
@@ -142,8 +142,7 @@ class RangeMove(Move):
 
 
 class _LayerOutputSubjectKind(SubjectKind):
-    """Layer outputs as the subjects of fusion barriers. The subjects of a fusion group are the tensors that leave the
-    group."""
+    """The outputs of layers, which fusion barriers can be set at. A fusion group has its output tensors."""
 
     shared_move_reason = "a barrier has no value"
 
@@ -159,11 +158,10 @@ class _LayerOutputSubjectKind(SubjectKind):
 
 @dataclass(frozen=True)
 class BarrierMove(Move):
-    """A fusion barrier: one tensor becomes an additional output of the lowered network.
+    """A fusion barrier: a tensor that becomes an additional network output, so that TensorRT does not fuse across it.
 
-    A fusion barrier is a workaround for a fused kernel that computes wrong values. A debug mark would not suffice,
-    because it prevents no fusion (observed in TensorRT-RTX 1.7). The tensor is therefore an output that no application
-    has to read.
+    A fusion barrier is a workaround for a fused kernel that computes wrong values. Applications need not read the
+    additional output. A debug tensor would not suffice, because TensorRT-RTX 1.7 fuses across it.
 
     Attributes:
         reason: The origin of the move, such as "user".
@@ -184,7 +182,7 @@ class BarrierMove(Move):
 
 @dataclass(frozen=True)
 class RewriteMove(Move):
-    """The ONNX operator that replaces the layers of a decomposed normalisation.
+    """The replacement of a decomposed normalisation by its ONNX operator.
 
     TensorRT computes mean and variance of the operator in FP32, whatever the surrounding type. In the decomposed form
     every intermediate result is rounded, and the square of a value from 256 up overflows FP16.
@@ -232,7 +230,7 @@ _TYPE_TEXTS = {
 
 
 class UnknownMoveKindError(ValueError):
-    """A file entry has a kind of move that this version does not have; the text of the error names the kind.
+    """The error for a file entry with a kind of move that this version does not have. Its text names the kind.
 
     Attributes:
         next_step: The next step for the user.
@@ -244,9 +242,9 @@ class UnknownMoveKindError(ValueError):
 
 
 def encode_move(move: Move) -> dict[str, Any]:
-    """Returns the file entry of a move, without the group or tensor that the move changes.
+    """Returns the file entry of a move, without the group or tensor to which the move applies.
 
-    Options that are turned off, and texts that are empty, are left out if that is their default.
+    Options that are off and texts that are empty are omitted if these are the defaults.
     """
     defaults = {field.name: field.default for field in fields(move)}
     return {"kind": move.kind, **{name: value for name, value in msgspec.to_builtins(move).items()
@@ -254,7 +252,7 @@ def encode_move(move: Move) -> dict[str, Any]:
 
 
 def decode_move(entry: Mapping[str, Any]) -> Move:
-    """Returns the move of a file entry.
+    """Returns the move that a file entry describes.
 
     Raises:
         UnknownMoveKindError: The kind of move does not exist. msgspec.ValidationError: A field is missing or has
@@ -291,7 +289,7 @@ def convert_file_value(value: Any, expected_type: type[T], file_name: str, locat
 
 def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str,
                      location: str) -> InputError:
-    """Builds the error for a file entry that does not have the expected type."""
+    """Returns the error for a file entry that does not have the expected type."""
     message, path = match.groups() if (match := _ERROR_LOCATION.fullmatch(str(error))) else (str(error), "")
     if missing_match := _MISSING_FIELD.fullmatch(message):
         path += f".{missing_match[1]}"
@@ -335,13 +333,13 @@ MoveKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class PrecisionConfig(DefaultPrecisions):
-    """The precision config: default precisions and moves, which together give every fusion group a precision.
+    """A precision config: default precisions and moves. Together they give every fusion group a precision.
 
     A config is immutable; every change creates a new config. Two configs are equal if their decisions have the same
-    effect (`comparison_key`), whatever the origin of their moves.
+    effect (`comparison_key`). The origins of their moves may differ.
 
     Attributes:
-        moves: The decisions that differ from the defaults, by kind and subject.
+        moves: The decisions that differ from the defaults, by the kind of move and the name of the group or tensor.
     """
 
     moves: Mapping[MoveKey, Move] = field(default_factory=dict)
@@ -362,8 +360,7 @@ class PrecisionConfig(DefaultPrecisions):
 
     @cached_property
     def comparison_key(self) -> tuple[object, ...]:
-        """A key that is equal for configs that lower to the same networks. The origin of moves is not part of the key.
-        """
+        """A key that is equal for configs that lower to the same networks. The origins of moves are not part of it."""
         effects_by_kind: dict[str, list[tuple[str, object]]] = {PrecisionMove.kind: [], RangeMove.kind: []}
         for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0]):
             effects_by_kind.setdefault(kind, []).append((subject, move.effect_key))
@@ -383,10 +380,10 @@ class PrecisionConfig(DefaultPrecisions):
 
     @cached_property
     def precision_steps(self) -> tuple[Precision, ...]:
-        """The precisions that one key press up or down steps through, lowest first.
+        """The precisions that the user steps through by the keys for a higher and a lower precision, lowest first.
 
-        They are the quantized types and 16-bit types that the config uses, and FP32. If the config uses no quantized
-        type or no 16-bit type, that of `DEFAULT_STEPS` is included.
+        They are FP32 and the quantized and 16-bit types that the config uses. A kind of type that the config does not
+        use is represented by the type in `DEFAULT_STEPS`.
         """
         used = {self.quantized, self.other, *(precision.precision for precision in self.precision_moves.values())}
         precision_families = (QUANTIZED_TYPES, (Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16))
@@ -402,10 +399,10 @@ class PrecisionConfig(DefaultPrecisions):
         return self.quantized is Precision.FILE and not self.moves
 
     def find_main_quantized_type(self, network: NetworkOutline) -> Precision:
-        """Returns the quantized type that most quantized fusion groups of a network have.
+        """Returns the most frequent quantized type among the fusion groups of a network.
 
-        File precisions count as the precision that they resolve to. If no group is quantized, the result is the
-        quantized type of the config's default, or INT8.
+        A file precision counts as its nearest precision. If no group is quantized, the result is the default precision
+        if that is a quantized type, and INT8 if not.
         """
         counts = Counter(
             quantized_type for group in network.groups
@@ -415,9 +412,9 @@ class PrecisionConfig(DefaultPrecisions):
         return self.quantized if self.quantized in QUANTIZED_TYPES else Precision.INT8
 
     def find_main_low_precision(self, network: NetworkOutline) -> Precision:
-        """Returns the quantized type in use, or the most frequent 16-bit type if the config quantizes nothing.
+        """Returns the main quantized type of a network; if nothing is quantized, its most frequent 16-bit type.
 
-        FP16 if the config uses no 16-bit type either.
+        If the config uses no 16-bit type either, the result is FP16.
         """
         quantized_type = self.find_main_quantized_type(network)
         counts = Counter(group.resolve_file_precision(self.precision_of(group)).value_type for group in network.groups)
@@ -445,17 +442,17 @@ class PrecisionConfig(DefaultPrecisions):
 
     @cached_property
     def fixed_range_tensors(self) -> frozenset[str]:
-        """The tensors whose range belongs to a move on other values, such as SmoothQuant."""
+        """The tensors whose ranges are set by moves other than range moves, such as SmoothQuant."""
         return frozenset(tensor for move in self.moves.values() for tensor in move.fixed_ranges)
 
     def without_fixed_ranges(self) -> PrecisionConfig:
-        """Returns the config without the moves that change the units of tensors with a range."""
+        """Returns the config without the moves that set ranges themselves, because they change the values of tensors.
+        """
         return replace(self, moves={key: move for key, move in self.moves.items()
                                     if not move.fixed_ranges and not move.find_range_factors()})
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
-        """Returns the config with added moves, given by subject. A move replaces the earlier moves of its kind on its
-        subject, and those that scale the same channels."""
+        """Returns the config with added moves, given by group or tensor name."""
         kept = {(kind, subject): move for (kind, subject), move in self.moves.items()
                 if subject not in moves or not (move.scales_channels and moves[subject].scales_channels)}
         return replace(self, moves={**kept, **{(move.kind, subject): move for subject, move in moves.items()}})
@@ -468,7 +465,7 @@ class PrecisionConfig(DefaultPrecisions):
         """Returns the config without the moves of one kind on some groups or tensors.
 
         Args:
-            subjects: The groups or tensors; None for all.
+            subjects: The names of the groups or tensors; None for all.
         """
         removed_subjects = None if subjects is None else set(subjects)
         return replace(
@@ -478,15 +475,16 @@ class PrecisionConfig(DefaultPrecisions):
                    if kind_name != move_class.kind or removed_subjects is not None and subject not in removed_subjects})
 
     def find_moves_on_group(self, group: FusionGroup) -> Iterator[tuple[str, Move]]:
-        """Yields the moves on a fusion group and on the tensors that it reads in INT8. Each move follows its
-        subject."""
+        """Yields the moves on a fusion group and on its INT8 input tensors, each after the name of the group or tensor.
+        """
         for move_class in MOVE_KINDS.values():
             yield from ((subject, self.moves[move_class.kind, subject])
                         for subject in dict.fromkeys(move_class.subject_kind.list_subjects_of_group(group))
                         if (move_class.kind, subject) in self.moves)
 
     def list_moves(self, network: NetworkOutline) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
-        """Yields each kind of move that the config contains, with its moves and their subjects in network order."""
+        """Yields the moves of the config by kind. Each move follows the name of its group or tensor, in network order.
+        """
         for move_class in MOVE_KINDS.values():
             subjects = [subject for kind_name, subject in self.moves if kind_name == move_class.kind]
             if subjects:
@@ -494,9 +492,9 @@ class PrecisionConfig(DefaultPrecisions):
                                    for subject in move_class.subject_kind.sort_subjects(network, subjects)]
 
     def find_divisors(self, network: NetworkOutline) -> dict[str, np.ndarray]:
-        """Returns the divisors of the tensors whose values differ from those of the network, over all moves.
+        """Returns the divisors of all tensors whose channels are scaled by moves, by tensor name.
 
-        The arrays are those of `Move.find_divisors`.
+        The arrays have the form of `Move.find_divisors`.
         """
         divisors: dict[str, np.ndarray] = {}
         for (_, subject), move in self.moves.items():
@@ -505,8 +503,9 @@ class PrecisionConfig(DefaultPrecisions):
         return divisors
 
     def list_equality_limits(self, network: NetworkOutline) -> list[str]:
-        """Returns the reasons why moves change the network in FP32 for values far from those of the samples, each with
-        the groups of these moves, as sentences without a full stop."""
+        """Returns the reasons why moves may change the FP32 results for values unlike the samples, as sentences without
+        a full stop. Each reason names the groups of its moves.
+        """
         subjects_by_text: dict[str, list[str]] = {}
         for (_, subject), move in self.moves.items():
             if text := move.equality_limit_text(network, subject):
@@ -526,7 +525,7 @@ class PrecisionConfig(DefaultPrecisions):
         return requested
 
     def requested_precision(self, group: FusionGroup) -> Precision:
-        """Returns the precision that the config requests for a fusion group, even if the group cannot run in it."""
+        """Returns the precision that the config requests for a fusion group. The group may not support it."""
         return self._precision_by_moved_group.get(group.name, self.quantized)
 
     def precision_of(self, group: FusionGroup) -> Precision:
@@ -544,7 +543,7 @@ class PrecisionConfig(DefaultPrecisions):
 
     def with_group_precision(self, groups: Iterable[FusionGroup], precision: Precision,
                              reason: str = "user") -> PrecisionConfig:
-        """Returns the config with one precision for some fusion groups.
+        """Returns the config with another precision for some fusion groups.
 
         Groups that cannot run in the precision, and groups that a keep rule fixes, are left unchanged.
         """
@@ -560,7 +559,7 @@ class PrecisionConfig(DefaultPrecisions):
         return self.without_group_precision(changeable).with_moves(new_moves)
 
     def without_group_precision(self, groups: Iterable[FusionGroup]) -> PrecisionConfig:
-        """Returns the config with default precisions for some fusion groups."""
+        """Returns the config with the default precision for some fusion groups."""
         return self.without_moves(PrecisionMove, (group.name for group in groups))
 
     def with_toggled_fp32(self, groups: Iterable[FusionGroup]) -> PrecisionConfig:
@@ -577,7 +576,7 @@ class PrecisionConfig(DefaultPrecisions):
         return self.with_group_precision(groups, Precision.FP32)
 
     def find_raised_groups(self, network: NetworkOutline) -> tuple[str, ...]:
-        """Returns the names of the fusion groups with a higher precision than by default, in network order."""
+        """Returns the fusion groups with a higher precision than their default, in network order."""
         return tuple(
             group.name for group in network.groups if group.name in self._precision_by_moved_group
             and group.precision_rank(self.precision_of(group)) > group.precision_rank(self.default_precision_of(group)))
@@ -589,9 +588,9 @@ class PrecisionConfig(DefaultPrecisions):
         return self.without_moves(RangeMove, (tensor,)) if range_move is None else self.with_moves({tensor: range_move})
 
     def without_measured_moves(self) -> PrecisionConfig:
-        """Returns the config without moves that contain measured values.
+        """Returns the config without moves that contain values measured on data.
 
-        Measured values are ranges of a method, factors of channels and shifts of biases.
+        Examples of measured values are ranges chosen by a method, channel factors and bias corrections.
         """
         return replace(self, moves={key: move for key, move in self.moves.items() if not move.has_measured_values})
 
@@ -600,7 +599,7 @@ class PrecisionConfig(DefaultPrecisions):
 
 
 def count_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig) -> int:
-    """Returns the number of decisions that differ between two configs, including default precisions."""
+    """Returns the number of decisions that differ between two configs. Default precisions count as decisions."""
     def list_effect_keys(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
         return {(key, move.effect_key) for key, move in config.moves.items()}
 
@@ -611,7 +610,7 @@ def count_config_differences(first_config: PrecisionConfig, second_config: Preci
 
 def move_tables(config: PrecisionConfig,
                 network: NetworkOutline) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
-    """Yields a table of the moves of each kind: a header, and a row for each move.
+    """Yields a table for each kind of move in a config: a header, and a row for each move.
 
     The columns are the group or tensor, the operator (groups only), the decision and its origin.
     """
@@ -627,8 +626,9 @@ def move_tables(config: PrecisionConfig,
 
 @dataclass(frozen=True)
 class ConfigDifference:
-    """One line in the comparison of two configs: the kind of move, its subject, and the decision of each config as
-    text."""
+    """A line in the comparison of two configs: one kind of move at one group or tensor, with the decision of each
+    config as text.
+    """
 
     move_class: type[Move]
     subject: str
@@ -657,9 +657,9 @@ def list_config_differences(first_config: PrecisionConfig, second_config: Precis
 
 def find_next_precision(group: FusionGroup, precision: Precision, is_increase: bool,
                         precision_steps: Sequence[Precision] = DEFAULT_STEPS) -> Precision:
-    """Returns the next higher or lower precision of ``precision_steps`` in which a fusion group can run.
+    """Returns the next higher or lower precision among ``precision_steps`` in which a fusion group can run.
 
-    At the end of the steps, the current precision is returned.
+    If there is none, the current precision is returned.
     """
     current_rank = group.precision_rank(precision)
     candidates = [
@@ -672,7 +672,8 @@ def find_next_precision(group: FusionGroup, precision: Precision, is_increase: b
 
 
 def find_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> str:
-    """Returns the range method of the range moves on more than half of the tensors of a network.
+    """Returns the range method that range moves set for more than half of the tensors of a network; "" if there is
+    none.
 
     "" if no method has so many tensors.
     """
@@ -687,7 +688,7 @@ def list_range_tensors(network: NetworkOutline) -> tuple[str, ...]:
 
 
 def remove_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> PrecisionConfig:
-    """Returns a config without the range moves of its `find_network_range_method`."""
+    """Returns a config without the range moves of the method that `find_network_range_method` returns."""
     method = find_network_range_method(config, network)
     return config.without_moves(RangeMove,
                                 [tensor for tensor, choice in config.range_moves.items() if choice.method == method])

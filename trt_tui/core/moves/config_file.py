@@ -1,10 +1,9 @@
-"""The file precision.json: a precision config, the ranges that it needs, and the results measured with it.
+"""The file precision.json: a precision config with the ranges that it needs and the results measured with it.
 
-Version 2 contains moves, as ``schemas/precision-config-v2.json`` describes. Layers are listed by node name, and every
-layer of a fusion group with a precision is listed. A reader that knows nothing about groups can therefore apply the
-file. Version 1 can be read too.
+Version 2 contains moves, as ``schemas/precision-config-v2.json`` describes. It lists all layers of a fusion group by
+node name. A reader that does not know the groups can therefore apply the file. Version 1 can be read too.
 
-A config that was made for a network is also read for its quantized twin, and the reverse.
+A config for a network can also be read for its quantized twin, and the reverse.
 
 Twins have the same quantizable layers, by name and operator. Quantizers add, remove and rename nodes around these
 layers: Casts, Identities, or an activation that a range replaces.
@@ -52,8 +51,9 @@ from trt_tui.formatting import escape_hidden_in_json, name_list_text
 
 
 def quantizable_layers_sha256(network: NetworkOutline) -> str:
-    """Returns the hash of the names and operators of all quantizable layers, which is equal for twins; "" without such
-    layers."""
+    """Returns the hash of the names and operators of all quantizable layers; "" if there are none. Twins have equal
+    hashes.
+    """
     layers = sorted((layer.name, layer.op_type) for layer in network.layers if layer.op_type in PRODUCTS)
     return hashlib.sha256(repr(layers).encode()).hexdigest() if layers else ""
 
@@ -64,7 +64,7 @@ def has_file_precision(network: NetworkOutline) -> bool:
 
 
 def find_layers_in_file_precision(network: NetworkOutline, config: PrecisionConfig) -> dict[str, list[str]]:
-    """Returns the layers that a config leaves in file precision, by the nearest precision; {} if there are none."""
+    """Returns the layers that a config leaves in file precision, grouped by the nearest precision."""
     layers_by_precision: dict[str, list[str]] = defaultdict(list)
     for group in network.groups:
         if group.file_precision is not None and config.precision_of(group) is Precision.FILE:
@@ -84,7 +84,7 @@ _MAX_NAMED = 5
 
 @dataclass(frozen=True)
 class MoveEntry:
-    """One move read from a file, with the names of its layers or tensors.
+    """A move in a file, with the names of its layers or tensors there.
 
     Attributes:
         location: The location of the move in the file.
@@ -104,7 +104,7 @@ FileEntry = tuple[str, Any, Mapping[str, Any]]
 
 
 def decode_file_move(file_name: str, location: str, entry: Any, implied_entries: Mapping[str, Any]) -> MoveEntry:
-    """Decodes the parts of a `FileEntry` into a move and its names.
+    """Decodes a `FileEntry` into a move and its names.
 
     Raises:
         InputError: The kind of move is unknown, or a field is missing or has another type.
@@ -123,7 +123,7 @@ def decode_file_move(file_name: str, location: str, entry: Any, implied_entries:
 
 
 class FileMoveApplier:
-    """The object that applies the moves of a file to a network.
+    """An applier of the moves of a file to a network.
 
     Args:
         file_name: The name of the file, for messages.
@@ -143,18 +143,19 @@ class FileMoveApplier:
                          for named_move in moves for entry in named_move.unknown_entries]
 
     def find_unknown_names(self, subject_kind: SubjectKind) -> list[str]:
-        """Returns the names in moves on one kind of subject (groups or tensors) that the network lacks."""
+        """Returns the names of groups or tensors in the moves of the file that the network lacks."""
         return [
             name for named_move in self.moves if named_move.move.subject_kind is subject_kind
             for name in named_move.names if not subject_kind.has_subject_name(self.network, name)
         ]
 
     def check_subject_names(self, subject_kind: SubjectKind, names: Iterable[str], file_part_text: str) -> None:
-        """Refuses names of layers or tensors that the network lacks. If `is_lenient` is True, a warning is added
+        """Refuses names of layers or tensors that the network lacks. If `is_lenient` is True, it adds a warning
         instead.
 
         Args:
-            file_part_text: The part of the file that contains the names, with a verb: "calibration.ranges names".
+            file_part_text: The beginning of the error message: the part of the file with a verb, such as
+                "calibration.ranges names".
 
         Raises:
             InputError: The network lacks a name, and `is_lenient` is False.
@@ -198,7 +199,7 @@ class FileMoveApplier:
 
     def _choose_moves_by_subject(self, move_class: type[Move],
                                  named_moves: Sequence[MoveEntry]) -> dict[str, tuple[str, Move]]:
-        """Returns the move on each group or tensor, with the name that the file uses for the group or tensor."""
+        """Returns the move on each group or tensor, with the name of the group or tensor in the file."""
         subject_kind = move_class.subject_kind
         moves_by_subject: dict[str, tuple[str, Move]] = {}
         for name, move in ((name, named_move.move) for named_move in named_moves for name in named_move.names):
@@ -225,8 +226,7 @@ class FileMoveApplier:
 
     def _warn_of_shared_moves(self, move_class: type[Move], names: Sequence[str],
                               moves_by_subject: Mapping[str, tuple[str, Move]]) -> None:
-        """Adds a warning about layers that get a move although the file does not name them, because their fusion group
-        gets it."""
+        """Adds a warning about layers that the file does not name but that get a move of their fusion group."""
         named_names = set(names)
         moved_names = {
             name: other_names
@@ -265,14 +265,14 @@ AmaxEntry = Annotated[float, msgspec.Meta(ge=0, le=MAX_AMAX)]
 
 @dataclass(frozen=True)
 class LoadedConfig:
-    """A config read from a file and checked against a network.
+    """A config that was read from a file and checked against a network.
 
     Attributes:
         config: The default precisions and the moves, including ranges that replace the calibrated ranges.
-        calibration: The ranges and their method, samples and data hash, as far as the file contains them.
+        calibration: The calibration in the file; its fields are empty if the file lacks them.
         has_stale_ranges: True if the ranges were measured on other weights than those of the network.
         warnings: The ignored entries and other cautions, one sentence each.
-        tolerance: The tolerance that the config was made for; "" if the file has none.
+        tolerance: The tolerance of the search that made the config; "" if the file has none.
         evidence: The results measured with the config ("simulated", "engine"), as in the file.
         made_with: Versions of the software that made the config, as in the file.
     """
@@ -316,7 +316,7 @@ class _CalibrationEntry(msgspec.Struct):
 
 
 class _ConfigFile(msgspec.Struct, kw_only=True):
-    """The entries that all versions of precision.json have in common."""
+    """The common entries of all versions of precision.json."""
 
     format: str
     version: int
@@ -371,11 +371,11 @@ def config_text(
     sha256: str | None = None,
     weights_of: str = "",
 ) -> str:
-    """Returns the text of precision.json for a config. Equal arguments give equal bytes.
+    """Returns the text of precision.json for a config. Equal arguments give equal texts.
 
     Args:
-        weights_of: The name of the FP32 network that supplies the weights of layers that are not in file precision; ""
-            if there is none.
+        weights_of: The name of the FP32 reference, from which layers outside file precision have their weights; "" if
+            there is none.
         sha256: The value of `Network.sha256`; None computes it.
 
     Raises:
@@ -437,7 +437,7 @@ def config_text(
 
 
 def _sort_keys_recursively(json_value: Any) -> Any:
-    """Returns a JSON value with sorted keys, and with null for each number that is not finite."""
+    """Returns a JSON value with sorted keys. Numbers that are not finite become null."""
     if isinstance(json_value, Mapping):
         return {str(key): _sort_keys_recursively(json_value[key]) for key in sorted(json_value, key=str)}
     if isinstance(json_value, (list, tuple)):
@@ -452,8 +452,9 @@ def _network_sha256(network: NetworkOutline) -> str:
 
 
 def _encode_layer_digests(network: NetworkOutline) -> str:
-    """Returns the first 3 bytes of each layer's hash in network order, as base64. A reader finds the changed layers
-    with them."""
+    """Returns the first 3 bytes of each layer's hash in network order, as base64. They show which layers of a network
+    have changed.
+    """
     return base64.b64encode(b"".join(network.layer_digests[layer.name] for layer in network.layers)).decode("ascii")
 
 
@@ -465,8 +466,8 @@ def read_config(path: Path | str, network: NetworkOutline, *, force: bool = Fals
     """Reads a config from a file and checks it against a network.
 
     Args:
-        force: True accepts a config made for another structure. Entries that do not fit are ignored and named in the
-            warnings.
+        force: True accepts a config for a network with another structure. Entries that do not fit are ignored, with a
+            warning.
         sha256: The value of `Network.sha256`; None computes it. "" skips the check of the weights.
 
     Raises:
@@ -496,7 +497,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     move_applier.is_lenient = has_other_structure
     defaults = PrecisionConfig(Precision(file.default.quantized), Precision(file.default.other), file.tf32)
     if file.model.in_file and not has_file_precision(network):
-        defaults = _default_precisions(path.name, file.model, move_applier, file.tf32)
+        defaults = _convert_default_precisions(path.name, file.model, move_applier, file.tf32)
     calibration = file.calibration or _CalibrationEntry()
     ranges = _check_ranges(calibration.ranges, "calibration.ranges", path.name, network, move_applier)
     ranges_by_type: dict[str, dict[str, float]] = {
@@ -531,7 +532,7 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
 
 def _check_ranges(range_entries: Mapping[str, Any], file_location: str, file_name: str, network: NetworkOutline,
                   move_applier: FileMoveApplier) -> dict[str, float]:
-    """Returns the amax of each tensor in a part of the file, without the tensors that the network lacks."""
+    """Returns the amax by tensor from a part of the file. Tensors that the network lacks are left out or refused."""
     ranges = {
         tensor: convert_file_value(amax, AmaxEntry, file_name, f"{file_location}[{tensor!r}]")
         for tensor, amax in range_entries.items()
@@ -602,16 +603,16 @@ def _is_made_for_other_weights(config_sha256: str, compute_network_sha256: Calla
 
 
 def _has_only_quantized_weights(network: NetworkOutline) -> bool:
-    """Returns True for a quantized network that is open without its original FP32 network."""
+    """Returns True for a quantized network that was opened without its FP32 reference."""
     source_model = network.source_model if isinstance(network, Network) else None
     return source_model is not None and not network.weights_source_name
 
 
 def _check_missing_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig,
                            force: bool, move_applier: FileMoveApplier) -> None:
-    """Checks that no layer of a config needs FP32 weights that are missing, although the config was made with them.
+    """Refuses a config whose layers need the FP32 weights of a reference that is not open.
 
-    If ``force`` is True, missing weights cause a warning.
+    If ``force`` is True, it adds a warning instead.
 
     Raises:
         InputError: A layer needs the missing weights.
@@ -628,11 +629,11 @@ def _check_missing_weights(file_name: str, model: _ModelEntry, network: NetworkO
         f"{network.name}.")
 
 
-def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,
-                        tf32: bool) -> PrecisionConfig:
-    """Returns the default precisions on an FP32 network for a config that was made for a quantized file.
+def _convert_default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,
+                                tf32: bool) -> PrecisionConfig:
+    """Returns the default precisions, for an FP32 network, of a config that was made for a quantized file.
 
-    Layers in file precision get a precision move to the nearest precision instead.
+    Layers in file precision get a move to the nearest precision instead.
     """
     precisions = {named_move.value for named_move in Precision}
     move_applier.moves = [
@@ -650,8 +651,7 @@ def _default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMo
 
 def _check_structure(file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier,
                      force: bool) -> None:
-    """Refuses a config that was made for another network structure. If ``force`` is True, a warning is added
-    instead."""
+    """Refuses a config for a network with another structure. If ``force`` is True, it adds a warning instead."""
     differs = _structure_difference_text(network, model, move_applier.find_unknown_names(PrecisionMove.subject_kind))
     if not force:
         raise InputError(f"{file_name} was made for another structure than {network.name}",

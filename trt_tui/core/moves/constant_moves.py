@@ -1,4 +1,4 @@
-"""The moves that change constants: biases, quantized values of weights, and weights whose channels are scaled.
+"""The moves that change constants: biases, rounded weights, and the constants of scaled channels.
 
 Files and saved sessions store the numbers of moves as base64 of float32 bytes, or of compressed small integers.
 """
@@ -39,7 +39,7 @@ _COMPRESSION_LEVEL = 6
 
 
 def encode_vector(vector: np.ndarray) -> str:
-    """Returns a vector ``(n,)`` as base64 text."""
+    """Returns a float vector ``(n,)`` as base64 text."""
     return base64.b64encode(np.ascontiguousarray(vector, "<f4").tobytes()).decode("ascii")
 
 
@@ -59,7 +59,7 @@ def decode_vector(text: str) -> np.ndarray:
 
 
 def invalid_vector_reason(text: str, length: int | None, *, positive: bool = False, noun: str = "factor") -> str:
-    """Returns the reason why a base64 text is not a vector of ``length`` finite numbers; "" if it is.
+    """Returns the reason why a base64 text does not encode a valid vector of ``length`` numbers; "" if it does.
 
     Args:
         length: The number of channels; None for any length above 0.
@@ -78,7 +78,7 @@ def invalid_vector_reason(text: str, length: int | None, *, positive: bool = Fal
 
 
 def encode_integers(integers: np.ndarray) -> str:
-    """Returns integers from -128 to 127 as base64 of compressed bytes. Many equal numbers take little room."""
+    """Returns integers from -128 to 127 as base64 of compressed bytes."""
     data = np.ascontiguousarray(integers, np.int8).tobytes()
     return base64.b64encode(zlib.compress(data, _COMPRESSION_LEVEL)).decode("ascii")
 
@@ -101,7 +101,7 @@ def decode_integers(text: str) -> np.ndarray:
 
 @dataclass(frozen=True)
 class BiasCorrectionMove(Move):
-    """A correction that is added to the bias of a layer as long as the layer runs in INT8.
+    """A correction that is added to the bias of a layer while the layer runs in INT8.
 
     Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section
     4.2. Quantized weights shift the mean result of a layer by ``E[W'x'] - E[Wx]``, and a changed bias can compensate
@@ -129,7 +129,7 @@ class BiasCorrectionMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the edit of the bias constant if the fusion group runs in INT8, and no edit if not.
+        """Returns the edit of the bias if the fusion group runs in INT8; no edit in other precisions.
 
         Implements `Move.find_constant_edits`.
         """
@@ -152,20 +152,20 @@ ROUNDED_OPERATORS = frozenset(("Conv", "Gemm", "MatMul"))
 
 @dataclass(frozen=True)
 class RoundingMove(Move):
-    """The scales and the rounding of the weight of one group, used while the group runs in one precision.
+    """The scales and quantized values of a group's weight, which apply while the group runs in one precision.
 
     Sources of the methods that compute such moves: Frantar et al., "GPTQ: Accurate Post-Training Quantization for
     Generative Pre-trained Transformers" (ICLR 2023), and the choice of scales by the error of the output, layer by
     layer in the order of execution ("sequential MSE" of AIMET).
 
-    The move turns the weight into ``quantized value * scale`` and fixes the scale. All lowerings quantize this weight
-    like any other, and get the quantized values of the move back exactly: the quotient differs from the quantized value
-    q by at most ``|q| * 2**-10`` if weight and scale are rounded to FP16, which is below a half for every type with
-    integers.
+    The move replaces the weight by ``quantized value * scale`` and fixes the scale. All lowerings quantize this weight
+    like any other, and get exactly the quantized values of the move. If weight and scale are rounded to FP16, the
+    quotient differs from the quantized value q by at most ``|q| * 2**-10``. That is below a half for every integer
+    type.
 
-    The move stores the differences from the nearest values, since almost all of them are 0 and compress well. One file
-    therefore still describes a config completely. The differences belong to one weight, whose edits by other moves are
-    part of the move as a digest.
+    The move stores the differences from the nearest quantized values. Almost all of them are 0, so they compress well
+    and fit into the file of a config. The differences are valid for one weight only. Therefore the move has a digest of
+    the edits that other moves make to the weight.
 
     Attributes:
         method: "scales" if the values are the nearest ones, "GPTQ" if they were rounded by the error of the output.
@@ -189,7 +189,7 @@ class RoundingMove(Move):
 
     @property
     def effect_key(self) -> tuple[str, str]:
-        return self.precision.value, _digest_texts(self.scales, self.differences, self.weight_edits)
+        return self.precision.value, _hash_texts(self.scales, self.differences, self.weight_edits)
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         group = network.get_group(subject)
@@ -197,7 +197,7 @@ class RoundingMove(Move):
             return f"weights in {self.precision.label} have no integers to round to"
         if self.precision not in group.allowed_precisions:
             return group.refusal_reasons.get(self.precision, f"it cannot run in {self.precision.label}")
-        if find_rounded_site(group) is None:
+        if find_sole_weight_site(group) is None:
             return "it does not have exactly one weight"
         if invalid := invalid_vector_reason(self.scales, None, positive=True, noun="scale"):
             return invalid
@@ -210,12 +210,13 @@ class RoundingMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the edit of the weight if the fusion group runs in the precision of the move, and no edit if not.
+        """Returns the edit of the weight if the fusion group runs in the precision of the move; no edit in other
+        precisions.
 
         Implements `Move.find_constant_edits`.
         """
         group = network.get_group(subject)
-        site = find_rounded_site(group)
+        site = find_sole_weight_site(group)
         if site is None or default_precisions.precision_of(group) is not self.precision:
             return {}
         return {(site.layer, site.index): ConstantEdit(functools.partial(self._round_weight, subject, site),
@@ -227,7 +228,7 @@ class RoundingMove(Move):
         Raises:
             InputError: The move has values for a weight of another shape.
         """
-        assert weight is not None  # `find_rounded_site` has found it
+        assert weight is not None  # `find_sole_weight_site` has found it
         quantized_type = QUANTIZED_TYPES[self.precision]
         layout = quantized_type.find_weight_scale_layout(weight.shape, site.axis)
         try:
@@ -244,15 +245,15 @@ class RoundingMove(Move):
         return decode_vector(self.scales) if precision is self.precision else None
 
 
-def find_rounded_site(group: FusionGroup) -> QdqSite | None:
-    """Returns the only weight of a group; None if the group has no weight or several."""
+def find_sole_weight_site(group: FusionGroup) -> QdqSite | None:
+    """Returns the Q/DQ site of a group's weight; None unless the group has exactly one weight."""
     sites = group.weight_qdq_sites()
     return sites[0] if len(sites) == 1 else None
 
 
 def quantize_weight(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType,
                     differences: np.ndarray | None = None) -> np.ndarray:
-    """Returns the quantized values of a weight, float32: the nearest ones, with the differences of a move added.
+    """Returns the quantized values of a weight, float32: the nearest values plus the differences of a move.
 
     Args:
         steps: The scales, in a form that broadcasts to the weight.
@@ -265,23 +266,24 @@ def quantize_weight(weight: np.ndarray, steps: np.ndarray, quantized_type: Quant
 
 
 def digest_weight_edits(edit_keys: tuple[Hashable, ...]) -> str:
-    """Returns the digest of the edits that moves make to a weight; "" if there are none."""
+    """Returns a digest of the edits of a weight by moves; "" if there are none."""
     return hashlib.sha256(repr(edit_keys).encode()).hexdigest()[:16] if edit_keys else ""
 
 
 @functools.lru_cache(maxsize=4096)
-def _digest_texts(*texts: str) -> str:
+def _hash_texts(*texts: str) -> str:
     return hashlib.sha256("\0".join(texts).encode()).hexdigest()
 
 
 class ChannelScalingMove(Move):
-    """A move with the factors of the channels that its subject produces, and the ranges of the divided tensors.
+    """The base class of moves that divide the output channels of a group by factors, and multiply them back at the
+    readers.
 
-    Each move is a dataclass that declares the attributes as fields, in the order of their keys in files.
+    A subclass is a dataclass that declares these attributes as fields, in the order of their keys in files.
 
     Attributes:
         factors: One positive number for each factor of the scaling, encoded by `encode_vector`.
-        ranges: The amax of each tensor after the division, in the units of the divided tensor.
+        ranges: The amax of each divided tensor, after the division.
     """
 
     edits_constants = has_measured_values = scales_channels = True
@@ -296,10 +298,11 @@ class ChannelScalingMove(Move):
 
     @abstractmethod
     def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Returns the reason why no factors fit the channels of a fusion group; "" if some do."""
+        """Returns the reason why the output channels of a fusion group cannot be scaled by such a move; "" if they can.
+        """
 
     def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Returns the reason why the ranges cannot be those of divided tensors; "" if they can."""
+        """Returns the reason why the ranges of the move do not fit the divided tensors; "" if they fit."""
         tensors = {tensor.tensor for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
         if unknown_tensors := [name for name in self.ranges if name not in tensors]:
             return f"{unknown_tensors[0]} is not one of the scaled tensors"
@@ -324,8 +327,8 @@ class ChannelScalingMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the division of the constants that produce the channels, and the product of the weights that read
-        them.
+        """Returns the divisions of the constants that produce the channels, and the multiplications of the weights that
+        read them.
 
         Implements `Move.find_constant_edits`.
         """
@@ -334,9 +337,10 @@ class ChannelScalingMove(Move):
 
 
 def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
-    """Returns the changes of the constants of a `ChannelScaling` for some factors, float32 ``(channels,)``.
+    """Returns the edits of the constants of a `ChannelScaling` for given factors, float32 ``(channels,)``.
 
-    A weight between two layers of one set is divided along its outputs and multiplied along its inputs.
+    A weight that both reads and produces channels of the set is multiplied along its inputs and divided along its
+    outputs.
     """
     constants_by_port: dict[Port, list[ScaledConstant]] = {}
     for constant in (*scaling.producers, *scaling.readers):
@@ -359,9 +363,9 @@ DEFAULT_STRENGTH = 0.5
 
 @dataclass(frozen=True)
 class SmoothQuantMove(ChannelScalingMove):
-    """The SmoothQuant factors of channels, and the ranges of the divided tensors.
+    """The SmoothQuant factors of the output channels of a group, and the ranges of the divided tensors.
 
-    The subject of the move is the group that produces the channels.
+    The move applies to the group that produces the channels.
 
     The source is Xiao et al., "SmoothQuant: Accurate and Efficient Post-Training Quantization for Large Language
     Models" (ICML 2023): ``X W = (X diag(s)^-1) (diag(s) W)`` with ``s_j = max|X_j|^a / max|W_j|^(1-a)``. The division
@@ -371,7 +375,7 @@ class SmoothQuantMove(ChannelScalingMove):
 
     Attributes:
         strength: The exponent a from which the factors were computed.
-        method: The formula of the factors: that of SmoothQuant, or that of AWQ in configs of earlier versions.
+        method: The formula of the factors: SmoothQuant, or AWQ in configs of earlier versions.
     """
 
     kind = "smooth"
@@ -387,7 +391,7 @@ class SmoothQuantMove(ChannelScalingMove):
 
 
 def scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
-    """Returns the reason why the channels that a fusion group produces cannot be scaled; "" if they can."""
+    """Returns the reason why the output channels of a fusion group cannot be scaled; "" if they can."""
     scaling = network.zero_cost_support.channel_scalings.get(subject)
     if scaling is None:
         return "it has no constant weight or scale by which its channels could be divided"
@@ -426,9 +430,9 @@ MAX_FACTOR = 1024.0
 
 
 def equalization_refusal_reason(network: NetworkOutline, subject: str) -> str:
-    """Returns the reason why the channels that a fusion group writes cannot be equalized; "" if they can.
+    """Returns the reason why the output channels of a fusion group cannot be equalized; "" if they can.
 
-    Channels that a Clip limits can be: channels that reach its bounds keep the factor 1.
+    A Clip is no obstacle, because channels that reach its bounds keep the factor 1.
     """
     scaling = network.zero_cost_support.channel_scalings.get(subject)
     if scaling is None:
@@ -442,9 +446,9 @@ def equalization_refusal_reason(network: NetworkOutline, subject: str) -> str:
 
 def compute_equalization_factors(formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray,
                                  reader_amax: np.ndarray) -> np.ndarray:
-    """Returns the factors of one of `EQUALIZATION_FORMULAS`, float32 ``(channels,)``; 1 for dead channels.
+    """Returns the channel factors of one of `EQUALIZATION_FORMULAS`, float32 ``(channels,)``; 1 for dead channels.
 
-    A channel is dead if its activations or the weights of a side that the formula uses are all zero.
+    A channel is dead if its activations are all zero, or the weights on a side that the formula uses.
 
     Args:
         activation_amax: Largest magnitude of each channel at the readers.
@@ -459,11 +463,11 @@ def compute_equalization_factors(formula: str, activation_amax: np.ndarray, prod
 
 
 def limit_factors(factors: np.ndarray, min_factors: np.ndarray, is_fixed: np.ndarray) -> np.ndarray:
-    """Returns factors with which no range grows, float32 ``(channels,)``.
+    """Returns factors that make no range larger, float32 ``(channels,)``.
 
-    All factors are multiplied by one number, which changes no error of a quantized type. It is the smallest with which
-    every factor is at least its minimum, or the one that brings the fixed channels nearest to 1. Then the factors are
-    limited to `MAX_FACTOR`, its reciprocal and their minima.
+    All factors are multiplied by a common number, which does not change quantization errors. It is the smallest number
+    with which every factor reaches its minimum. If there are fixed channels, it is the number that brings their factors
+    nearest to 1. Then the factors are limited to `MAX_FACTOR`, its reciprocal and their minima.
 
     Args:
         factors: Positive factors.
@@ -481,7 +485,7 @@ def limit_factors(factors: np.ndarray, min_factors: np.ndarray, is_fixed: np.nda
 
 @dataclass(frozen=True)
 class EqualizationMove(ChannelScalingMove):
-    """The factors of the channels that a fusion group writes, and the ranges of the divided tensors.
+    """The equalization factors of the output channels of a group, and the ranges of the divided tensors.
 
     A network computes the same values if the output channels of a layer are divided by positive factors and all readers
     multiply the channels back, as long as the operators between commute with the factors. Sources of the factors:
@@ -512,7 +516,7 @@ class EqualizationMove(ChannelScalingMove):
         return f"{unknown_tensors[0]} is not a tensor of the network" if unknown_tensors else ""
 
     def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
-        """Returns a sentence if a Clip limits channels with another factor than 1.
+        """Returns a sentence if a Clip limits channels with a factor other than 1.
 
         Implements `Move.equality_limit_text`.
         """
@@ -525,9 +529,9 @@ class EqualizationMove(ChannelScalingMove):
 
 
 class ScalePlacement(StrEnum):
-    """The place of the scale of an attention in front of its product.
+    """The place before the product to which the scale of an attention moves.
 
-    - QUERY, KEY: the constants that produce one operand;
+    - QUERY, KEY: the constants that produce this operand;
     - BOTH: the square root in the constants of both operands;
     - SCALING: the Mul or Div that the network has in front of the product.
     """
@@ -553,16 +557,17 @@ SINGLE_PLACEMENTS = (ScalePlacement.QUERY, ScalePlacement.KEY, ScalePlacement.SC
 
 @dataclass(frozen=True)
 class AttentionScaleMove(Move):
-    """The scale of an attention in front of its product; the subject is the group of the product.
+    """A move of the scale of an attention to a place before its product. It applies to the group of the product.
 
-    ``(q k) s = (s q) k``: the number goes into the weights and bias that produce the queries or the keys, or its square
-    root into both. The layers that scaled then multiply by 1 and are left out of exported networks. With the scale
-    behind it, the product of large queries and keys may overflow in FP16. TensorRT's documents ask for the scale in
-    front. In FP32 the result is equal for a power of two, and else up to rounding.
+    ``(q k) s = (s q) k``: the weights and bias that produce the queries or the keys absorb the number, or both absorb
+    its square root. The layers that scaled then multiply by 1 and are left out of exported networks. If the scale
+    follows the product, the product of large queries and keys may overflow in FP16. TensorRT's documents ask for the
+    scale before the product. In FP32 the result is equal if the number is a power of two, and equal up to rounding if
+    not.
 
     Attributes:
         placement: A value of `ScalePlacement`.
-        factor: The scale: the number by which the scores are multiplied in all.
+        factor: The scale: the number by which the scores are multiplied in total.
         range_factors: The factors by which the ranges of tensors change, by tensor.
     """
 
@@ -580,7 +585,7 @@ class AttentionScaleMove(Move):
 
     @property
     def placement_text(self) -> str:
-        """The place of the scale for users, in `MOVE_TEXTS`."""
+        """The name of the place for users."""
         return PLACEMENT_TEXTS[ScalePlacement(self.placement)]
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -602,15 +607,16 @@ class AttentionScaleMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the changes of the constants in front of the product, and of the numbers of the layers that scale.
+        """Returns the edits of the constants before the product, and of the numbers in the layers that scale.
 
         Implements `Move.find_constant_edits`.
         """
         scale, placement = network.zero_cost_support.attention_scales[subject], ScalePlacement(self.placement)
-        taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
+        absorbing_layer = _find_absorbing_layer(scale) if placement is ScalePlacement.SCALING else None
         edits: dict[Port, ConstantEdit] = {}
         for scaling in scale.scalings:
-            number = 1.0 if scaling is not taker else 1 / scale.factor if scaling.is_division else scale.factor
+            number = 1.0 if scaling is not absorbing_layer else (
+                1 / scale.factor if scaling.is_division else scale.factor)
             edits[scaling.port] = ConstantEdit(partial(_replace_number, number))
         operands = _list_scaled_operands(scale, placement)
         producers = tuple(producer for operand in operands for producer in operand.producers)
@@ -619,8 +625,8 @@ class AttentionScaleMove(Move):
 
     def find_neutral_layers(self, network: NetworkOutline, subject: str) -> Collection[str]:
         scale, placement = network.zero_cost_support.attention_scales[subject], ScalePlacement(self.placement)
-        taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
-        return [scaling.layer for scaling in scale.scalings if scaling is not taker]
+        absorbing_layer = _find_absorbing_layer(scale) if placement is ScalePlacement.SCALING else None
+        return [scaling.layer for scaling in scale.scalings if scaling is not absorbing_layer]
 
 
 def _replace_number(number: float, constant: np.ndarray | None) -> np.ndarray:
@@ -629,7 +635,7 @@ def _replace_number(number: float, constant: np.ndarray | None) -> np.ndarray:
 
 
 def attention_scale_refusal_reason(network: NetworkOutline, subject: str) -> str:
-    """Returns the reason why the scale of an attention can go to no place in front of its product; "" if it can."""
+    """Returns the reason why the scale of an attention cannot move to any place before its product; "" if it can."""
     scale = network.zero_cost_support.attention_scales.get(subject)
     if scale is None:
         return "it is not the product of queries and keys of an attention"
@@ -638,9 +644,9 @@ def attention_scale_refusal_reason(network: NetworkOutline, subject: str) -> str
 
 
 def placement_refusal_reason(scale: AttentionScale, placement: ScalePlacement) -> str:
-    """Returns the reason why the scale of an attention cannot go to a place in front; "" if it can."""
+    """Returns the reason why the scale of an attention cannot move to a given place; "" if it can."""
     if placement is ScalePlacement.SCALING:
-        if _find_taking_scaling(scale) is None:
+        if _find_absorbing_layer(scale) is None:
             return "no layer in front of the product scales an operand"
         return "" if any(scaling.side == "scores" for scaling in scale.scalings) else "the scale is in front already"
     return next((operand.refusal_reason for operand in _list_scaled_operands(scale, placement)
@@ -648,42 +654,43 @@ def placement_refusal_reason(scale: AttentionScale, placement: ScalePlacement) -
 
 
 def find_scale_divisors(scale: AttentionScale, placement: ScalePlacement) -> dict[str, np.ndarray]:
-    """Returns the divisors of the tensors that change with the place of the scale, float32, by tensor."""
+    """Returns the divisors of the tensors whose values change if the scale moves to a place, float32, by tensor name.
+    """
     divisors: dict[str, np.ndarray] = {}
 
-    def divide(tensor: str, divisor: np.ndarray) -> None:
+    def add_divisor(tensor: str, divisor: np.ndarray) -> None:
         divisors[tensor] = divisors[tensor] * divisor if tensor in divisors else divisor
 
     operands = _list_scaled_operands(scale, placement)
     factor = np.full(1, scale.factor ** (1 / max(len(operands), 1)), np.float32)
     for operand in operands:
         for tensor in operand.tensors:
-            divide(tensor.tensor, tensor.compute_divisors(factor))
-    taker = _find_taking_scaling(scale) if placement is ScalePlacement.SCALING else None
+            add_divisor(tensor.tensor, tensor.compute_divisors(factor))
+    absorbing_layer = _find_absorbing_layer(scale) if placement is ScalePlacement.SCALING else None
     for scaling in scale.scalings:
-        remaining = scale.factor if scaling is taker else 1.0
+        remaining = scale.factor if scaling is absorbing_layer else 1.0
         multiplier = remaining / scaling.multiplier if scaling.side != "scores" else scaling.multiplier
         for name in scaling.tensors:
-            divide(name, np.full((), 1 / multiplier, np.float32))
+            add_divisor(name, np.full((), 1 / multiplier, np.float32))
     return divisors
 
 
 def _list_scaled_operands(scale: AttentionScale, placement: ScalePlacement) -> list[ScaledOperand]:
-    """Returns the operands whose constants take the scale, or its square root if there are two."""
+    """Returns the operands whose constants absorb the scale, or its square root if there are two operands."""
     return {ScalePlacement.QUERY: [scale.query], ScalePlacement.KEY: [scale.key],
             ScalePlacement.BOTH: [scale.query, scale.key], ScalePlacement.SCALING: []}[placement]
 
 
-def _find_taking_scaling(scale: AttentionScale) -> ScoreScaling | None:
-    """Returns the layer in front of the product that can take the whole scale; None if there is none."""
+def _find_absorbing_layer(scale: AttentionScale) -> ScoreScaling | None:
+    """Returns the layer before the product that can absorb the whole scale; None if there is none."""
     return next((scaling for scaling in scale.scalings if scaling.side != "scores"), None)
 
 
 def make_attention_scale_move(network: NetworkOutline, subject: str, placement: ScalePlacement,
                               reason: str = "user") -> AttentionScaleMove:
-    """Returns the move of the scale of an attention to a place in front, with the changes of ranges that follow.
+    """Returns the move of an attention's scale to a place, with the resulting changes of ranges.
 
-    The range of a tensor of which a part changes stays, or grows with that part.
+    If only a part of a tensor changes, its range stays equal or grows with that part.
     """
     scale = network.zero_cost_support.attention_scales[subject]
     factors = {tensor: float((1 / divisor).max(initial=0.0 if divisor.size == 1 else 1.0))

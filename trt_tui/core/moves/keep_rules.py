@@ -1,12 +1,12 @@
-"""The keep rules: each rule names layers by their function and keeps them in a float precision.
+"""The keep rules. A rule names layers by their function and keeps them in a float precision.
 
 Sources: the builder of TensorRT warns of LayerNorm in FP16, in which sums of squares overflow, and recommends FP32. The
 first and the last layer are often left unquantized (Zhou et al., "DoReFa-Net", 2016).
 
 The other rules follow from the computation of the layer. A look-up multiplies nothing, so quantized values only lose
-accuracy. An error of a head reaches the output unchanged. An error in attention scores passes through an exponential. A
-float that becomes an index cannot have a small error (see `trt_tui.core.network.index_paths`), so the rule `indices`
-applies unless the user disables it.
+accuracy. An error of a head reaches the output unchanged. An error in attention scores passes through an exponential.
+The error of a float that becomes an index is never small (see `trt_tui.core.network.index_paths`). Therefore the rule
+`indices` applies unless the user disables it.
 """
 
 import re
@@ -45,7 +45,7 @@ def _find_first_and_last_groups(network: NamedNetwork) -> list[str]:
 
 
 def _find_head_groups(network: NamedNetwork) -> list[str]:
-    """Returns the fusion groups from each network output back to the first quantizable groups, including these."""
+    """Returns the fusion groups between the last quantizable groups and the network outputs, including these groups."""
     producers = {tensor: group for group in network.groups for tensor in group.outputs}
     copied_inputs = {tensor: layer.inputs for layer in network.layers if network.find_group(layer.name) is None
                      for tensor in layer.outputs}
@@ -97,7 +97,7 @@ from a file or a saved session has only the rules with which it was written."""
 def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str, ...]:
     """Returns the fusion groups of the layers that a user names, without duplicates.
 
-    A layer is named by its node, or by its title in tables and in the layer tree.
+    The name of a layer is that of its node, or its title in tables and in the layer tree.
 
     Raises:
         InputError: The network has no such layer, or the layer has no float precision.
@@ -123,11 +123,11 @@ def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str,
 
 
 def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
-    """Returns the fusion groups that a keep rule names, in network order.
+    """Returns the fusion groups to which a keep rule applies, in network order.
 
     Args:
-        rule: A name in `KEEP_RULES`, unless a layer has that name; ``/REGEX/``, which is searched for in layer names
-            and row titles; or a layer as `find_named_groups` accepts it.
+        rule: A name in `KEEP_RULES`, unless a layer has that name. Or ``/REGEX/`` for layer names and row titles that
+            contain a match. Or a layer name for `find_named_groups`.
 
     Raises:
         InputError: The text is neither a rule nor a layer, is not a valid regular expression, or matches no group.
@@ -168,7 +168,7 @@ def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str
 
 
 def _split_rule_texts(network: NamedNetwork, rule_texts: Iterable[str]) -> tuple[str, ...]:
-    """Returns the keep rules in texts that each contain one rule or several, separated by commas.
+    """Splits texts with one or several keep rules at commas, and returns all rules.
 
     Commas inside a regular expression or a layer name do not separate rules.
     """
@@ -180,8 +180,7 @@ def _split_rule_texts(network: NamedNetwork, rule_texts: Iterable[str]) -> tuple
 
 
 def _split_rule_precision(rule: str) -> tuple[str, Precision]:
-    """Returns a keep rule without the precision at its end, as in ``head=fp16``, and that precision; FP32 if there is
-    none.
+    """Splits a keep rule such as ``head=fp16`` into the rule and its precision; FP32 if it has none.
 
     Raises:
         InputError: The rule ends in a precision that keep rules cannot fix.
@@ -198,11 +197,10 @@ def _split_rule_precision(rule: str) -> tuple[str, Precision]:
 
 
 def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts: Iterable[str]) -> PrecisionConfig:
-    """Returns a config in which keep rules fix groups in FP32, or in the precision after ``=``, as in ``norm=fp16``.
+    """Returns a config in which keep rules fix groups in FP32, or in another precision for rules such as ``norm=fp16``.
 
-    A text may contain several rules, separated by commas. Groups that cannot run in the precision are left unchanged.
-    In the other groups, a precision from another origin, such as a search, is removed. A lower precision that the user
-    set by hand contradicts the rule.
+    A text may contain several rules, separated by commas. Groups that cannot run in the precision are left unchanged. A
+    rule replaces the precision that a search has set. It contradicts a lower precision that the user has set.
 
     Raises:
         InputError: The errors of `find_groups_of_rule`; or a rule contradicts the config or another rule.
@@ -254,10 +252,9 @@ def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> 
 
 
 def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> str:
-    """Returns a note for users about the groups that default keep rules keep, with the reason and the option to disable
-    them.
+    """Returns a note for users about the groups that default keep rules fix; "" if there are none.
 
-    "" if the default rules keep no group.
+    The note gives the reason and the option to disable the rules.
     """
     rule_by_group = {
         subject: move.rule
@@ -275,12 +272,14 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
 
 
 def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
-    """Returns the number of fusion groups that each keep rule of a config keeps, in group order."""
+    """Returns the number of fusion groups that each keep rule of a config fixes."""
     return Counter(move.rule for move in config.get_moves(KeepMove).values())
 
 
 def keep_rules_text(config: PrecisionConfig) -> str:
-    """Returns a summary of a config's keep rules: "9 groups kept by layernorm, 1 by head"; "" if there are none."""
+    """Returns a summary of a config's keep rules, such as "9 groups kept by layernorm, 1 by head"; "" if there are
+    none.
+    """
     counts = list(count_groups_by_keep_rule(config).items())
     texts = [f"{counted_noun_text(count, 'group') if not index else count}{' kept' if not index else ''} by {rule}"
              for index, (rule, count) in enumerate(counts)]

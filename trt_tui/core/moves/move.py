@@ -1,6 +1,6 @@
-"""The base class of all moves. A move is one decision about one fusion group or tensor of a network.
+"""The base class of all moves, and their texts for users. A move is one decision about one fusion group or tensor.
 
-`MOVE_TEXTS` holds the texts for users about moves, which all lists, comparisons, messages and reports use.
+All lists, comparisons, messages and reports take the texts about moves from `MOVE_TEXTS`.
 
 In a text, ``{move}`` is the move, whose fields and other texts can be used, and ``{subject}`` is the title of its group
 or tensor.
@@ -23,13 +23,11 @@ class MoveTexts:
     """The texts for users about one kind of move.
 
     Attributes:
-        column: The property that the move decides, in one word: the header of a table column.
-        label: The decision of a move, short, for tables.
-        action: The verb phrase behind "cannot".
-        row_note: The note in the row of a fusion group.
-        difference_title: The title of a line in a comparison of two configs.
-        difference: The text for a move in a comparison of two configs; ``no_move`` is the text if there is no move.
-        origin: The origin of a move: "user", "search:<method>", or the method of a range.
+        column: The property that the move decides, in one word, as the header of a table column. label: The decision of
+        a move as a short text for tables. action: The verb phrase after "cannot" in error messages. row_note: The note
+        in the row of a fusion group. difference_title: The title of a line in a comparison of two configs. difference:
+        The text for a move in a comparison of two configs; ``no_move`` is the text if there is no move. origin: The
+        origin of a move: "user", "search:<method>", or the method of a range.
     """
 
     column: str
@@ -75,7 +73,7 @@ class DefaultPrecisions:
 
     Attributes:
         quantized: Precision of the groups that can be quantized (INT8, or a float precision for a config without INT8).
-        other: Precision of every other float group, and the float type around INT8 layers.
+        other: Precision of all other float groups, and the float type around quantized layers.
         tf32: True if FP32 layers may use TF32 on the GPU.
     """
 
@@ -98,19 +96,18 @@ class DefaultPrecisions:
 
 
     def precision_of(self, group: FusionGroup) -> Precision:
-        """Returns the precision that a fusion group is requested to run in."""
+        """Returns the precision that is requested for a fusion group."""
         return self.default_precision_of(group)
 
 
 @dataclass(frozen=True, eq=False)
 class ConstantEdit:
-    """The change that a move makes to a constant input of a layer, such as a weight or bias.
+    """The edit of a constant input of a layer, such as a weight or bias, by a move.
 
     Attributes:
-        edit_constant: Returns the changed constant from the original one, or from None if the layer has no such input:
-            float32, with the shape of the original constant, which is not modified.
-        weight_edits: The digest of the edits of other moves before one that only rounds a weight, so that the constant
-            before it is the exact one; None for any other change.
+        edit_constant: A function from the original constant, or None if the layer has no such input, to the changed
+            one. The result is float32 with the same shape; the original is not modified. weight_edits: For an edit that
+            only rounds a weight, the digest of the edits of other moves before it. None for any other edit.
     """
 
     edit_constant: Callable[[np.ndarray | None], np.ndarray]
@@ -118,9 +115,10 @@ class ConstantEdit:
 
 
 class SubjectKind:
-    """The kind of object that a move changes, its subject: here tensors, and their names in files.
+    """The kind of object to which a kind of move applies (its subjects), and the names of such objects in files.
 
-    The subjects of a fusion group are the tensors that it reads through Q/DQ in INT8.
+    This class is for tensors; subclasses are for other objects. A fusion group has the tensors that it reads through
+    Q/DQ in INT8.
 
     Attributes:
         noun: The word for one name of a subject, also the header of a table column.
@@ -141,32 +139,30 @@ class SubjectKind:
         return [*(info.name for info in network.inputs), *outputs]
 
     def find_move_subject(self, network: NetworkOutline, name: str) -> str | None:
-        """Returns the subject (fusion group or tensor) that a name of the network belongs to; None if it belongs to no
-        subject."""
+        """Returns the fusion group or tensor to which a name in a file belongs; None if there is none."""
         return name
 
     def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
-        """Returns the reason why a name of the network belongs to no subject of a move."""
+        """Returns the reason why a move cannot apply to a name of the network."""
         return f"it is not a {self.subject_noun}"
 
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
-        """Returns every name of a subject, such as all layers of a fusion group, in network order."""
+        """Returns all names of a group or tensor in files, such as all layers of a fusion group, in network order."""
         return (subject,)
 
     def list_subjects_of_group(self, group: FusionGroup) -> Sequence[str]:
-        """Returns the subjects of moves that are shown in the row of a fusion group."""
+        """Returns the groups or tensors whose moves are shown in the row of a fusion group."""
         return [site.tensor for site in group.activation_qdq_sites()]
 
     def sort_subjects(self, network: NetworkOutline, subjects: Iterable[str]) -> list[str]:
-        """Returns the subjects of moves in network order. Subjects that the network lacks follow at the end, sorted by
-        name."""
+        """Returns groups or tensors in network order. Names that the network lacks follow in alphabetical order."""
         return sort_names_in_order(network.calibrated_tensors, subjects)
 
 
 class _GroupSubjectKind(SubjectKind):
-    """Fusion groups as the subjects of moves.
+    """Fusion groups, to which moves such as a precision apply.
 
-    A file names every layer of a group, so that a reader of the file need not know the groups.
+    A file names all layers of a group, so that its readers need not know the groups.
     """
 
     noun, names_key, subject_noun, shared_move_reason = "layer", "layers", "group", "TensorRT fuses them"
@@ -195,8 +191,7 @@ class _GroupSubjectKind(SubjectKind):
 
 
 def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> list[str]:
-    """Returns names in the order of a reference list. Names that are not in that list follow at the end, sorted by
-    name."""
+    """Returns names in the order of a reference list. Other names follow in alphabetical order."""
     positions = {name: position for position, name in enumerate(ordered_names)}
     return sorted(names, key=lambda name: (positions.get(name, len(positions)), name))
 
@@ -206,9 +201,11 @@ GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), SubjectKind()
 
 @dataclass(frozen=True)
 class Move(ABC):
-    """One decision of a precision config about one fusion group or tensor, such as its precision or its range.
+    """The base class of moves. A move is one decision of a config about one fusion group or tensor, such as its
+    precision.
 
-    A move is a frozen dataclass. Its subject, the group or tensor, is stored beside the move in the config.
+    A move is a frozen dataclass. The config stores it under the name of its subject: the fusion group or tensor to
+    which it applies.
 
     All lowerings read a config through the rulebook (`trt_tui.core.lowering.rulebook`). The rulebook reads
     `group_precision`, `fixed_ranges`, `adjust_ranges`, `find_constant_edits`, `find_weight_scales` and
@@ -219,13 +216,11 @@ class Move(ABC):
     and are checked by their types.
 
     Attributes:
-        kind: The word for the kind of move in files.
-        subject_kind: The kind of object that the move changes.
-        edits_constants: True if the move changes constants; see `find_constant_edits`.
-        scales_channels: True if the move scales the channels that its subject produces. A subject has one such move.
-        keeps_precision: True if the fusion group keeps the precision of this move, whatever other moves request.
-        is_normalisation_rewrite: True if the move replaces the decomposed normalisation of its group by the LayerNorm
-            or RMSNorm operator.
+        kind: The name of the kind of move in files. subject_kind: The kind of object to which the move applies.
+        edits_constants: True if the move changes constants; see `find_constant_edits`. scales_channels: True if the
+        move scales the output channels of its group. A group has at most one such move. keeps_precision: True if the
+        fusion group keeps the precision of this move, whatever other moves request. is_normalisation_rewrite: True if
+        the move replaces the decomposed normalisation of its group by the LayerNorm or RMSNorm operator.
     """
 
     kind: ClassVar[str]
@@ -239,18 +234,19 @@ class Move(ABC):
 
     @property
     def has_measured_values(self) -> bool:
-        """True if the move contains measured values, which become invalid when weights or data change."""
+        """True if the move contains values measured on data, which become stale when weights or data change."""
         return False
 
     @property
     @abstractmethod
     def effect_key(self) -> Hashable:
-        """The effect of the move without its origin. Equal keys mean equal effects. The ``repr`` of the key is the same
-        in every run of the program."""
+        """A key of the effect of the move. Moves with equal effects have equal keys, whatever their origins. The
+        ``repr`` of the key is the same in every run of the program.
+        """
 
     @abstractmethod
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Returns the reason why the move cannot be made on a group or tensor of the network; "" if it can."""
+        """Returns the reason why the move cannot apply to a group or tensor of the network; "" if it can."""
 
     @property
     def group_precision(self) -> Precision | None:
@@ -258,34 +254,38 @@ class Move(ABC):
         return None
 
     def adjust_ranges(self, amax_by_tensor: dict[str, float], tensors: Sequence[str]) -> None:
-        """Changes the ranges (amax by tensor name) from which INT8 scales are computed.
+        """Changes the ranges (amax by tensor name) from which INT8 scales are computed, in place.
 
         Args:
-            tensors: The subject of the move and the tensors that share its scale.
+            tensors: The tensor to which the move applies, and the tensors that share its scale.
         """
         return
 
     @property
     def fixed_ranges(self) -> Mapping[str, float]:
-        """The amax of the tensors whose range belongs to the move, in the units that the tensors have with the move. No
-        other range can be chosen for them."""
+        """The amax of tensors whose ranges the move sets, in the units that the tensors have with the move. No other
+        range can be chosen for them.
+        """
         return {}
 
     def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
-        """Returns the reason why the move changes the network in FP32 for values far from those of the samples, as a
-        sentence without a full stop; "" if it does not."""
+        """Returns the reason why the move may change FP32 results for values unlike the samples, as a sentence without
+        a full stop; "" if it cannot.
+        """
         return ""
 
     def find_range_factors(self) -> Mapping[str, float]:
-        """Returns the factors by which the move changes the ranges of tensors, by tensor, besides `fixed_ranges`."""
+        """Returns the factors by which the move changes ranges of tensors, by tensor name. Tensors of `fixed_ranges`
+        are left out.
+        """
         return {}
 
     def find_neutral_layers(self, network: NetworkOutline, subject: str) -> Collection[str]:
-        """Returns the Muls and Divs by numbers that compute nothing with the move; exported networks lack them."""
+        """Returns the layers that multiply or divide by 1 because of the move. Exported networks lack them."""
         return ()
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
-        """Returns the divisors of the tensors whose values differ from those of the network by a factor per channel.
+        """Returns the divisors by which the move divides the channels of tensors, by tensor name.
 
         Each array is float32 and broadcasts to its tensor, with the rank of the tensor.
         """
@@ -293,17 +293,17 @@ class Move(ABC):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the changes that the move makes to constants, by the layer input that reads the constant.
+        """Returns the edits that the move makes to constants, by the layer input that reads the constant.
 
         Args:
-            default_precisions: The config that contains the move.
+            default_precisions: The config of the move, which gives the precision of its group.
         """
         return {}
 
     def find_weight_scales(self, precision: Precision) -> np.ndarray | None:
-        """Returns the scales that the move fixes for the only weight of its group in a precision, float32 ``(n,)``.
+        """Returns the scales that the move sets for the only weight of its group in a precision, float32 ``(n,)``.
 
-        None if the move fixes no scales in that precision.
+        None if the move sets no scales in that precision.
         """
         return None
 
@@ -331,15 +331,15 @@ class Move(ABC):
 
     @property
     def row_note(self) -> str:
-        """The note about the move that the layer list shows in the row of its fusion group."""
+        """The note about the move in the row of its fusion group."""
         return MOVE_TEXTS[self.kind].row_note.format(move=self)
 
     @classmethod
     def default_label(cls, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions) -> str:
-        """Returns the text that a comparison of two configs shows for a group or tensor without a move of this kind."""
+        """Returns the text for a group or tensor without a move of this kind, for the comparison of two configs."""
         return MOVE_TEXTS[cls.kind].no_move
 
     @classmethod
     def difference_title(cls, subject_title: str) -> str:
-        """Returns the title of a line in a comparison of two configs, built from the title of the group or tensor."""
+        """Returns the title of a line in the comparison of two configs, from the title of the group or tensor."""
         return MOVE_TEXTS[cls.kind].difference_title.format(subject=subject_title)

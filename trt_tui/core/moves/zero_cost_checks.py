@@ -1,4 +1,4 @@
-"""The checks whether a fusion group can have zero-cost moves: norm as operator, SmoothQuant, rounding, bias correction.
+"""Checks whether zero-cost moves can apply to a fusion group: norm as operator, rounding, bias correction, new Q/DQ.
 
 The table `trt_tui.core.measure.zero_cost_kinds` reads them.
 """
@@ -9,14 +9,14 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
     ROUNDED_OPERATORS,
     ROUNDED_PRECISIONS,
-    find_rounded_site,
+    find_sole_weight_site,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
 
 
 def rewrite_refusal_reason(network: NetworkOutline, group: FusionGroup) -> str:
-    """Returns the reason why a fusion group cannot be replaced by a normalisation operator; "" if it can."""
+    """Returns the reason why an operator cannot replace the normalisation of a fusion group; "" if it can."""
     norm = network.zero_cost_support.norms.get(group.name)
     return "no decomposed LayerNorm or RMSNorm" if norm is None else norm.no_rewrite_reason
 
@@ -32,8 +32,8 @@ def bias_correction_refusal_reason(network: NetworkOutline, group: FusionGroup, 
 
 
 def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-    """Returns the reason why the weight of a fusion group cannot be rounded by the error in a config; "" if it can."""
-    site = find_rounded_site(group)
+    """Returns the reason why the weight of a fusion group cannot get a measured rounding in a config; "" if it can."""
+    site = find_sole_weight_site(group)
     if site is None:
         return "it does not have exactly one weight"
     if config.precision_of(group) not in ROUNDED_PRECISIONS:
@@ -44,9 +44,9 @@ def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config:
 
 def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup],
                            reason: str = "user") -> PrecisionConfig:
-    """Returns a config in which some fusion groups have the nearest precision instead of their file precision.
+    """Returns a config in which the given fusion groups have the nearest precision instead of their file precision.
 
-    A group that a zero-cost move changes can no longer be written as in the file.
+    A group with a zero-cost move cannot keep its form in the file.
     """
     for group in groups:
         if config.precision_of(group) is Precision.FILE and group.file_precision is not None:
@@ -55,10 +55,10 @@ def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup
 
 
 def find_qdq_repair(network: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> Precision | None:
-    """Returns the precision of a fusion group that repairs the findings about its Q/DQ nodes.
+    """Returns the precision of a fusion group with which an export repairs its Q/DQ nodes; None if nothing needs
+    repair.
 
-    In this precision an export writes new Q/DQ nodes. Returns None if there are no such findings, or if the group does
-    not have its file precision in the config.
+    An export writes new Q/DQ nodes in this precision. Returns None too if the group is not in file precision.
     """
     if config.precision_of(group) is not Precision.FILE:
         return None
@@ -67,7 +67,7 @@ def find_qdq_repair(network: NetworkOutline, config: PrecisionConfig, group: Fus
 
 
 def qdq_repair_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
-    """Returns the reason why new Q/DQ nodes repair nothing at a fusion group; "" if they do."""
+    """Returns the reason why new Q/DQ nodes would not repair a fusion group; "" if they would."""
     if network.qdq_findings is None:
         return "the file has no Q/DQ nodes"
     return "" if find_qdq_repair(network, config, group) is not None else (

@@ -321,7 +321,7 @@ class ErrorSumsEmitter(ABC):
                                           [self._emit_reduction("ReduceMax", flat_tensor, nodes), negated_minimum],
                                           "largest")
 
-    def _order_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
+    def _arrange_test_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
         """Returns the columns that depend on the test branch in the order of `ERROR_SUM_COLUMNS`; zeros for absent
         columns.
         """
@@ -334,7 +334,7 @@ class ErrorSumsEmitter(ABC):
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
         """Returns a row of the named float32 columns, converted to float64."""
         row = self._cast_to_float64(
-            self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "columns", axis=0), nodes)
+            self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "columns", axis=0), nodes)
         return self._set_row_type_and_shape(row)
 
     def _set_row_type_and_shape(self, row: ir.Value) -> ir.Value:
@@ -368,7 +368,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         if not self._expects_finite_sums:
             fast, exact = exact, []
             finite = self._emit_comparison(reference.sum_of_squares, _MAX_FLOAT32, "finite", exact)
-            row = self._emit_choice(finite, (row, fast),
+            row = self._emit_if(finite, (row, fast),
                                     self._emit_float64_row(reference.flat_tensor, reference.flat_tensor), exact)
         gates = flow.inputs.gates.get(group.name)
         if gates is None:
@@ -384,7 +384,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
             group, {boundary_type: prepare_inputs(boundary_type)
                     for boundary_type in flow.inputs.operand_types[group.name]})
         measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
-        return self._emit_choice(gates["fp32"], (row, exact), (measured, nodes), emitter.nodes)
+        return self._emit_if(gates["fp32"], (row, exact), (measured, nodes), emitter.nodes)
 
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Implements `ErrorSumsEmitter._emit_error_sums_row` with sums in float32 if these are finite.
@@ -408,7 +408,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         finite = self._emit_comparison(probe, _MAX_FLOAT32, "finite", nodes)
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
-        return self._emit_choice(finite, (row, fast), self._emit_float64_row(flat, reference), nodes)
+        return self._emit_if(finite, (row, fast), self._emit_float64_row(flat, reference), nodes)
 
     def _emit_float64_row(self, test_value: ir.Value, reference_value: ir.Value) -> tuple[ir.Value, Nodes]:
         """Returns a row in float64 and the nodes that compute it. NaN and Inf that only the test has are counted and
@@ -431,7 +431,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         absolute = add_operator("Abs", difference)
         both = add_operator("And", equal, add_operator("IsInf", expected))  # masks: neither signal nor noise
         signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
-        return self._emitter.add_operator(nodes, "Concat", self._order_columns({
+        return self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns({
             "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
             "ref2": self._emit_reduction("ReduceSumSquare", signal, nodes),
             "test2": self._emit_reduction("ReduceSumSquare", test_values, nodes),
@@ -449,11 +449,11 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         counting: Nodes = []
         over = super()._count_magnitudes_above_fp16(magnitudes, max_magnitude, counting)
         within = self._emit_comparison(max_magnitude, _NEXT_ABOVE_FP16_MAX, "within", nodes)
-        return self._emit_choice(within, self._emit_zeros(np.zeros(1, np.int32)), (over, counting), nodes,
+        return self._emit_if(within, self._emit_zeros(np.zeros(1, np.int32)), (over, counting), nodes,
                                  ir.DataType.INT32, 1)
 
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emit_choice(self._counting_gate, (counts, nodes), self._emit_zeros(np.zeros(2)),
+        return self._emit_if(self._counting_gate, (counts, nodes), self._emit_zeros(np.zeros(2)),
                                  self._emitter.nodes, size=2)
 
     # -- choices ------------------------------------------------------------------------------------------------
@@ -466,7 +466,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         constant = self._emitter.get_array_constant(zeros, f"none/{zeros.dtype}/{zeros.size}")
         return self._emitter.add_operator(nodes, "Identity", [constant], "none"), nodes
 
-    def _emit_choice(self, condition: ir.Value, then_branch: tuple[ir.Value, Nodes],
+    def _emit_if(self, condition: ir.Value, then_branch: tuple[ir.Value, Nodes],
                      else_branch: tuple[ir.Value, Nodes], nodes: Nodes, dtype: ir.DataType = ir.DataType.DOUBLE,
                      size: int = _TEST_COLUMN_COUNT) -> ir.Value:
         """Emits an ``If`` that returns one of two values of the same type and size, by default rows.
@@ -568,7 +568,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
 
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
         return self._set_row_type_and_shape(
-            self._emitter.add_operator(nodes, "Concat", self._order_columns(columns), "row", axis=0))
+            self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "row", axis=0))
 
     def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(

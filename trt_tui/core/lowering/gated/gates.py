@@ -75,7 +75,7 @@ class ControlFlowEmitter(GroupEmitter):
         gates = self.inputs.gates[group.name]
         result: ir.Graph | None = None
 
-        def choose(gate: str, then_graph: ir.Graph, else_graph: ir.Graph) -> ir.Graph:
+        def build_if_graph(gate: str, then_graph: ir.Graph, else_graph: ir.Graph) -> ir.Graph:
             nodes: Nodes = []
             outputs = self._add_if_node(gates[gate], then_graph, else_graph, requested_tensors, group.name, nodes)
             return self.emitter.build_graph(outputs, nodes, "coarse")
@@ -93,11 +93,12 @@ class ControlFlowEmitter(GroupEmitter):
                     already_rounded_gate=gates["clean"] if inputs_may_be_rounded and len(precisions) > 1 else None
                 ).build_graph(boundary_type.value)
                 if inputs_may_be_rounded and boundary_type in precisions:
-                    branch = choose("direct", body(already_rounded=True).build_graph(boundary_type.value), branch)
+                    branch = build_if_graph(
+                        "direct", body(already_rounded=True).build_graph(boundary_type.value), branch)
                 norm = self.inputs.find_normalisation_operator(group.name)
                 if norm is not None and boundary_type is not Precision.FP32:
-                    branch = choose("operator", body(norm=norm).build_graph(boundary_type.value), branch)
-            result = branch if result is None else choose(boundary_type.value, branch, result)
+                    branch = build_if_graph("operator", body(norm=norm).build_graph(boundary_type.value), branch)
+            result = branch if result is None else build_if_graph(boundary_type.value, branch, result)
         assert result is not None  # a gated group has at least one precision below FP32
         return result
 

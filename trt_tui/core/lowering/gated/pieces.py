@@ -11,7 +11,7 @@ from trt_tui.core.lowering.gated.gated_graph import GatedGraph
 from trt_tui.core.network.model_editing import list_subgraphs, list_values_read_by_node, remove_unused_nodes, value_name
 
 
-def fix_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
+def freeze_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
     """Turns graph inputs into constants, and replaces each ``If`` that depends on them by the selected branch.
 
     The model changes in place. Nodes and constants without a reader are removed. Inputs of the network stay.
