@@ -47,6 +47,9 @@ class AccuracyReducer:
         get_reference: Returns the judged tensors of the reference for a feed.
         classifier_output: The judged output at which top-1 agreement is counted; None if there is none.
         metric_scorer: The user's metric; None without a metric.
+
+    Attributes:
+        bootstrap_sampler: The sums of each sample, from which confidence intervals follow.
     """
 
     def __init__(
@@ -64,7 +67,7 @@ class AccuracyReducer:
         self._get_reference = get_reference
         self._classifier_output = classifier_output
         self._metric_scorer = metric_scorer
-        self._bootstrap_sampler = BootstrapSampler()
+        self.bootstrap_sampler = BootstrapSampler()
         self._failures: list[Caveat] = []
         self._judged_feeds, self._compared_feeds = frozenset(feed_indices), frozenset(compared_feeds)
         self.judged_outputs = tuple(judged_outputs)
@@ -109,7 +112,7 @@ class AccuracyReducer:
                 continue
             got = take_judged_slice(outputs[judged_output.tensor], judged_output)
             if judged_output.kind == INTEGER_KIND:
-                self._bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
+                self.bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
                 continue
             if expected.shape != got.shape:
                 raise TrtTuiError(f"{judged_output.name} changed its shape",
@@ -126,7 +129,7 @@ class AccuracyReducer:
             if judged_output is self._classifier_output:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreement_count += int(np.count_nonzero(top == now))
-                self._bootstrap_sampler.add_top1_agreement(top == now)
+                self.bootstrap_sampler.add_top1_agreement(top == now)
         if self._metric_scorer is not None:
             self.metric_outputs.append({name: outputs[name] for name in self._metric_scorer.output_names})
             self.metric_feeds.append(feed_index)
@@ -169,7 +172,7 @@ class AccuracyReducer:
         sample_sums = np.stack([sums[name] for name in error_metrics.SAMPLE_SUMS], axis=1)
         if len(sample_sums) != sample_count:
             sample_sums = sample_sums.sum(0, keepdims=True)
-        self._bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
+        self.bootstrap_sampler.add_float_output_sums(output_name, sample_sums)
         if reference.ndim and len(reference) == sample_count:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
             lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
@@ -186,9 +189,9 @@ class AccuracyReducer:
         outputs = {}
         for judged_output in self.judged_outputs:
             if judged_output.kind == INTEGER_KIND:
-                differ, count = self._bootstrap_sampler.count_mismatches(judged_output.name)
+                differ, count = self.bootstrap_sampler.count_mismatches(judged_output.name)
                 outputs[judged_output.name] = OutputErrors(
-                    ErrorMetrics.from_sums({"differ": differ, "count": count or 1}, exact=differ == 0))
+                    ErrorMetrics(mismatch=differ / (count or 1), exact=differ == 0))
                 continue
             if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
                 raise InputError(f"{judged_output.name} selects no values of the output", "",
@@ -209,20 +212,13 @@ class AccuracyReducer:
         agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
         noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()
                  ] or [judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()]
-        spread = self._bootstrap_sampler.compute_intervals() if self.added_samples == self.total_samples else None
+        spread = self.bootstrap_sampler.compute_intervals() if self.added_samples == self.total_samples else None
         compared_outputs = {name: OutputErrors(sums.compute_error_metrics())
                             for name, sums in self._compared_sums.items()} if self._compared_feeds else {}
         return Accuracy(outputs, metric, agreement, self.added_samples, self.total_samples,
                         sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]),
                         reference_metric=reference_metric, compared_outputs=compared_outputs,
                         compared_metric=compared_metric)
-
-    def noise_and_signal_by_sample(self) -> tuple[np.ndarray, np.ndarray]:
-        """Returns the noise (squared error) and the signal energy of each sample at each output in the judged error.
-
-        The arrays are those of `BootstrapSampler.noise_and_signal_by_sample`.
-        """
-        return self._bootstrap_sampler.noise_and_signal_by_sample()
 
     def resample_metric_interval(self, accuracy: Accuracy) -> Iterator[Accuracy]:
         """Yields the accuracy of all feeds after each bootstrap draw of the metric, and last with the interval of the

@@ -212,7 +212,7 @@ class Analysis(Simulation):
         runs = self.execute_feeds(config, ranges, indices, compares_in_graph=True)
         for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
             reducer.add_feed_outputs(index, result, sums)
-            yield PartialResult(reducer.noise_and_signal_by_sample(), done, len(indices))
+            yield PartialResult(reducer.bootstrap_sampler.noise_and_signal_by_sample(), done, len(indices))
 
     def copy_with_batches(self, sample_batches: Sequence[Sequence[SamplePosition]]) -> Analysis:
         """Returns a copy of this simulation in which the samples are grouped into other batches.

@@ -225,12 +225,6 @@ class ErrorMetrics:
     other_values: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def from_sums(cls, sums: Mapping[str, float], exact: bool) -> "ErrorMetrics":
-        """Computes each error metric whose sums are given."""
-        return cls.from_values({ERROR_METRICS[name].key: float(value)
-                                for name, value in compute_metric_values(sums).items() if np.isfinite(value)}, exact)
-
-    @classmethod
     def from_values(cls, values: Mapping[str, Any], exact: bool) -> "ErrorMetrics":
         """Builds error metrics from values by their keys in records, including the counts of NaN and Inf."""
         own_values = {key: value for key, value in values.items() if hasattr(cls, key)}

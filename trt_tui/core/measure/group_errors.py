@@ -123,13 +123,6 @@ def find_coordinate_shifts(network: Network, config: PrecisionConfig, magnitudes
     return worst
 
 
-def add_coordinate_shifts(errors_by_group: Mapping[str, GroupErrors],
-                          shifts_by_group: Mapping[str, CoordinateShift]) -> dict[str, GroupErrors]:
-    """Returns the errors at groups with their coordinate shifts."""
-    return {name: replace(group_errors, coordinate_shift=shifts_by_group.get(name))
-            for name, group_errors in errors_by_group.items()}
-
-
 def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCallback) -> Iterator[_CoordinateTensor]:
     """Yields the inputs that a layer reads as coordinates or angles."""
     operator, attributes = _onnx_operator(layer), network.node(layer.name).attributes
@@ -313,9 +306,8 @@ def measure_group_errors(
     }
     overflows = {run: analysis.find_fp16_overflows(config, magnitudes, range_feeds) for run, config in configs.items()}
     weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
-    task = _GroupErrorsTask(configs, ranges,
-                            analysis.mask_axes_by_tensor if find_common_mask_name(analysis.judged_outputs) else {},
-                            with_isolated, fp16, not known_sums, keeps_gates)
+    task = _GroupErrorsTask(configs, ranges, analysis.mask_axes_by_tensor, with_isolated, fp16, not known_sums,
+                            keeps_gates)
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[ErrorSums]]] = {}
     results_by_feed: dict[int, _FeedTables] = {}
@@ -341,10 +333,8 @@ def measure_group_errors(
                         for accumulated, isolated in zip(*pooled.values(), strict=True):
                             accumulated.fp16_over, accumulated.fp16_under = isolated.fp16_over, isolated.fp16_under
                     done += 1
-                    errors[run] = add_coordinate_shifts(
-                        _compute_group_errors(network, config, measured, pooled, magnitudes, overflows[run],
-                                              weight_errors[run]),
-                        coordinates[run])
+                    errors[run] = _compute_group_errors(network, config, measured, pooled, magnitudes, overflows[run],
+                                                        weight_errors[run], coordinates[run])
                     yield PartialResult(dict(errors), done, total)
     finally:
         task.close()
@@ -376,18 +366,16 @@ class ConfigWithGroupErrors(SimulatedConfig):
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[None]:
         """Implements `RunSource.measure`. Values beyond FP16's range are not counted."""
         analysis, config, ranges = self._analysis, self._config, self._ranges
-        network, has_mask = analysis.network, find_common_mask_name(analysis.judged_outputs)
+        network = analysis.network
         evaluation = MagnitudeEvaluation(analysis) if uses_fp16(network, config) else None
         session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
-                                     ranges, analysis.mask_axes_by_tensor if has_mask else {}, with_isolated=False,
+                                     ranges, analysis.mask_axes_by_tensor, with_isolated=False,
                                      counts_fp16=False, with_outputs=True, extremes=evaluation,
                                      keeps_gates=self._keeps_gates)
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
-                feed = analysis.samples.read_feed(index)
-                if has_mask:
-                    feed = {**feed, **session.make_mask_feed(read_mask(has_mask, analysis.samples, index))}
+                feed = session.read_feed(index)
                 tables, reference, outputs = session.execute_feed(self.run.name, feed)
                 analysis.store_fp32_outputs(index, reference)
                 reducer.add_feed_outputs(index, outputs)
@@ -408,7 +396,7 @@ class ConfigWithGroupErrors(SimulatedConfig):
         self.group_errors = _compute_group_errors(
             network, config, session.measured_groups, {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
             magnitudes, analysis.find_fp16_overflows(config, magnitudes, feed_indices),
-            measure_weight_errors(network, config, ranges), counts_fp16=False)
+            measure_weight_errors(network, config, ranges), {}, counts_fp16=False)
         yield None
 
 
@@ -439,10 +427,7 @@ class _GroupErrorsTask(LoadingTask):
             self._loaded = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
                                               self._isolated, self._counts_fp16,
                                               with_accumulated=self._accumulated, keeps_gates=self._keeps_gates)
-        feed = analysis.samples.read_feed(feed_index)
-        if self._masked_groups:
-            mask = find_common_mask_name(analysis.judged_outputs)
-            feed = {**feed, **self._loaded.make_mask_feed(read_mask(mask, analysis.samples, feed_index))}
+        feed = self._loaded.read_feed(feed_index)
         counts: np.ndarray | None = None  # counts of the reference, which all configs share
         for run in self._configs:
             tables_by_kind, *_ = self._loaded.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
@@ -487,6 +472,7 @@ class _ErrorTableSession:
         self._features = features
         self._configs, self._ranges = configs, ranges
         self._masked_groups, self._isolated = masked_groups, with_isolated
+        self._mask = np.zeros(0, bool)
         self._fetched_tensors = analysis.fetched_tensors if with_outputs else ()
         self._graph_loader = GatedGraphLoader(analysis.backend, analysis.samples, "errors at the groups",
                                               analysis.network)
@@ -542,12 +528,16 @@ class _ErrorTableSession:
         """The names of the groups in the order of the rows of an error table."""
         return self._gated_graph.measured_groups
 
-    def make_mask_feed(self, mask: np.ndarray) -> dict[str, np.ndarray]:
-        return self._gated_graph.make_mask_feed(mask)
+    def read_feed(self, feed_index: int) -> dict[str, np.ndarray]:
+        """Reads a feed, and its mask for the following executions."""
+        samples, mask_name = self._analysis.samples, find_common_mask_name(self._analysis.judged_outputs)
+        self._mask = read_mask(mask_name, samples, feed_index) if mask_name else np.zeros(0, bool)
+        return samples.read_feed(feed_index)
 
     def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool = True
                      ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
-        """Executes a config on one feed. Returns the error tables, and the judged tensors of FP32 and of the config.
+        """Executes a config on the feed that was read last. Returns the error tables, and the judged tensors of FP32
+        and of the config.
 
         There is a table of accumulated errors and one of isolated errors, which is absent if it was not requested. The
         tensors are absent too if they were not requested.
@@ -566,7 +556,8 @@ class _ErrorTableSession:
         try:
             output_names = [{tensor: outputs[tensor] for tensor in self._fetched_tensors}
                             for outputs in (gated_graph.reference_outputs, gated_graph.test_outputs)]
-            result = self._runner.run({**feed, **self._config_feeds[run_name], **extra_inputs},
+            mask_feed = gated_graph.make_mask_feed(self._mask)  # another form of the graph reads other mask inputs
+            result = self._runner.run({**feed, **mask_feed, **self._config_feeds[run_name], **extra_inputs},
                                       [*names.values(), *(name for outputs in output_names
                                                           for name in outputs.values()),
                                        *([EXTREMES_OUTPUT, *self._shape_outputs.values()] if self._extreme_tensors
@@ -623,6 +614,7 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
                           error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
                           magnitudes: Magnitudes, large_values: Mapping[str, Fp16Overflow],
                           weight_errors: Mapping[str, Mapping[str, float | None]],
+                          coordinate_shifts: Mapping[str, CoordinateShift],
                           counts_fp16: bool = True) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     magnitudes = apply_divisors_to_magnitudes(network, config, magnitudes)
@@ -642,7 +634,7 @@ def _compute_group_errors(network: Network, config: PrecisionConfig, group_names
             int(accumulated.fp16_under) if fp16 and counts_fp16 else None,
             largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
-            weight_errors.get(name, {}))
+            weight_errors.get(name, {}), coordinate_shifts.get(name))
     return result
 
 
