@@ -315,7 +315,6 @@ def test_the_build_attempts_have_the_titles_of_reports():
 
 @pytest.mark.parametrize(("page", "sentence", "value"), [
     ("README.md", "needs at least {} samples", error_metrics.MIN_SAMPLES),
-    (WORKFLOW, "at most {} dB larger than that of the config", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
     (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
     ("README.md", "because fewer than {} samples calibrate", guards.MIN_CALIBRATION_SAMPLES),
