@@ -98,13 +98,13 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
     Exit code 1: the check finds anything.
     """
     from trt_tui.cli.headless_session import open_config_session
-    from trt_tui.core.engines.group_implementations import find_converted_findings
+    from trt_tui.core.engines.group_implementations import find_confirmed_findings
     from trt_tui.core.exporters.preview_report import qdq_check_lines, qdq_check_record
 
     with open_config_session(collect_options(arguments)) as session:
         network, findings = session.network_outline, session.network_outline.qdq_findings
         if findings is not None and engine is not None:
-            findings = (*findings, *find_converted_findings(network, _read_engine(session, engine)))
+            findings = (*findings, *find_confirmed_findings(network, _read_engine(session, engine)))
     write_text_outputs([(json_path, lambda: json_text(qdq_check_record(network, findings)))])
     if json_path != "-":
         click.echo("\n".join(map(escape_hidden_characters, qdq_check_lines(network, findings))))

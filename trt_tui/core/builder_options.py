@@ -1,8 +1,8 @@
-"""The options of the TensorRT builder, without precisions and shapes, in one record.
+"""The options of the TensorRT builder in one record, without precisions and shapes.
 
-`trt-tui build`, measured engines, bundles and the exported command lines for other tools all read `BuilderOptions`. A
-`BuilderOptionSpec` beside each field holds the names of the option in other tools, and
-`trt_tui.core.importers.commands.read_builder_options` reads the fields from the words of trtexec.
+`trt-tui build`, measured engines, bundles and exported commands all use `BuilderOptions`. Each field has a
+`BuilderOptionSpec` with the names of the option in other tools. `trt_tui.core.importers.commands.read_builder_options`
+reads the fields from trtexec arguments.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ OMISSION_MARKER = "NOT_TOLD"
 
 
 def escape_path_argument(path: str) -> str:
-    """Returns a path as a command argument that no program mistakes for an option."""
+    """Returns a path as a command argument that no program reads as an option."""
     return f"./{path}" if path.startswith("-") else path
 
 
 @dataclass(frozen=True)
 class BuilderOptionSpec:
-    """The names and texts of one field of `BuilderOptions` in trtexec, on the command line and in other tools.
+    """The names and texts of one field of `BuilderOptions` in trtexec, in Polygraphy and for users.
 
     Attributes:
         trtexec: The argument of trtexec, with ``{}`` for the value; from sampleOptions.cpp of NVIDIA/TensorRT. The
-            option ``--trtexec`` of the command line takes it too.
-        label: The name in evidence, with ``{}`` for the value.
+            option ``--trtexec`` accepts it too.
+        label: The name for users, with ``{}`` for the value.
         value_kind: The kind of value: "" for a flag, "text", "names" with commas, "files" (repeated), or "number".
         number_range: The range of a number.
-        choices: The allowed words, with the names that TensorRT gives to them.
+        choices: The allowed words, each with its name in TensorRT.
         flag: The ``BuilderFlag`` that the option sets.
         polygraphy: The arguments of ``polygraphy convert``. The value follows the last argument, or replaces ``{}``.
         unsupported_releases: The releases without the option, as bundles name them.
@@ -74,7 +74,7 @@ def _builder_flag_field(trtexec_argument: str, builder_flag: str, polygraphy_arg
 
 @dataclass(frozen=True)
 class BuilderOptions:
-    """The options of the TensorRT builder. The default of each field is the builder's own default.
+    """The options of the TensorRT builder. The defaults are those of the builder.
 
     Attributes:
         plugins: Plugin libraries to load.
@@ -118,14 +118,14 @@ class BuilderOptions:
 
     @property
     def requested_options(self) -> Iterator[tuple[Field[Any], BuilderOptionSpec, Any]]:
-        """The fields that differ from their defaults, each with its `BuilderOptionSpec` and its value."""
+        """The options that differ from their defaults, each as field, `BuilderOptionSpec` and value."""
         for option_field in fields(self):
             if (value := vars(self)[option_field.name]) != option_field.default:
                 yield option_field, option_field.metadata["setting"], value
 
     @property
     def requested_option_texts(self) -> tuple[str, ...]:
-        """The requested builder options as texts for users: "REFIT", "workspace 512 MiB"."""
+        """The options that differ from their defaults as texts for users: "REFIT", "workspace 512 MiB"."""
         return tuple(setting.label.format(", ".join(value) if isinstance(value, tuple) else value)
                      for _, setting, value in self.requested_options if setting.label)
 
@@ -140,7 +140,7 @@ class BuilderOptions:
                      if option_field.name not in ("timing_cache", "plugins"))
 
     def check_release_support(self, release: str, release_title: str) -> None:
-        """Checks that a TensorRT release has all requested builder options.
+        """Refuses options that a TensorRT release does not have.
 
         Args:
             release: "10", "11", "rtx", or a version such as "8.6" or "8.6.1".
@@ -157,7 +157,7 @@ class BuilderOptions:
                                  f"Leave out {setting.option}, or build with another release.")
 
     def check_builder_support(self, builder_name: str, version: str) -> None:
-        """Checks that an installed builder has all requested builder options.
+        """Refuses options that an installed builder does not have.
 
         Raises:
             InputError: The builder lacks an option; the error names the option.
@@ -165,9 +165,9 @@ class BuilderOptions:
         self.check_release_support("rtx" if builder_name == "tensorrt-rtx" else version, f"{builder_name} {version}")
 
     def trtexec_arguments(self, release: str) -> tuple[str, ...]:
-        """Returns the arguments for trtexec of a release ("10", "11").
+        """Returns the trtexec arguments for a release ("10", "11").
 
-        Tactic sources are omitted for release 11, which throws on their names.
+        Tactic sources are omitted for release 11, which does not accept their names.
         """
         arguments: list[str] = []
         for option_field, setting, value in self.requested_options:
@@ -181,7 +181,7 @@ class BuilderOptions:
         """Returns the arguments for ``polygraphy convert``.
 
         Raises:
-            InputError: Tactic sources are changed, but not all of them are named, which Polygraphy needs.
+            InputError: Only some tactic sources are set, but Polygraphy needs all of them.
         """
         arguments: list[str] = []
         for option_field, setting, value in self.requested_options:

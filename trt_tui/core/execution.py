@@ -19,11 +19,11 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-def translate_steps(steps: Generator[Step, None, T],
-                    translate: Callable[[Step], Translated]) -> Generator[Translated, None, T]:
-    """Yields the result of a function for each step, and returns the result of the steps.
+def map_steps(steps: Generator[Step, None, T],
+                    function: Callable[[Step], Translated]) -> Generator[Translated, None, T]:
+    """Applies a function to each item of a generator; yields the results, and returns the result of the generator.
 
-    Closing the generator closes the steps.
+    Closing it closes ``steps``.
     """
     with contextlib.closing(steps):
         while True:
@@ -32,21 +32,21 @@ def translate_steps(steps: Generator[Step, None, T],
             except StopIteration as stop:
                 result: T = stop.value
                 return result
-            yield translate(step)
+            yield function(step)
 
 
 class Waitable(Protocol):
-    """A wait of a task for another thread. The task has nothing to do until ``ready`` returns True."""
+    """A condition that another thread fulfils. A task that yields it has nothing to do until ``ready`` returns True."""
 
     @property
     def ready(self) -> Callable[[], bool]:
-        """The function that returns True as soon as the task can continue."""
+        """A function that returns True as soon as the task can continue."""
 
 
 class Task(Protocol[S_contra, Item_contra, T_co]):
-    """A unit of work that is applied to each item.
+    """A unit of parallel work, which an executor applies to each item.
 
-    Each process receives one pickled copy. State that a task caches between items is not pickled.
+    Each process receives one pickled copy. Data that a task caches between items are not pickled.
     """
 
     def describe_item(self, item: Item_contra) -> str:
@@ -64,7 +64,9 @@ class Task(Protocol[S_contra, Item_contra, T_co]):
 
 
 class LoadingTask:
-    """A task that keeps what it loads for the first item. This is not pickled, and freed when the task is closed."""
+    """A base class of tasks that load an object for the first item, such as an inference session, and keep it for later
+    items.
+    """
 
     _loaded: Any = None
 
@@ -72,17 +74,17 @@ class LoadingTask:
         return {**self.__dict__, "_loaded": None}
 
     def close(self) -> None:
-        """Frees what was loaded."""
+        """Frees the loaded object."""
         if self._loaded is not None:
             self._loaded.close()
             self._loaded = None
 
 
 class Executor(Protocol[S_co]):
-    """The interface of an object that applies tasks to items, in this process or on a cluster."""
+    """The protocol of executors, which apply tasks to items in this process or on a cluster."""
 
     def map(self, task: Task[S_co, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
-        """Yields each item with its result as soon as the result is available, and None in between.
+        """Yields each item with its result as soon as the result is available, and None while it waits.
 
         Closing the iterator stops the work.
 
@@ -91,13 +93,14 @@ class Executor(Protocol[S_co]):
         """
 
     def is_ready(self) -> bool:
-        """Returns True if `map` can make progress. If False, `map` yields only None for now."""
+        """Returns True if `map` can make progress now. If not, `map` yields only None."""
 
 
     @property
     def location_text(self) -> str:
-        """The text about the executing processes behind the description of a job, such as ", on 4 workers"; "" for
-        this process alone."""
+        """A text for the descriptions of jobs that names other executing processes, such as ", on 4 workers"; "" if
+        there are none.
+        """
 
 
 class LocalExecutor(Generic[S]):
@@ -115,7 +118,7 @@ class LocalExecutor(Generic[S]):
 
     def map(self, task: Task[S, Item, T], items: Iterable[Item]) -> Generator[tuple[Item, T] | None, None, None]:
         for item in items:
-            result = yield from translate_steps(task.run_item(self._context, item), self._set_waitable)
+            result = yield from map_steps(task.run_item(self._context, item), self._set_waitable)
             self._set_waitable(None)
             yield item, result
 
@@ -127,7 +130,7 @@ class LocalExecutor(Generic[S]):
 
 
 class AnalysisContext(Generic[S]):
-    """A context for tasks that contains a simulation and nothing else."""
+    """A context for tasks that contains only a simulation."""
 
     def __init__(self, analysis: S) -> None:
         self.analysis = analysis

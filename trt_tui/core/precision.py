@@ -23,12 +23,12 @@ Smaller FP16 scales are subnormal and coarse (steps of 2**-24), so FP32 scales a
 
 
 class Precision(StrEnum):
-    """A numeric format that a layer can be requested to run in, from fine to coarse.
+    """A numeric format that can be requested for a layer. The members are in the order from fine to coarse.
 
     Files and the command line use the value of a member as its name. More members may be added later. BF16 comes before
-    FP16: BF16 has coarser steps, but FP16 overflows earlier. ``fp16+`` is FP16 with an FP32 accumulator: the FP16
-    kernels of TensorRT accumulate in FP16 if that is faster. ``file`` is the precision that a quantized or typed
-    network has in its own file, group by group.
+    FP16: BF16 has coarser steps, but FP16 overflows earlier. ``fp16+`` is FP16 with an FP32 accumulator, because
+    TensorRT's FP16 kernels may accumulate in FP16. ``file`` is the precision that each group has in a quantized or
+    typed file.
     """
 
     FP32 = "fp32"
@@ -50,22 +50,23 @@ class Precision(StrEnum):
 
     @property
     def value_type(self) -> Precision:
-        """The precision of the tensor values: FP16 for ``fp16+``, FP32 for TF32, and the precision itself for all
-        others."""
+        """The float or quantized type of the tensor values: FP16 for ``fp16+``, FP32 for TF32, and the precision itself
+        for all others.
+        """
         return _VALUE_TYPES.get(self, self)
 
     @property
     def letter(self) -> str:
-        """The key that selects the precision in lists of the user interface. "" for TF32, which no list offers."""
+        """The key that selects the precision in the user interface; "" for TF32, which cannot be selected."""
         return _LETTERS_AND_BYTES[self][0]
 
     @property
     def value_bytes(self) -> float:
         """The size of one value in bytes; 4 (as for FP32) for the precision ``file``.
 
-        The memory traffic grows with this size, and the peak rate of tensor cores falls with it. INT8 and FP8 have
-        twice the peak rate of FP16, and FP16 has twice that of TF32 (NVIDIA H100 data sheet). INT4 is used for weights
-        only. The scales of the blocks of MXFP8 and NVFP4 are not counted.
+        Larger values cause more memory traffic and a lower peak rate of tensor cores. INT8 and FP8 have twice the peak
+        rate of FP16, and FP16 has twice that of TF32 (NVIDIA H100 data sheet). INT4 is used for weights only. The block
+        scales of MXFP8 and NVFP4 are not counted.
         """
         return _LETTERS_AND_BYTES[self][1]
 
@@ -104,7 +105,7 @@ _RANK_BY_PRECISION[Precision.FILE] = _RANK_BY_PRECISION[Precision.INT8]
 
 
 def precision_rank(precision: Precision) -> int:
-    """Returns the rank of a precision in the order from coarse to fine; a finer precision has a higher rank.
+    """Returns the rank of a precision. A finer precision has a higher rank.
 
     The file precision has the rank of INT8.
     """

@@ -1,4 +1,4 @@
-"""The quantized types: a tensor is stored as quantized values and scales, ``value = quantized * scale``.
+"""The quantized types. A tensor in such a type is stored as quantized values and scales: ``value = quantized * scale``.
 
 TensorRT quantizes symmetrically, with ties to even and zero point 0: ``quantized = round(clip(x / scale, min_value,
 max_value))``. The source is TensorRT's documentation, "Quantization schemes", which also gives the block sizes of INT4
@@ -46,15 +46,15 @@ MAX_E4M3, MIN_E4M3 = 448.0, 2.0**-9
 
 @dataclass(frozen=True)
 class QuantizedType:
-    """The properties of one quantized type.
+    """The properties of a quantized type.
 
     Attributes:
-        precision: The precision of the layers that read such quantized values.
-        operators: The operators that can read such quantized values.
+        precision: The precision of layers that read quantized values of the type.
+        operators: The operators that can read quantized values of the type.
         onnx_type: The element type of the quantized values.
         min_value: The lowest quantized value.
         max_value: The quantized value at the end of a range: scale = amax / max_value.
-        min_opset: The first opset in which Q and DQ support the type in the form that the lowerings write.
+        min_opset: The first opset whose Q and DQ support the type as the lowerings use it.
         quantizes_activations: True if the layer reads all operands as quantized values and multiplies these. If False,
             only weights are quantized, and the layer multiplies in the float type around it.
         per_channel: True if a weight has a scale for each channel. If False, a weight has one scale, or one for each
@@ -64,13 +64,13 @@ class QuantizedType:
         block_scale_type: The type of the scales of blocks of activations, which TensorRT computes at run time: "E8M0"
             or "E4M3". "" if activations have no blocks.
         needs_ranges: True if the scales of activations come from calibrated ranges. In NVFP4, the range of a tensor
-            scales the scales of its blocks.
-        quantizes_skips: True if the skip connection of a residual Add gets Q/DQ. TensorRT fuses the Add into an INT8
-            Conv only then.
+            gives the scale that multiplies its block scales.
+        quantizes_skips: True if the skip connection of a residual Add gets Q/DQ. Without Q/DQ, TensorRT does not fuse
+            the Add into an INT8 Conv.
         min_compute_capability: The oldest GPU generation that computes in the type, as (major, minor). None if all
             supported GPUs do.
         min_tensorrt_release: The first TensorRT release that supports the type; TensorRT-RTX 1.7 supports all types.
-        tensorrt_type: The data type in TensorRT's API whose presence shows that a release supports the type.
+        tensorrt_type: The name of the data type in TensorRT's API. A release with this name supports the type.
     """
 
     precision: Precision
@@ -91,31 +91,32 @@ class QuantizedType:
 
     @property
     def is_float(self) -> bool:
-        """True if the quantized values have an exponent, so that the step between two values grows with the value."""
+        """True if the quantized values are floating-point numbers, so that large values have large steps."""
         return self.onnx_type.is_floating_point()
 
     @property
     def max_tensor_value(self) -> float:
-        """The value at the end of a range, in units of the scale of the tensor."""
+        """The largest value of a tensor that the type represents, in units of the tensor's scale."""
         return self.max_value * (MAX_E4M3 if self.block_scale_type == "E4M3" else 1)
 
     @property
     def requirements_text(self) -> str:
-        """The text that names the TensorRT releases and GPUs that support the type; "" if all supported GPUs do."""
+        """A text with the TensorRT releases and GPUs that support the type; "" if all supported GPUs do."""
         if self.min_compute_capability is None:
             return ""
         major, minor = self.min_compute_capability
         return f"TensorRT {self.min_tensorrt_release} or later, SM{major}{minor} or later"
 
     def find_block_size(self, dimension_size: int) -> int | None:
-        """Returns the number of weight values in one block, for a reduced dimension of a given size.
+        """Returns the block size for a reduced dimension of a given size; None without blocks, or if no block size
+        divides it.
 
-        None if the type has no blocks, or no block size divides the dimension.
+        A block is the values of a weight that share a scale.
         """
         return next((size for size in self.block_sizes if dimension_size % size == 0), None)
 
     def compute_block_scales(self, amax: np.ndarray, tensor_scale: np.ndarray) -> np.ndarray:
-        """Returns the scales of blocks of a weight, float32, as the docstring of the module defines them.
+        """Returns the scales of the blocks of a weight, float32, by the formulas of this module's docstring.
 
         Args:
             amax: The largest finite magnitude of each block.
@@ -129,7 +130,8 @@ class QuantizedType:
         return np.asarray(np.ldexp(np.float32(1), exponents - (mantissas == np.float32(0.5))))
     def find_weight_scale_layout(self, shape: Sequence[int | None],
                                  channel_axis: int | None) -> tuple[int | None, int | None]:
-        """Returns the axis along which the scales of a weight differ, and the number of values along it that share one.
+        """Returns the axis along which the scales of a weight differ, and the number of values along it that share a
+        scale.
 
         The axis is None for a single scale, and the number is None for one scale per index.
 
@@ -144,9 +146,9 @@ class QuantizedType:
         return None, None
 
     def quantize(self, values: np.ndarray) -> np.ndarray:
-        """Returns the quantized values, as float32, of values that are already divided by their scale.
+        """Returns the quantized values, as float32, of values that were already divided by their scale.
 
-        The argument is modified, and may be returned itself.
+        The argument is modified in place, and the result may be the argument itself.
         """
         np.clip(values, self.min_value, self.max_value, out=values)
         if self.is_float:
@@ -157,13 +159,13 @@ class QuantizedType:
 
 def broadcast_scales(scales: np.ndarray, shape: Sequence[int], axis: int | None,
                      block_size: int | None = None) -> np.ndarray:
-    """Returns the scales or zero points of a tensor in a form that broadcasts to its shape.
+    """Returns scales or zero points in a form that broadcasts to the shape of their tensor.
 
     Args:
         scales: The scales in their layout, or flat.
         axis: The axis along which the scales differ; None for a single one.
-        block_size: The number of values along the axis that share a scale, of which the last may be fewer; 0 or None
-            for one scale per index.
+        block_size: The number of values along the axis that share a scale; the last block may be smaller. 0 or None for
+            one scale per index.
     """
     if axis is None or scales.size == 1 and not block_size:
         return scales.reshape(())

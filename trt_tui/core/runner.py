@@ -1,6 +1,6 @@
-"""The protocols through which analysis, calibration and builds use a backend.
+"""The protocols of backends. Analysis, calibration and builds use them to execute networks and to build engines.
 
-A backend (``trt_tui.backends``) implements `Backend`, and a network that it loads is a `Runner`. An `EngineBackend`
+A backend in ``trt_tui.backends`` implements `Backend`. A network that it has loaded is a `Runner`. An `EngineBackend`
 builds engines. No module in ``trt_tui.core`` imports a backend.
 """
 
@@ -24,7 +24,7 @@ Dimension = int | str | None
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """The name, element type and shape of one network input or output. A negative size is stored as None (unknown)."""
+    """The name, element type and shape of a network input or output. A negative size is stored as None (unknown)."""
 
     name: str
     dtype: np.dtype
@@ -38,7 +38,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class BackendCapabilities:
-    """The capabilities of a backend. Decisions depend on these attributes, never on a version number."""
+    """The capabilities of a backend. Code decides by these attributes, never by a version number."""
 
     can_execute: bool
     """True if the backend can execute loaded networks on this machine."""
@@ -73,7 +73,7 @@ class BackendCapabilities:
 
 @dataclass(frozen=True)
 class DebugTensor:
-    """The values of a tensor that one kernel of an engine writes and other kernels read.
+    """The values of a tensor between kernels of an engine.
 
     Attributes:
         values: float32, in memory order, with the shape that the engine reports. Quantized tensors have their quantized
@@ -87,11 +87,11 @@ class DebugTensor:
 
 @dataclass(frozen=True)
 class ExecutionMode:
-    """The way in which a device executes a network, such as a CUDA graph.
+    """The mode in which a device executes a network, such as a CUDA graph.
 
     Attributes:
         name: Name for users, such as "CUDA graph".
-        reason: Reason why no faster mode is used; "" if no reason is known or no faster mode was tried.
+        reason: Reason why no faster mode is used; "" if it is unknown or no faster mode was tried.
     """
 
     name: str
@@ -113,7 +113,7 @@ class ClosingContext:
 
 @runtime_checkable
 class Runner(Protocol):
-    """A network loaded by a backend, ready to be executed; a context manager."""
+    """A network that a backend has loaded and can execute; a context manager."""
 
     @property
     def inputs(self) -> tuple[TensorInfo, ...]:
@@ -124,7 +124,7 @@ class Runner(Protocol):
         """The outputs of the network, in their order."""
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
-        """Executes the network once and returns outputs by name.
+        """Executes the network once and returns its outputs by name.
 
         Args:
             fetch: Names of the outputs to return; None for all outputs.
@@ -145,7 +145,7 @@ class Runner(Protocol):
 
 
 class DeviceTensor(Protocol):
-    """A result of an execution that stays on a device. Its values do not change."""
+    """An execution result that stays on a device. Its values do not change."""
 
     nbytes: int
 
@@ -154,7 +154,7 @@ class DeviceTensor(Protocol):
 
 
 class PieceRunner(Runner, Protocol):
-    """A runner of a piece of a network on a device. `Runner.run` accepts results of other pieces in its feed."""
+    """A runner of one piece of a network on a device. Its feeds may contain results of other pieces."""
 
     def run_keeping_results(self, feed: Mapping[str, np.ndarray | DeviceTensor]
                             ) -> dict[str, np.ndarray | DeviceTensor]:
@@ -168,7 +168,7 @@ class PieceRunner(Runner, Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """A backend that loads ONNX networks for execution."""
+    """The protocol of backends that load and execute ONNX networks."""
 
     name: str
     version: str
@@ -177,25 +177,25 @@ class Backend(Protocol):
     capabilities: BackendCapabilities
 
     def get_host_backend(self) -> Backend | None:
-        """Returns a backend of the same kind that uses host memory, for networks that do not fit on a device.
+        """Returns a backend of the same kind in host memory, for networks that do not fit on the device.
 
-        None if this backend itself uses host memory.
+        Returns None if this backend uses host memory itself.
         """
 
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
              frees_tensors_early: bool = False, first_piece: Runner | None = None) -> Runner:
-        """Loads a network for execution; no file is written where the user would see it.
+        """Loads a network for execution. Files are written only where the user does not see them.
 
         Args:
             model: The network; its weights may be in external data files.
-            low_memory: True accepts a little less speed for the lowest peak memory (for graphs with several branches).
+            low_memory: True to minimise peak memory at the cost of a little speed, for graphs with several branches.
             optimize: False keeps every operator as written.
-            on_mode_change: Called with the new execution mode whenever the mode changes. If present, inputs stay on the
-                device (if there is one), and an execution uses as few launches as the graph allows.
-            few_executions: True if so few executions follow that a preparation for speed is not worth its time.
-            frees_tensors_early: True if operators shall be executed in the order of the graph where the backend can
-                choose another. Reductions behind each layer then free its tensor at once.
+            on_mode_change: A callback for each new execution mode. With it, inputs stay on the device, and an execution
+                has as few launches as the graph allows.
+            few_executions: True if the network is executed too few times for optimizations to pay off.
+            frees_tensors_early: True to execute operators in the order of the graph. A tensor is then freed right after
+                the reductions that follow its layer.
             first_piece: The runner of the first piece of the network, if this model is a later piece. The pieces share
                 the memory limit of a device.
 
@@ -221,11 +221,10 @@ class BuildSettings:
     Attributes:
         profile: Smallest, usual and largest shape by input name; required for inputs with dynamic dimensions.
         tf32: True if FP32 layers may use TF32.
-        compute_capability: GPU to build for, as (major, minor); None for the GPU of this machine.
+        compute_capability: Compute capability of the target GPU, as (major, minor); None for the GPU of this machine.
         debug_tensors: True if the tensors between kernels must be readable; see `BackendCapabilities.debug_tensors`.
         builder_options: Options of the TensorRT builder.
-        more_profiles: Additional optimization profiles. An input that a profile does not name has its shapes in
-            ``profile``.
+        more_profiles: Additional optimization profiles. Inputs that they do not name have the shapes of ``profile``.
     """
 
     profile: Profile = field(default_factory=dict)
@@ -236,13 +235,13 @@ class BuildSettings:
     more_profiles: tuple[Profile, ...] = ()
 
     def with_builder_options(self, **changes: Any) -> BuildSettings:
-        """Returns the settings with some changed fields of the builder options."""
+        """Returns the settings with changed fields of the builder options."""
         return replace(self, builder_options=replace(self.builder_options, **changes))
 
 
 @dataclass(frozen=True)
 class LayerConstraints:
-    """The precisions, output types and ranges that a TensorRT builder receives beside the graph.
+    """The layer constraints: precisions, output types and ranges that a TensorRT builder receives beside the graph.
 
     A builder needs layer constraints if the types of the graph do not decide the precisions.
 
@@ -256,8 +255,8 @@ class LayerConstraints:
         constant_ranges: Ranges of the constants that INT8 groups read, by initializer name.
         layer_names: Names of all layers of the network, used to recognise the layers that a parser created. If empty,
             the layers of the parser keep their names.
-        constraint_mode: "obey" lets a build fail if a constraint cannot be met, "prefer" lets the build continue, ""
-            makes no constraint binding.
+        constraint_mode: "obey" if a build must fail when a constraint cannot be met, "prefer" if it continues then, ""
+            for constraints without effect.
     """
 
     precisions: Mapping[str, Precision]
@@ -293,7 +292,7 @@ build."""
 
 @runtime_checkable
 class EngineRunner(Runner, Protocol):
-    """A loaded TensorRT engine, ready to be executed and inspected."""
+    """A loaded TensorRT engine that can be executed and inspected."""
 
     device_memory: int | None
     """Bytes of device memory that an execution needs in addition to weights and tensors; None if unknown."""
@@ -309,28 +308,26 @@ class EngineRunner(Runner, Protocol):
         """
 
     def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
-        """Returns the milliseconds of one execution. Inputs and outputs stay on the device, and no profiler is
-        attached."""
+        """Returns the milliseconds of one execution without a profiler. Inputs and outputs stay on the device."""
 
     def graph_latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
-        """Returns the milliseconds of one execution that is launched as a CUDA graph, as trtexec 11 measures.
+        """Returns the milliseconds of one execution as a CUDA graph, which trtexec 11 measures too.
 
         Raises:
             TrtTuiError: The execution cannot be captured as a CUDA graph.
         """
 
     def layer_times_ms(self, feed: Mapping[str, np.ndarray], run_count: int) -> dict[str, float]:
-        """Returns the mean milliseconds of each engine layer over ``run_count`` executions with the profiler
-        attached."""
+        """Returns the mean milliseconds of each engine layer over ``run_count`` executions with the profiler."""
 
     def inspect(self) -> str:
         """Returns the JSON of TensorRT's engine inspector."""
 
     def read_debug_tensors(self, feed: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, DebugTensor]:
-        """Executes the engine once and returns the named float outputs and tensors between kernels.
+        """Executes the engine once and returns the named float outputs and debug tensors.
 
-        The names are those of the engine inspector. Tensors between kernels can be read only if the engine was built
-        for that (`BuildSettings.debug_tensors`). A name that cannot be read is absent.
+        The names are those of the engine inspector. Debug tensors can be read only if the engine was built with
+        `BuildSettings.debug_tensors`. Tensors that cannot be read are absent from the result.
 
         Raises:
             TrtTuiError: The engine cannot be executed, or its debug tensors cannot be read.
@@ -339,7 +336,7 @@ class EngineRunner(Runner, Protocol):
 
 @runtime_checkable
 class EngineBackend(Protocol):
-    """A backend that builds engines from ONNX files and executes them."""
+    """The protocol of backends that build engines from ONNX files and execute them."""
 
     name: str
     version: str
@@ -349,7 +346,7 @@ class EngineBackend(Protocol):
 
     @property
     def cache_identity(self) -> tuple[object, ...]:
-        """The properties that an engine depends on: package, version, GPU and driver."""
+        """The properties that engines depend on: package, version, GPU and driver."""
 
     def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
               on_step: BuildStep | None = None, on_message: Callable[[str, str], None] | None = None) -> bytes:

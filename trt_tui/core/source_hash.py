@@ -1,7 +1,7 @@
-"""The hash of the program's own source files, which is part of every cache key.
+"""The hash of the program's source files, which is part of every cache key.
 
-A changed rule of fusion or lowering gives other results for the same config. A version number maintained by hand is
-easily forgotten, so the hash covers the source itself.
+After a change of the fusion rules or lowerings, the same config gives other results. A version number is easily
+forgotten, so the hash covers the source itself.
 """
 
 from __future__ import annotations
@@ -21,13 +21,12 @@ _EXCLUDED_PACKAGES = frozenset({"cli", "demo", "session", "tui"})
 
 @functools.cache
 def source_sha256() -> str:
-    """Returns the hash of the source files that this process runs, whether they are installed as folders or in a zip
-    file."""
+    """Returns the hash of the source files of this process, which may be in folders or in a zip file."""
     return hash_source(files("trt_tui"))
 
 
 def hash_source(package: Traversable) -> str:
-    """Returns the SHA-256 of the paths and contents of all modules that influence a measured value.
+    """Returns the SHA-256 over the paths and contents of all modules that can change a measured value.
 
     Args:
         package: The folder of the package `trt_tui`.
@@ -44,7 +43,7 @@ def _iterate_modules(folder: Traversable, prefix: str, skipped_names: frozenset[
                      ) -> Iterator[tuple[str, Traversable]]:
     """Yields each module below a folder with its path.
 
-    A package that is installed without sources has compiled modules at these paths.
+    In a package without sources, these are compiled modules.
     """
     for entry in folder.iterdir():
         if entry.name in skipped_names or entry.name == "__pycache__":

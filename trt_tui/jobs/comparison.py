@@ -12,7 +12,7 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import list_range_methods
 from trt_tui.core.calibration.tensor_collection import NonFiniteTensorError, RunProgress
 from trt_tui.core.data.samples import JudgedFeeds
-from trt_tui.core.execution import translate_steps
+from trt_tui.core.execution import map_steps
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.bias_scales import MIN_WARNED_BITS, RaisedWeightScales
 from trt_tui.core.lowering.folded_constants import FoldedConstants, toggle_fp32
@@ -130,7 +130,7 @@ class AccuracyTask:
 
     def run_item(self, context: Workspace, item: PrecisionConfig) -> Generator[None, None, Accuracy]:
         partials = context.analysis.measure_accuracy(item, self._ranges, self._feeds_by_config[item])
-        return (yield from translate_steps(take_last_value(partials), lambda step: None))
+        return (yield from map_steps(take_last_value(partials), lambda step: None))
 
 
 def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,

@@ -29,7 +29,7 @@ from trt_tui.core.engines.fallback_ladder import (
     short_message_lines,
 )
 from trt_tui.core.engines.inspector import find_kernel_results, read_engine_report
-from trt_tui.core.execution import translate_steps
+from trt_tui.core.execution import map_steps
 from trt_tui.core.exporters.build_commands import command_file_names, trtexec_command_lines
 from trt_tui.core.exporters.formats import write_export
 from trt_tui.core.lowering.lowering_checks import (
@@ -504,7 +504,7 @@ class BuildTask:
             builder = EngineBuilder(context, self._cache or EngineCache(), Reporter(self._wake), self._ranges)
         except BackendUnavailableError as error:
             return error
-        build = yield from translate_steps(
+        build = yield from map_steps(
             _build_and_measure_once(builder, config, build_number, self._feeds_by_config[config]),
             lambda step: step if isinstance(step, WaitStep) else None)
         if isinstance(build, TrtTuiError):

@@ -1,2 +1,1 @@
-"""Dynamic ranges of activations: their measurement, the methods that choose them, and TensorRT's calibration cache
-files."""
+"""Dynamic ranges of activations: their measurement, range methods, and TensorRT's calibration cache files."""

@@ -1,4 +1,4 @@
-"""A reader and a writer of TensorRT calibration caches, text files that hold the range of each tensor."""
+"""A reader and a writer of TensorRT calibration caches: text files with the range of each tensor."""
 
 import math
 import re
@@ -38,13 +38,13 @@ class CacheHeader:
 
     @property
     def range_method(self) -> str:
-        """The range method of trt-tui that corresponds to the calibrator named in the header; "" if there is none."""
+        """The range method of trt-tui that corresponds to the calibrator in the header; "" if there is none."""
         name = "EntropyCalibration2" if self.algorithm == "EntropyCalibration" else self.algorithm
         return next((method for method, algorithm in _CALIBRATOR_BY_METHOD.items() if algorithm == name), "")
 
 
 def calibration_algorithm(range_method: str) -> str:
-    """Returns the TensorRT calibrator that implements a range method; TensorRT's default calibrator if none does."""
+    """Returns the name of TensorRT's calibrator for a range method. If there is none, it is the default calibrator."""
     return _CALIBRATOR_BY_METHOD.get(range_method, "EntropyCalibration2")
 
 
@@ -69,7 +69,7 @@ def _invalid_cache_error(path: Path) -> InputError:
 
 
 def read_calibration_cache(path: str | Path) -> dict[str, float]:
-    """Reads a TensorRT calibration cache and returns the amax by tensor name.
+    """Reads a TensorRT calibration cache; returns the amax by tensor name.
 
     The first line is ``TRT-<version>-<algorithm>``. Each other line is ``<tensor>: <scale>``. The scale is amax / 127,
     written as the big-endian hexadecimal bits of a float32.
@@ -97,7 +97,7 @@ def read_calibration_cache(path: str | Path) -> dict[str, float]:
 
 def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
                             algorithm: str = "EntropyCalibration2") -> None:
-    """Writes a TensorRT calibration cache, as `calibration_cache_text` returns its text. An existing file is replaced.
+    """Writes the text of `calibration_cache_text` to a file. An existing file is replaced.
 
     Raises:
         InputError: The file cannot be written, or `calibration_cache_text` raises the error.
@@ -135,15 +135,15 @@ def calibration_cache_text(ranges: Mapping[str, float], algorithm: str = "Entrop
 def select_network_ranges(
     cached_ranges: Mapping[str, float], network_tensors: Iterable[str]
 ) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Selects the ranges of a calibration cache whose tensors exist in the network.
+    """Selects the ranges of a calibration cache whose tensors are in the network.
 
     Args:
         cached_ranges: The amax by tensor name, from `read_calibration_cache`.
         network_tensors: The tensors of the network that need a range.
 
     Returns:
-        The ranges of tensors of the network. Then warnings, which list the ranges without such a tensor and the tensors
-            without a range.
+        The ranges of tensors in the network, and warnings. These list ranges of unknown tensors, and tensors without a
+            range.
     """
     names = dict.fromkeys(network_tensors)
     fitting = {tensor: amax for tensor, amax in cached_ranges.items() if tensor in names}

@@ -1,9 +1,9 @@
-"""The measurement of a network's dynamic ranges: the amax of each tensor that quantization must represent.
+"""The measurement of a network's dynamic ranges (the amax of each quantized tensor) and of tensor statistics.
 
 Symmetric INT8 maps ``[-amax, amax]`` to quantized values -127 to 127, so the scale is amax / 127. FP8 maps it to -448
 to 448. An amax of 0 means that the tensor was zero everywhere; code that computes a scale from it uses 1.
 
-The statistics of tensors are magnitudes, candidate ranges, FP16 overflow, and the channels that determine a range.
+Tensor statistics are magnitudes, the ranges of all methods, FP16 overflow, and dominant channels.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ MAX_CHANNEL_RUNS = 1024
 
 @dataclass(frozen=True)
 class DominantChannels:
-    """The channels that determine a tensor's range: without them its amax would be at most half as large.
+    """The channels that dominate a tensor's range. Without them, its amax would be at most half as large.
 
     Attributes:
         axis: The channel axis.
         channel_count: Size of the channel axis.
         indices: The dominant channels, the largest amax first.
-        amaxes: The amax of each channel of the axis, in order. With more than `MAX_CHANNEL_RUNS` channels, the amax of
-            each of that many runs of neighbouring channels.
+        amaxes: The amax of each channel, in order. If there are more than `MAX_CHANNEL_RUNS` channels, each entry is
+            for a run of neighbouring channels.
     """
 
     axis: int
@@ -70,7 +70,7 @@ class DominantChannels:
 
     @classmethod
     def from_channel_amaxes(cls, axis: int, channel_amaxes: np.ndarray) -> DominantChannels | None:
-        """Builds the dominant channels from a flat array of the amax of each channel; None if every amax is 0."""
+        """Finds the dominant channels from the amax of each channel (a flat array); None if every amax is 0."""
         if not channel_amaxes.size or not channel_amaxes.max():
             return None
         order = np.argsort(-channel_amaxes, kind="stable")
@@ -82,7 +82,7 @@ class DominantChannels:
 
 @dataclass(frozen=True)
 class TensorStats:
-    """The statistics of one tensor over all samples: magnitudes, percentiles, candidate ranges and dominant channels.
+    """The statistics of one tensor over all samples: magnitudes, percentiles, ranges by method, and dominant channels.
 
     Attributes:
         amax: Largest ``|x|``.
@@ -112,8 +112,7 @@ class TensorStats:
     histogram: Histogram | None = None
 
     def magnitude_percentile(self, percent: float) -> float:
-        """Returns a percentile in (0, 100] of ``|x|`` from the histogram; the amax if the statistics have no histogram.
-        """
+        """Returns a percentile, in (0, 100], of ``|x|``. Without a histogram, it is the amax."""
         return self.histogram.magnitude_percentile(percent) if self.histogram is not None else self.amax
 
     def amax_by_range_method(self, precision: Precision) -> dict[str, float]:
@@ -136,10 +135,10 @@ class TensorStats:
 
 
 class StatsReducer:
-    """A reducer that accumulates the arrays of a tensor and computes its `TensorStats`.
+    """A reducer that receives the arrays of one tensor and computes its `TensorStats`.
 
     Args:
-        channel_axis: The channel axis; None for the default axis that `collect_tensor_stats` describes.
+        channel_axis: The channel axis; None for the default, as in `collect_tensor_stats`.
     """
 
     _EXPONENT_BIAS = 127  # of a float32's exponent
@@ -165,7 +164,7 @@ class StatsReducer:
         self._update_channel_amaxes(array)
 
     def merge_values(self, later_reducer: StatsReducer) -> None:
-        """Adds the sums and counts of another reducer, which holds later feeds."""
+        """Adds the values of another reducer, which received later feeds."""
         self.histogram.merge_values(later_reducer.histogram)
         self._exponent_counts += later_reducer._exponent_counts
         self._zero_count += later_reducer._zero_count
@@ -208,7 +207,7 @@ class StatsReducer:
             self._has_channels = False
 
     def compute_stats(self) -> TensorStats:
-        """Returns the statistics of all values added so far."""
+        """Returns the statistics of all values so far."""
         histogram = self.histogram
         count = histogram.value_count
         exponents = self._exponent_counts.copy()
@@ -246,7 +245,7 @@ def collect_tensor_stats(
     progress: RunProgress | None = None,
     executor: Executor[CalibrationContext] | None = None,
 ) -> dict[str, TensorStats]:
-    """Measures the statistics of each tensor over all samples, including the ranges of all range methods.
+    """Measures the statistics of each tensor over all samples, with the ranges of all range methods.
 
     The arguments and errors are those of `calibrate`.
 
@@ -264,10 +263,10 @@ def collect_tensor_stats(
 class RangeTable(dict[str, float]):
     """The calibrated amax by tensor name, in the tensors' own units.
 
-    The entries are for INT8 and for every quantized type without ranges of its own.
+    The mapping itself is for INT8, and for every quantized type without separate ranges.
 
     Attributes:
-        by_type: The amax by tensor name for each quantized type with ranges of its own, keyed by the precision.
+        by_type: The amax by tensor name for each quantized type with separate ranges, by precision.
     """
 
     def __init__(self, ranges: Mapping[str, float], ranges_by_type: Mapping[str, Mapping[str, float]]) -> None:
@@ -276,17 +275,16 @@ class RangeTable(dict[str, float]):
 
 
 def select_ranges_for_type(ranges: Mapping[str, float], quantized_type: QuantizedType) -> Mapping[str, float]:
-    """Returns the amax by tensor name that a quantized type uses.
+    """Returns the amax by tensor name for a quantized type.
 
-    Ranges that were chosen for this type replace the general ones.
+    Separate ranges of the type replace the general ranges.
     """
     type_ranges = ranges.by_type.get(quantized_type.precision.value) if isinstance(ranges, RangeTable) else None
     return {**ranges, **type_ranges} if type_ranges else ranges
 
 
 def override_ranges(ranges: Mapping[str, float], overrides: Mapping[str, float]) -> Mapping[str, float]:
-    """Returns a copy of the ranges in which the overrides replace the amax of their tensors for every quantized type.
-    """
+    """Returns a copy of ranges in which the overrides replace the amax of their tensors, for every quantized type."""
     merged = {**ranges, **overrides}
     if not isinstance(ranges, RangeTable):
         return merged
@@ -300,7 +298,7 @@ def override_ranges(ranges: Mapping[str, float], overrides: Mapping[str, float])
 
 
 def ranges_comparison_key(ranges: Mapping[str, float]) -> tuple[object, ...]:
-    """Returns a key that is equal for two range tables exactly if all their ranges are equal."""
+    """Returns a key of a range table. Two tables have equal keys if and only if all their ranges are equal."""
     ranges_by_type = ranges.by_type if isinstance(ranges, RangeTable) else {}
     return (*sorted(ranges.items()), *((precision, *sorted(type_ranges.items()))
                                        for precision, type_ranges in sorted(ranges_by_type.items())))
@@ -308,14 +306,14 @@ def ranges_comparison_key(ranges: Mapping[str, float]) -> tuple[object, ...]:
 
 @dataclass(frozen=True)
 class Calibration:
-    """The measured ranges of a network, with the range method and the samples they come from.
+    """The ranges of a network, with their range method and the samples on which they were measured.
 
     Attributes:
         method: One of `RANGE_METHODS`; "" if it is unknown.
         samples: Number of samples.
         data_sha256: Hash of the samples from `Samples.hash_inputs`.
-        ranges: The amax by tensor name, for INT8 and every quantized type without ranges of its own.
-        ranges_by_type: The amax by tensor name for each quantized type with ranges of its own, keyed by the precision.
+        ranges: The amax by tensor name, for INT8 and every quantized type without separate ranges.
+        ranges_by_type: The amax by tensor name for each quantized type with separate ranges, by precision.
         given_tensors: The tensors whose range is given, and not measured on the calibration samples in use.
     """
 
@@ -328,12 +326,13 @@ class Calibration:
 
     @property
     def range_table(self) -> Mapping[str, float]:
-        """The ranges in the form that the lowerings read: a `RangeTable` if any quantized type has ranges of its own.
+        """The ranges for the lowerings: a `RangeTable` if any quantized type has separate ranges, or else a plain
+        mapping.
         """
         return RangeTable(self.ranges, self.ranges_by_type) if self.ranges_by_type else self.ranges
 
     def with_ranges(self, overrides: Mapping[str, float]) -> Calibration:
-        """Returns a copy in which given ranges replace the amax of their tensors for every quantized type."""
+        """Returns a copy in which the given ranges replace the amax of their tensors, for every quantized type."""
         return replace(self, ranges={**self.ranges, **overrides}, ranges_by_type={
             precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in overrides}
             for precision, type_ranges in self.ranges_by_type.items()
@@ -350,11 +349,11 @@ def calibrate(
     progress: RunProgress | None = None,
     executor: Executor[CalibrationContext] | None = None,
 ) -> Calibration:
-    """Measures the values of each tensor over all samples and chooses the tensor's range by a range method.
+    """Measures each tensor over all samples, and chooses its range by a range method.
 
-    ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the inference session. The
-    other methods read the tensors as outputs. One pass over the samples reads as many tensors as the memory limit
-    allows, but at least one. The size of a tensor is that in the first feed.
+    ``minmax`` reduces tensors inside the graph, in one pass over the samples. Only scalars leave the inference session.
+    The other methods read the tensors as outputs. One pass over the samples reads as many tensors as the memory limit
+    allows, but at least one. The sizes of the tensors are taken from the first feed.
 
     Args:
         network_model: The FP32 network. The model is not changed, and its weights are shared, not copied.
@@ -390,7 +389,7 @@ def calibrate(
 
 
 class MinMaxTask(LoadingTask):
-    """A task that computes the amax of each tensor in one feed by reductions inside the graph.
+    """A task that computes the amax of each tensor in one feed, by reductions inside the graph.
 
     The amax of a tensor with NaN or an infinity is NaN or infinite.
     """

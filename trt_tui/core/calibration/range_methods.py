@@ -1,4 +1,4 @@
-"""Range methods, which choose the range of a tensor from the histogram of its calibration values.
+"""The range methods. They choose the range of a tensor from the histogram of its values on calibration samples.
 
 - ``minmax``: the largest ``|x|``, computed inside the graph.
 - ``percentile``: the value that a given percentage of all ``|x|`` does not exceed.
@@ -9,7 +9,8 @@
 - ``mse``: the threshold with the least mean squared quantization error over the histogram.
 
 ``minmax`` and ``percentile`` depend on the values alone. ``mse`` uses the rounding error of the quantized type.
-``entropy`` assumes 128 equal steps, which only INT8 has."""
+``entropy`` assumes 128 equal steps, which only INT8 has.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +26,11 @@ _BLOCK_VALUES = 1 << 18
 
 
 class Histogram:
-    """Counts of ``|x|`` in equal bins that start at 0 and widen as larger values arrive.
+    """A histogram of ``|x|`` with equal bins from 0. Larger values widen the bins.
 
-    The last bin ends at a power of two above the largest value. A larger value doubles that end as often as needed, and
-    neighbouring bins are joined. Counts are therefore exact, and independent of the order and division of the data. At
-    least half of the bins are below the largest value.
+    The last bin ends at a power of two above the largest value. If a larger value arrives, this end is doubled as often
+    as needed, and neighbouring bins are joined. Counts are therefore exact, and independent of the order and division
+    of the data. At least half of the bins are below the largest value.
     """
 
     BINS = 4096
@@ -63,7 +64,7 @@ class Histogram:
             self.add_magnitudes(block)
 
     def add_magnitudes(self, magnitudes: np.ndarray) -> None:
-        """Counts magnitudes ``|x|`` of a flat float32 array. Raises the errors of `add_values`."""
+        """Counts the magnitudes ``|x|`` in a flat float32 array. Raises the errors of `add_values`."""
         largest = float(magnitudes.max())
         if not math.isfinite(largest):
             raise ValueError("NaN" if math.isnan(largest) else "an infinity")
@@ -100,7 +101,8 @@ class Histogram:
             self._exponent = range_exponent
 
     def magnitude_percentile(self, percent: float) -> float:
-        """Returns a percentile of the magnitudes: the upper edge of its bin, but at most the largest value."""
+        """Returns a percentile of the magnitudes: the upper edge of its bin, or the largest value if that is smaller.
+        """
         if not 0 < percent <= 100:
             raise ValueError(f"percentile {percent} is not in (0, 100]")
         cumulated = np.cumsum(self.counts)
@@ -126,8 +128,7 @@ _SUBDIVIDED_BINS, _PARTS_PER_BIN = 32, 16
 
 
 def find_entropy_threshold(histogram: Histogram) -> float:
-    """Returns the amax of least Kullback-Leibler divergence, between 1/32 of the largest magnitude and that magnitude.
-    """
+    """Returns the amax with the least Kullback-Leibler divergence. It is at least 1/32 of the largest magnitude."""
     used = histogram.used_bin_count
     if histogram.amax == 0 or used <= _QUANTIZATION_LEVELS:
         return histogram.amax
@@ -144,11 +145,10 @@ def find_entropy_threshold(histogram: Histogram) -> float:
 
 
 def find_mse_threshold(histogram: Histogram, quantized_type: QuantizedType = INT8) -> float:
-    """Returns the amax of least mean squared quantization error, between 1/32 of the largest magnitude and that
-    magnitude.
+    """Returns the amax with the least mean squared quantization error. It is at least 1/32 of the largest magnitude.
 
-    All values of a bin count as its centre. In the lowest bins, where the steps of FP8 are finer than a bin, they count
-    as evenly distributed.
+    All values of a bin count as its centre. In the lowest bins, the steps of FP8 are finer than a bin. Values there
+    count as evenly distributed.
     """
     if histogram.amax == 0:
         return 0.0
@@ -179,7 +179,7 @@ TYPES_WITH_OWN_RANGES = tuple(code for code in TYPES_WITH_RANGES if code is not 
 
 
 def list_range_methods(quantized_type: QuantizedType) -> tuple[str, ...]:
-    """Lists the range methods that a quantized type supports, the default first.
+    """Returns the range methods that a quantized type supports, the default method first.
 
     ``entropy`` assumes equal steps, and ``mse`` one scale for the tensor.
     """
@@ -201,8 +201,8 @@ def _kl_divergence(counts: np.ndarray, kept_bin_counts: np.ndarray) -> np.ndarra
     """Returns the Kullback-Leibler divergence KL(P || Q) for each candidate number of kept bins.
 
     P is the histogram cut at that number, with all counts above added to its last bin. Q is the cut histogram without
-    those counts, in 128 levels; the count of a level is spread evenly over its bins that are not empty. Running sums
-    reduce the cost of a candidate to 128 terms. The result is infinite if values were clipped into an empty bin.
+    those counts, in 128 levels. The count of a level is spread evenly over its nonempty bins. Running sums reduce the
+    cost of a candidate to 128 terms. The result is infinite if values were clipped into an empty bin.
     """
     cumulated = np.concatenate([[0.0], np.cumsum(counts)])
     filled = np.concatenate([[0.0], np.cumsum(counts > 0)])

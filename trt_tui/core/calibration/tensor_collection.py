@@ -1,8 +1,9 @@
-"""The execution of a network over samples with additional outputs, whose values are collected tensor by tensor.
+"""The execution of a network over samples with additional outputs, and the collection of their values by tensor.
 
-Memory use does not grow with the number of samples. A pass is cut into slices of neighbouring feeds, independently of
-the number of processes. The results of the slices are joined in the order of the feeds. Sums are therefore equal to the
-last bit on one process and on many."""
+Memory use does not depend on the number of samples. The feeds are divided into slices, independently of the number of
+processes. The results of the slices are joined in the order of the feeds. Sums are therefore bit-identical on one
+process and on many.
+"""
 
 import copy
 import math
@@ -28,7 +29,9 @@ AMAX_OPERATORS = "ReduceMax", "ReduceMin", "ReduceL1"
 
 
 class NetworkProbe:
-    """A clone of a network with chosen outputs and added operators. Weights are shared with the original."""
+    """A clone of a network for measurements, with chosen outputs and added operators. It shares the weights of the
+    network.
+    """
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model.clone()
@@ -40,7 +43,7 @@ class NetworkProbe:
         self._extra_inputs: list[str] = []
 
     def get_fp32_value(self, tensor_name: str) -> ir.Value:
-        """Returns a tensor of the cloned network as an FP32 value, with a Cast if its type is another float type.
+        """Returns a tensor of the cloned network in FP32. If it has another float type, a Cast is added.
 
         Raises:
             InputError: The tensor does not exist, or its elements are not floating-point numbers.
@@ -57,8 +60,9 @@ class NetworkProbe:
             ir.DataType.FLOAT))
 
     def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
-        """Adds an input of any sizes to the cloned network. It is divided into samples like the other inputs, unless
-        its rank is 0."""
+        """Adds an input with open sizes to the cloned network. Unless its rank is 0, its first axis is that of the
+        samples.
+        """
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
         self.model.graph.inputs.append(value)
         if rank:
@@ -76,9 +80,9 @@ class NetworkProbe:
 
     def append_operator(self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
                         **attributes: int | float) -> ir.Value:
-        """Adds an operator to the cloned network and returns its output.
+        """Adds an operator to the cloned network and returns its result.
 
-        The operator follows the producer of its first computed input, or the whole graph if no input is computed.
+        Its node is placed after the producer of its first computed input, or at the end if no input is computed.
         """
         self._added_count += 1
         node = ir.node(operator, list(values), attributes, name=f"trt_tui_probe_{self._added_count}")
@@ -92,9 +96,9 @@ class NetworkProbe:
         return result
 
     def load_statistics_runner(self, backend: Backend, samples: Samples) -> Runner:
-        """Loads the part of the cloned network that its outputs need.
+        """Loads the part of the cloned network on which its outputs depend.
 
-        Other layers are dropped, because a network can contain plugins after the outputs whose library was not loaded.
+        Other layers are dropped, because they may be plugins whose library was not loaded.
         """
         prune_model(self.model)
         has_small_layers = has_many_small_layers(self.model.graph)
@@ -110,26 +114,26 @@ class NetworkProbe:
                                         optimize=False, frees_tensors_early=True)
 
     def add_output(self, value: ir.Value) -> str:
-        """Makes a value an output of the cloned network and returns the name of that output."""
+        """Makes a value an output of the cloned network and returns the name of the output."""
         if value.is_graph_input():
             value = self.append_operator("Identity", value)
         self.model.graph.outputs.append(value)
         return value_name(value)
 
     def add_reductions(self, value: ir.Value, *operators: str) -> list[str]:
-        """Adds reductions of a value to a single number, and returns the names of these outputs."""
+        """Adds reductions of a value to scalars, as outputs, and returns their names."""
         results = [self.append_operator(operator, value, keepdims=0) for operator in operators]
         for result in results:
             result.shape = ir.Shape([])
         return list(map(self.add_output, results))
 
     def add_tensor_shape(self, tensor_name: str) -> str:
-        """Adds the shape of a float tensor, and returns the name of this output."""
+        """Adds the shape of a float tensor as an output, and returns its name."""
         return self.add_output(self.append_operator("Shape", self.get_fp32_value(tensor_name), dtype=ir.DataType.INT64))
 
 
 def read_amax(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
-    """Returns the amax of a tensor from the outputs of its `AMAX_OPERATORS`: NaN or infinite if it holds such a value.
+    """Returns the amax of a tensor from the outputs of `AMAX_OPERATORS`; NaN or infinity if it contains such a value.
     """
     largest, smallest, norm = (float(scalars[name]) for name in names)
     return math.nan if math.isnan(norm) else max(largest, -smallest)
@@ -148,17 +152,17 @@ REMEDY = ("Correct the network or the data. A file in half precision can have lo
 
 @dataclass(frozen=True)
 class FirstNonFiniteValue:
-    """The first constant or tensor, in network order, that is not finite.
+    """The first constant and the first tensor, in network order, with NaN or an infinity.
 
     Attributes:
-        constant: The constant that is not finite; "" if all constants before the tensor are finite.
+        constant: The first constant with NaN or an infinity; "" if all constants before the tensor are finite.
         constant_value: The value in the constant: "Inf", "-Inf" or "NaN".
         reader: The layer that reads the constant, with its operator.
-        tensor: The first computed tensor that is not finite; "" if all are finite.
+        tensor: The first computed tensor with NaN or an infinity; "" if all are finite.
         value_kind: "NaN" or "an infinity".
         producer: The layer that computes the tensor, with its operator.
-        epsilon: A constant of 0 that should keep a divisor of the producer from 0, with the layer that adds it; "" if
-            there is none.
+        epsilon: An epsilon of 0 in a divisor of the producer, with the layer that adds it, as text; "" if there is
+            none.
     """
 
     constant: str = ""
@@ -177,8 +181,9 @@ class FirstNonFiniteValue:
 
     @property
     def effect_text(self) -> str:
-        """The effect of the NaN or infinity as text: the layer that reads the constant, and the first tensor that is
-        not finite."""
+        """The effect of the value as text: the layer that reads the constant, and the first tensor with NaN or an
+        infinity.
+        """
         tensor_text = f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}" \
             if self.tensor else ""
         if self.constant:
@@ -190,7 +195,7 @@ class FirstNonFiniteValue:
 
 def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int,
                                 backend: Backend) -> FirstNonFiniteValue | None:
-    """Finds the first value of an FP32 network that is NaN or infinite in one feed.
+    """Finds the first value of an FP32 network in one feed that is NaN or infinite.
 
     None if all values are finite or the network cannot be executed.
     """
@@ -221,7 +226,7 @@ class NonFiniteTensorError(InputError):
 
 def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, tensor: str, value_kind: str,
                           feed_index: int) -> NonFiniteTensorError:
-    """Returns the error for a tensor with NaN or an infinity, which names the constant or layer that causes it.
+    """Returns the error for a tensor with NaN or an infinity. It names the constant or layer that causes the value.
 
     Args:
         value_kind: "NaN" or "an infinity".
@@ -241,7 +246,7 @@ def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, t
 
 
 def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
-    """Measures the amax of each float tensor that the main graph computes; NaN for a tensor that contains NaN."""
+    """Measures the amax of each float tensor of the main graph; NaN for a tensor that contains NaN."""
     probe = NetworkProbe(model)
     outputs = {name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
                for name in [value.name for node in model.graph for value in node.outputs
@@ -252,7 +257,7 @@ def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, b
 
 
 def _non_finite_constant_text(value: ir.Value) -> str:
-    """Returns "NaN", "Inf" or "-Inf" if a constant contains such a value; "" for any other value."""
+    """Returns "NaN", "Inf" or "-Inf" if a constant contains such a value; "" if it is finite."""
     stored = stored_tensor(value)
     if stored is None or not stored.dtype.is_floating_point():
         return ""
@@ -263,8 +268,7 @@ def _non_finite_constant_text(value: ir.Value) -> str:
 
 
 def _find_zero_epsilon(node: ir.Node) -> str:
-    """Finds an epsilon of 0 that a layer adds to the divisor of another layer, and describes it; "" if there is none.
-    """
+    """Describes an epsilon of 0 that is added to a divisor of a layer; "" if there is none."""
     index = _DIVIDING_OPERATORS.get(node.op_type)
     value = node.inputs[index] if index is not None and len(node.inputs) > index else None
     for upstream_node in _iterate_upstream_nodes(value.producer() if value is not None else None, _MAX_UPSTREAM_DEPTH):
@@ -280,7 +284,7 @@ def _find_zero_epsilon(node: ir.Node) -> str:
 
 
 def _iterate_upstream_nodes(node: ir.Node | None, max_depth: int) -> Iterator[ir.Node]:
-    """Yields a node and its producers up to a depth, depth first along each input."""
+    """Yields a node and the nodes that it depends on up to a depth, depth first."""
     if node is None or not max_depth:
         return
     yield node
@@ -319,7 +323,7 @@ class TensorCollector(Protocol):
 
 
 class TensorReading(NamedTuple):
-    """A collector with its tensor, whose values it receives divided by divisors that broadcast to them, if given."""
+    """A request to pass the values of a tensor to a collector. With divisors, the values are divided first."""
 
     tensor: str
     collector: TensorCollector
@@ -344,7 +348,7 @@ class CalibrationContext(Protocol):
 
 @dataclass(frozen=True)
 class CalibrationInputs:
-    """The simplest `CalibrationContext`: a network, samples and a backend."""
+    """The simplest `CalibrationContext`: a network, its calibration samples and a backend."""
 
     fp32_model: ir.Model
     calibration_samples: Samples
@@ -353,7 +357,7 @@ class CalibrationInputs:
 
 @dataclass(frozen=True)
 class FeedSlice:
-    """A slice of the feeds, from ``start`` up to but not including ``stop``, for one chunk of the tensors."""
+    """A slice of the feeds (from ``start`` to before ``stop``) and the chunk of tensors to collect on it."""
 
     chunk_index: int
     start: int
@@ -367,8 +371,7 @@ class _NonFiniteValue(NamedTuple):
 
 
 class _TensorCollectionTask(LoadingTask):
-    """A task that collects the values of one chunk of tensors over one slice of the feeds, and returns the collectors
-    by the numbers of their readings."""
+    """A task that collects the values of one chunk of tensors over one slice of the feeds."""
 
     def __init__(self, chunks: Sequence[Sequence[str]], readings: Sequence[TensorReading]) -> None:
         self._chunks, self._empty_readings = chunks, copy.deepcopy(list(readings))
@@ -411,7 +414,7 @@ def collect_tensors(
     progress: RunProgress | None = None,
     executor: Executor[CalibrationContext] | None = None,
 ) -> None:
-    """Adds the values of each tensor in each feed to the collectors of that tensor.
+    """Passes the values of each tensor in all feeds to the collectors of that tensor.
 
     One pass over the feeds reads at most `MEMORY_LIMIT_BYTES` of tensors.
 
@@ -446,9 +449,9 @@ def collect_tensors(
 def run_items_in_order(executor: Executor[CalibrationContext], task: Task[CalibrationContext, Item,
                                                                           T], items: Sequence[Item],
                        count_runs: Callable[[Item], int], progress: RunProgress | None) -> Iterator[tuple[Item, T]]:
-    """Yields each item with its result in the order of the items, even if the results arrive in another order.
+    """Runs a task on all items, and yields each item with its result in the order of the items.
 
-    The first tensor that is not finite is therefore the same on every executor.
+    The executor may return results in another order. The first reported error is therefore the same on every executor.
 
     Args:
         count_runs: A function that returns the number of executions of an item.

@@ -1,4 +1,4 @@
-"""The ranges that a user can set, and the tensors that a user can name for them.
+"""The ranges that a user can request, and the names by which a user can select tensors for them.
 
 A range is an amax, a range method, a percentile, or the mean of the largest values.
 ``top5-mean`` is the mean of the five largest magnitudes over all samples. It is below the amax if a few outliers
@@ -21,13 +21,13 @@ _TOP_MEAN = re.compile(r"top(\d+)-mean", re.IGNORECASE)
 
 
 def parse_amax(text: str) -> float | None:
-    """Parses a range that a user entered: returns the amax, or None if the text names a range method.
+    """Parses a range that a user entered: returns the amax, or None if the text is a range method, percentile or mean.
 
-    A percentile or a mean also counts as a range method here.
+    `resolve_amax_text` resolves the texts for which the result is None.
 
     Raises:
-        InputError: The text is neither, the number is negative or not finite, or the percentile or mean is not
-            measured.
+        InputError: The text is none of these, the number is negative or not finite, or the percentile or mean is not
+            among the measured ones.
     """
     try:
         amax = float(text)
@@ -44,7 +44,7 @@ def parse_amax(text: str) -> float | None:
 
 
 def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: QuantizedType) -> float:
-    """Returns the amax that a method text such as ``p99.9`` chooses from a tensor's statistics, in the tensor's own
+    """Returns the amax that a text such as ``p99.9`` selects from the statistics of a tensor, in the tensor's own
     units.
 
     Args:
@@ -68,7 +68,7 @@ def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: Quanti
 
 
 def is_data_dependent(range_text: str) -> bool:
-    """Returns True if the text of a range needs data: any method, percentile or mean, but not a number."""
+    """Returns True if a range text needs data: a range method, percentile or mean, but not a number."""
     if match := _PERCENTILE.fullmatch(range_text):
         return 0 < float(match[1]) <= 100
     if match := _TOP_MEAN.fullmatch(range_text):
@@ -77,12 +77,12 @@ def is_data_dependent(range_text: str) -> bool:
 
 
 def find_named_tensors(network: NetworkOutline, name: str) -> tuple[str, ...]:
-    """Returns the tensors with ranges that a user names, in network order.
+    """Returns the tensors with ranges that a name selects, in network order.
 
     Args:
-        name: A tensor; a scope or a row of the layer tree by its title, which stands for all tensors that its quantized
-            layers read; or a pattern of tensor names, in which ``*`` stands for any text and ``?`` for one character. A
-            tensor comes before a scope, and a scope before a pattern.
+        name: The name of a tensor. Or the title of a scope or row of the layer tree, which selects all tensors that its
+            quantized layers read. Or a pattern of tensor names with ``*`` for any text and ``?`` for one character.
+            They are tried in this order.
 
     Raises:
         InputError: The network has no such tensor or scope, no tensor matches the pattern, or no layer that can be

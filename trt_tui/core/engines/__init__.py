@@ -1,2 +1,1 @@
-"""Engines built or previewed by TensorRT: their layers, the implementation of each group, and the fallbacks after a
-refusal."""
+"""Engines that TensorRT builds or previews: their layers, the implementations of groups, and the fallback ladder."""

@@ -1,6 +1,7 @@
-"""The fallback ladder: the sequence of build attempts after TensorRT refuses a config.
+"""The fallback ladder, which is the sequence of build attempts after TensorRT refuses a config; and warnings of
+TensorRT.
 
-For releases that take precisions beside the graph (8.6, and 10 with ``--weak``) the attempts are:
+For releases with layer constraints (8.6, and 10 with ``--weak``) the attempts are:
 
 1. All precisions are obeyed.
 2. The layers that the builder's message names lose their precision or are raised by one step.
@@ -9,10 +10,10 @@ For releases that take precisions beside the graph (8.6, and 10 with ``--weak``)
 4. All precisions become preferences.
 5. No precision is set.
 
-In a strongly typed release the precisions are in the graph. There, only attempts 1 to 3 are possible, and named layers
-can only be raised. An engine in other precisions is not the requested one; `BuildAttempt` states the difference.
+In a strongly typed release the precisions are in the graph. Only attempts 1 to 3 are possible there, and the precision
+of named layers can only be raised. `BuildAttempt` states the differences from the requested precisions.
 
-Warnings of TensorRT's parser and builder in a short form.
+The module also has short forms of warnings by TensorRT's parser and builder.
 
 The warnings are recognised by their texts in TensorRT 8.5 to 10 (NVIDIA/TensorRT issues 2462, 3692, 3748;
 Linaom1214/TensorRT-For-YOLO-Series issue 56) and in TensorRT-RTX 1.7. All others stay in the log.
@@ -58,13 +59,13 @@ _MAX_LISTED_GROUPS = 4
 
 @dataclass(frozen=True)
 class BuildAttempt:
-    """One attempt to build a config.
+    """One attempt to build an engine for a config.
 
     Attributes:
         name: One of the attempt names in this module.
-        raised_groups: Groups with a higher precision than requested, and that precision.
-        unconstrained: Groups whose precision was left to the builder.
-        failure_reason: Why the attempt gave no engine; "" if it gave one.
+        raised_groups: Groups with a higher precision than requested, each with that precision.
+        unconstrained: Groups whose precision the builder chooses.
+        failure_reason: The reason why the attempt gave no engine; "" if it gave one.
     """
 
     name: str = AS_REQUESTED
@@ -78,7 +79,7 @@ class BuildAttempt:
 
     @property
     def description(self) -> str:
-        """The difference between the attempt and the requested build, as text for reports."""
+        """The differences between the attempt and the requested build, as text for reports."""
         if self.name != NAMED_GROUPS_CHANGED:
             return ATTEMPT_TITLES[self.name]
         free_text = (f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"
@@ -86,7 +87,7 @@ class BuildAttempt:
         return "; ".join(filter(None, (_groups_by_precision_text(self.raised_groups, "raised to"), free_text)))
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:
-        """Returns the config that is lowered for this attempt: the requested config with the raised groups."""
+        """Returns the config of this attempt: the requested config with the raised groups."""
         for name, precision in self.raised_groups.items():
             requested_config = requested_config.with_group_precision([network.get_group(name)], precision,
                                                                      LADDER_REASON)
@@ -94,16 +95,15 @@ class BuildAttempt:
 
 
 def join_lines(message: str) -> str:
-    """Joins the lines of a library's message into one."""
+    """Joins the lines of a message into one line."""
     return "; ".join(line.strip() for line in message.splitlines() if line.strip())
 
 
 def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapping[str, Precision]) -> list[str]:
-    """Returns one line for each build attempt with its result, and a line for an engine in other precisions than
-    requested.
+    """Returns a line on each build attempt and its result, and a line on groups in unrequested precisions.
 
     Args:
-        unrequested_precisions: Groups that run in a precision other than requested, and that precision.
+        unrequested_precisions: The precisions of groups that run in another precision than requested, by group.
     """
     lines = [
         f"{attempt.description}: {f'failed: {attempt.failure_reason}' if attempt.failure_reason else 'built'}"
@@ -116,7 +116,7 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
 
 
 def unrequested_precisions_text(unrequested_precisions: Mapping[str, Precision]) -> str:
-    """Returns the groups that run in a precision other than requested, as text grouped by precision."""
+    """Returns a text with the groups that run in another precision than requested, sorted by precision."""
     return _groups_by_precision_text(unrequested_precisions, "in") or "nothing that TensorRT reports"
 
 
@@ -129,11 +129,11 @@ def _groups_by_precision_text(precisions: Mapping[str, Precision], preposition: 
 
 
 class FallbackLadder:
-    """The fallback ladder of one config, which chooses the next build attempt after a failed one.
+    """The fallback ladder of one config. It chooses the next build attempt after a failed one.
 
     Args:
-        can_drop_constraints: True if precisions are given beside the graph and can therefore be left out.
-        has_constraints: True if the first attempt sets any precision, so that the later attempts differ from it.
+        can_drop_constraints: True if precisions are layer constraints, which can be dropped.
+        has_constraints: True if the first attempt has any layer constraints.
         can_reduce_effort: True if the builder's optimization level can be reduced.
     """
 
@@ -144,7 +144,7 @@ class FallbackLadder:
         self._named_attempts = 0
 
     def choose_next_attempt(self, failed_attempt: BuildAttempt, failure_message: str) -> BuildAttempt | None:
-        """Returns the next build attempt after a failed one and its error message; None if no attempt is left."""
+        """Returns the next build attempt after a failed one; None if no attempt is left."""
         if failed_attempt.name in (AS_REQUESTED, NAMED_GROUPS_CHANGED):
             changed = self._change_groups_in_message(
                 failed_attempt, failure_message) if self._named_attempts < MAX_NAMED_ATTEMPTS else None
@@ -158,12 +158,11 @@ class FallbackLadder:
         return BuildAttempt(NO_PRECISIONS) if failed_attempt.name == PREFERRED_PRECISIONS else None
 
     def _change_groups_in_message(self, attempt: BuildAttempt, failure_message: str) -> BuildAttempt | None:
-        """Returns an attempt with changes to the layers that an error message names; None if no named layer can be
-        changed.
+        """Returns an attempt that changes the layers in an error message; None if none of them can be changed.
 
-        In a fused region, precisions beside the graph are dropped first. If that is not enough, layers with quantized
-        inputs are raised, because the Q/DQ nodes of these inputs are in the graph. A quantized layer that is named
-        alone is raised.
+        In a fused region, layer constraints are dropped first. If that is not enough, the precision of layers with Q/DQ
+        is raised, because Q/DQ nodes are in the graph. The precision of a quantized layer that is named individually is
+        raised at once.
         """
         config = attempt.derive_attempt_config(self.network, self.requested_config)
         named_groups, region_groups = find_groups_in_message(failure_message, self.network)
@@ -185,8 +184,7 @@ class FallbackLadder:
         return self._raise_group_precisions(changed or attempt, config, quantized_groups) or changed
 
     def _find_similar_groups(self, groups: Sequence[FusionGroup], config: PrecisionConfig) -> list[FusionGroup]:
-        """Finds all groups with the same operators and precision as one of the given groups. The given groups are
-        included."""
+        """Finds all groups with the operators and precision of one of the given groups, including the given groups."""
         def operators_and_precision(group: FusionGroup) -> tuple[str, ...]:
             return config.precision_of(group), *(self.network.get_layer(name).op_type for name in group.layers)
 
@@ -201,7 +199,7 @@ class FallbackLadder:
 
 
 def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precision | None:
-    """Returns the precision to which a group is raised; None if there is none.
+    """Returns the precision to which the ladder raises a group; None if there is none.
 
     A quantized group is raised to the default float precision of the other groups. Any other group is raised to FP32.
     """
@@ -213,9 +211,9 @@ def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precis
 
 
 def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionGroup], list[FusionGroup]]:
-    """Finds the groups that a builder's message names individually, and the groups in the fused regions that it names.
+    """Finds the groups that a builder message names individually, and the groups in fused regions that it names.
 
-    If the message names no layer, a tensor in the name of a Q, DQ or Cast counts that a lowering added.
+    If the message names no layer, the tensor in the name of an added Q, DQ or Cast counts.
     """
     layer_finder = LayerFinder(network)
     # The words before "for" can be names of layers too.
@@ -249,9 +247,9 @@ ADDED_NODE_PATTERN = re.compile(r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED_NO
 
 
 def find_layers_in_message(message_text: str, network: Network) -> list[str]:
-    """Finds the layers whose names occur in a message, in the order of the message.
+    """Finds the layers whose names are in a message, in the order of the message.
 
-    If several names match at one position, the longest one counts.
+    If several names match at one position, the longest is chosen.
     """
     names_by_position: dict[int, str] = {}
     for layer in network.layers:
@@ -264,10 +262,10 @@ def find_layers_in_message(message_text: str, network: Network) -> list[str]:
 
 
 class NoEngineError(TrtTuiError):
-    """The error for a config that could not be built.
+    """The error for a config for which no engine could be built.
 
     Attributes:
-        attempts: The build attempts, if the build used the fallback ladder.
+        attempts: The build attempts of the fallback ladder; empty if it was not used.
     """
 
     attempts: tuple[BuildAttempt, ...] = ()
@@ -277,8 +275,8 @@ class BuildError(NoEngineError):
     """The error for a failed build.
 
     Attributes:
-        details: The last of the builder's verbose messages.
-        is_refused: True if the builder found no implementation in these precisions; False for other causes, such as
+        details: The last verbose messages of the builder.
+        is_refused: True if the builder has no implementation for the precisions; False for other causes, such as
             memory.
     """
 
@@ -290,7 +288,7 @@ class BuildError(NoEngineError):
 
 
 class NetworkParseError(NoEngineError, InputError):
-    """The error for a network that the builder's parser refused.
+    """The error for a network that TensorRT's parser refuses.
 
     Attributes:
         node: The node at which the parser stopped; "" if it names none.
@@ -327,7 +325,7 @@ _MAX_NAME_CHARACTERS = 120
 
 
 def list_known_warnings(messages: Iterable[tuple[str, str]]) -> tuple[str, ...]:
-    """Returns the short forms of the recognised warnings among messages, each once.
+    """Returns the short forms of recognised warnings, each once.
 
     Args:
         messages: Levels and texts of the messages, in order.
@@ -345,10 +343,10 @@ def list_known_warnings(messages: Iterable[tuple[str, str]]) -> tuple[str, ...]:
 
 
 def limited_list_lines(texts: Sequence[str], noun: str = "warning") -> list[str]:
-    """Returns the first of several texts as indented lines, and the number of the others.
+    """Returns the first of several texts as indented lines, and a line that counts the rest.
 
     Args:
-        noun: The word for one of the texts.
+        noun: The noun that is counted.
     """
     more_count = len(texts) - MAX_LISTED_WARNINGS
     return [*(f"  {text}" for text in texts[:MAX_LISTED_WARNINGS]),
@@ -356,7 +354,7 @@ def limited_list_lines(texts: Sequence[str], noun: str = "warning") -> list[str]
 
 
 def short_message_lines(messages: Sequence[tuple[str, str]]) -> list[str]:
-    """Returns the short form of the messages of one build: the recognised warnings, and the number of all errors and
+    """Returns a summary of the messages of one build: the recognised warnings, and the number of all errors and
     warnings.
 
     Args:
@@ -371,7 +369,7 @@ def short_message_lines(messages: Sequence[tuple[str, str]]) -> list[str]:
 
 
 def _join_continued_warnings(messages: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """Yields the texts of warnings. A warning that continues in the next message is joined with it."""
+    """Yields the texts of warnings. The parts of a warning in several messages are joined."""
     pending_text = ""
     for severity, text in messages:
         text = _SOURCE_LOCATION_PATTERN.sub("", text.strip())

@@ -1,15 +1,17 @@
-"""The implementation of each fusion group in an engine: its precision, its kernel, and the reformats around it.
+"""The implementation of each fusion group in an engine: its precision, its kernel, and adjacent reformats. Also
+previews.
 
 The precision of a product (a Conv, Gemm or MatMul) is that of the kernel that multiplies. In INT8 the inspector often
 lists an ONNX layer in two rows: the product, and a generated kernel beside it that quantizes. TensorRT reports no types
 between the operators of one generated kernel. Only the types of its inputs and outputs and its named Casts are visible.
 
-Some forms of Q/DQ nodes in a file cost an engine conversions: kernels that only change the type of values.
+For some forms of Q/DQ nodes in a file, engines need conversions: kernels that only change the type of values.
 
 The check of the file lists such forms (`NetworkOutline.qdq_candidates`). Builders fuse most conversions with the layers
-around them, so a form is a finding only if the layer information or the profile of an engine shows the conversion.
+around them. Therefore such a form counts only if the layer information or the profile of an engine shows the
+conversion.
 
-A preview is the list of engine layers that TensorRT-RTX makes of a config without a GPU. Nothing is executed.
+A preview is the list of engine layers that TensorRT-RTX reports for a config without a GPU. Nothing is executed.
 """
 
 import re
@@ -41,17 +43,17 @@ class GroupImplementation:
     """The implementation of one fusion group in an engine.
 
     Attributes:
-        precision: The precision of its kernel; None if its engine layers differ or do not report it.
+        precision: The precision of its kernel; None if it is not reported, or if it differs between its engine layers.
         in_fused_region: True if the group is inside a fused region.
         engine_layers: Names of its engine layers.
-        latency_ms: Time of its engine layers in ms. None if they compute another group too or were not timed.
-        reformat_count: Number of engine layers before or after its own that change a layout or a type.
-        possible_precisions: The float types at the kernel's inputs, outputs and inner Casts. Empty if the kernel
+        latency_ms: Time of its engine layers in ms. None if they also compute another group or were not timed.
+        reformat_count: Number of adjacent engine layers that change a layout or a type.
+        possible_precisions: The float types of the kernel's inputs, outputs and inner Casts; empty if the kernel
             reports its precision.
         kernel_mates: Names of the other groups in the same kernel, in network order.
-        in_mha: True if its kernel is one of fused attention.
-        cast_count: Number of the reformats that change a float type.
-        qdq_count: Number of unfused Q or DQ whose result the group reads.
+        in_mha: True if its kernel is a fused attention.
+        cast_count: Number of reformats that change a float type.
+        qdq_count: Number of unfused Q or DQ nodes whose result the group reads.
     """
 
     precision: Precision | None
@@ -66,17 +68,17 @@ class GroupImplementation:
     qdq_count: int = 0
 
     def implemented_precision(self, requested_precision: Precision) -> Precision | None:
-        """Returns the precision in which the group runs, as far as the engine reports it.
+        """Returns the precision in which the group runs; None if the engine does not report it.
 
-        If several precisions are possible and the requested one is among them, the requested one is returned.
+        If the requested precision is among several possible ones, it is returned.
         """
         return requested_precision if requested_precision in self.possible_precisions else self.precision
 
 
 def find_group_implementations(engine_report: EngineReport, network: NetworkOutline) -> dict[str, GroupImplementation]:
-    """Finds the implementation of each fusion group in an engine, by group name.
+    """Returns the implementation of each fusion group in an engine, by group name.
 
-    A group that no engine layer names is absent.
+    Groups that no engine layer names are absent.
     """
     finder = _ImplementationFinder(engine_report, network)
     return {
@@ -161,16 +163,16 @@ class _ImplementationFinder:
 
 
 def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
-    """Selects the engine layers that determine the precision of a group: its Conv and MatMul layers, or all layers if
-    it has none."""
+    """Returns the engine layers that determine the precision of a group: its Convs and MatMuls, or all if it has none.
+    """
     return [layer for layer in engine_layers if layer.type not in _GENERATED_KERNEL_TYPES or layer.is_mha
             ] or engine_layers
 
 
 def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
-    """Returns True if the input and output types of a kernel show the precision in which it computes a group.
+    """Returns True if the input and output types of a kernel show the precision of a group.
 
-    The inputs of a product that also adds a tensor can have two float types, in any order.
+    They do not show it for a product that also adds a tensor, because its inputs can have two float types in any order.
     """
     return kernel.is_fused_region or kernel.is_mha or kernel.type not in _GENERATED_KERNEL_TYPES and bool(
         group.qdq_sites_of_multiplied_inputs()) and len({*_select_float_types(kernel.input_types)}) < 2
@@ -202,10 +204,10 @@ def _remove_duplicate_layers(engine_layers: Iterable[EngineLayer]) -> list[Engin
 
 def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
                               implementations: Mapping[str, GroupImplementation]) -> bool:
-    """Returns True if the engine computes a group in a precision other than requested.
+    """Returns True if an engine computes a group in another precision than a config requests.
 
-    Operators such as MaxPool and copies of quantized values do not count. Their result is the same on quantized values
-    as on the values that these represent.
+    Operators such as MaxPool and copies do not count on quantized values, because they give the same result as on
+    floats.
     """
     implementation = implementations.get(group.name)
     return implementation is not None and is_unrequested_precision(group, config.precision_of(group), implementation)
@@ -213,7 +215,7 @@ def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
 
 def is_unrequested_precision(group: FusionGroup, requested_precision: Precision,
                              implementation: GroupImplementation) -> bool:
-    """Returns True if a group implementation has another precision than the requested precision of its group.
+    """Returns True if the precision of a group implementation differs from the requested precision.
 
     The exceptions of `has_unrequested_precision` apply.
     """
@@ -232,8 +234,8 @@ _QDQ_NAME_SUFFIX = re.compile(r"(?:_(?:de)?quantize_scale_node)?(?:_clone_\d+)?$
 _MAX_NAMED_LAYERS = 2
 
 
-def find_converted_findings(network: NetworkOutline, engine_report: EngineReport) -> Iterator[QdqFinding]:
-    """Yields the candidates of a file that an engine of the file converts, with the engine layers that do so.
+def find_confirmed_findings(network: NetworkOutline, engine_report: EngineReport) -> Iterator[QdqFinding]:
+    """Yields the Q/DQ candidates of a file that an engine confirms, because it converts the values by separate kernels.
 
     Raises:
         InputError: No engine layer names a layer of the network.
@@ -254,7 +256,7 @@ def find_converted_findings(network: NetworkOutline, engine_report: EngineReport
 
 def _is_conversion(layer: EngineLayer, candidate: QdqFinding, engine_report: EngineReport,
                    network: NetworkOutline) -> bool:
-    """Returns True if an engine layer computes nothing but a conversion that belongs to a candidate."""
+    """Returns True if an engine layer only converts the type of values, as a candidate predicts."""
     if layer.network_layers or layer.kind == IDLE or layer.is_fused_region:
         return False
     names = {_QDQ_NAME_SUFFIX.sub("", name) for name in (layer.name, *layer.other_nodes)}
@@ -268,7 +270,7 @@ def _is_conversion(layer: EngineLayer, candidate: QdqFinding, engine_report: Eng
 
 
 def _changes_quantized_type(layer: EngineLayer) -> bool:
-    """Returns True if an engine layer reads floats and writes quantized values, or the reverse."""
+    """Returns True if an engine layer converts floats to quantized values, or the reverse."""
     sides = [{precision for precision in types if precision is not None}
              for types in (layer.input_types, layer.output_types)]
     return any(first & set(FLOAT_PRECISIONS) and second & QUANTIZED_TYPES.keys()
@@ -288,11 +290,11 @@ MHA_KERNEL = "mha"
 
 @dataclass(frozen=True)
 class Kernel:
-    """An engine layer identified by its content, because names and tactics differ from build to build.
+    """An engine layer that is identified by its content. Names and tactics would differ between builds.
 
     Attributes:
         layer_type: The builder's type of the layer, or `MHA_KERNEL` for a fused attention.
-        input_types: Types of the tensors that it reads, "" for a type that is not a `Precision`. ``output_types`` holds
+        input_types: Types of the tensors that it reads; "" for a type that is not a `Precision`. ``output_types`` are
             the types of the tensors that it writes.
         network_layers: Names of the network's layers in it, sorted.
         generated_code: The identity of the code that the builder generated for it; "" if unknown.
@@ -315,9 +317,9 @@ class Kernel:
 
     @property
     def description(self) -> str:
-        """The kernel as text with its types and layers, such as ``gemm INT8 > FP16: /a/q/MatMul, Add``.
+        """A text with the types and layers of the kernel, such as ``gemm INT8 > FP16: /a/q/MatMul, Add``.
 
-        Layers in the scope of the first layer are shown without that scope.
+        Names of layers in the scope of the first layer are shortened.
         """
         scope = self.network_layers[0].rpartition("/")[0] if self.network_layers else ""
         names = [
@@ -329,15 +331,14 @@ class Kernel:
 
 @dataclass(frozen=True)
 class BarrierEffect:
-    """The effect of a fusion barrier on an engine: kernels that exist only without it, and kernels that exist only with
-    it."""
+    """The effect of a fusion barrier on an engine: the kernels that it adds and the kernels that it removes."""
 
     removed_kernels: tuple[Kernel, ...]
     added_kernels: tuple[Kernel, ...]
 
     @property
     def description(self) -> str:
-        """The additional kernels that a fusion barrier causes, as text."""
+        """A text on the kernels that the fusion barrier adds."""
         if not (self.removed_kernels or self.added_kernels):
             return "TensorRT did not fuse across it"
         lost, more = (name_list_text([kernel.description
@@ -369,7 +370,7 @@ class PreviewRefusal:
 
 @dataclass(frozen=True)
 class Preview:
-    """The engine that TensorRT-RTX lists for a config, with effects of the config on it.
+    """The engine layers that TensorRT-RTX reports for a config without a GPU, and the effects of the config on them.
 
     Attributes:
         builder_release: The release of the builder, such as "1.7.1".
@@ -379,8 +380,8 @@ class Preview:
         kernels: The layers of the engine without those that read only constants.
         qdq_count: Number of unfused Q or DQ.
         conversion_count: Number of kernels that only convert: unfused Q or DQ, and changes of a type or layout.
-        preview_s: Time in seconds from the typed network to the list.
-        ineffective_groups: Groups whose non-default precision changes nothing in the engine; None if unknown.
+        preview_s: Seconds from the typed network to the list of engine layers.
+        ineffective_groups: Groups whose non-default precision does not change the engine; None if unknown.
         mha_breakers: Groups whose non-default precision splits a fused attention; None if unknown.
         refusal: The reason why there is no preview; None if there is one.
         builder_warnings: Warnings of parser and builder; see `trt_tui.core.engines.fallback_ladder`.
@@ -414,14 +415,13 @@ class Preview:
         return sum(kernel.layer_type == MHA_KERNEL for kernel in self.kernels)
 
     def find_groups_in_unrequested_precision(self, network: NetworkOutline, config: PrecisionConfig) -> tuple[str, ...]:
-        """Finds the names of the groups that run in a precision other than requested, in network order."""
+        """Returns the names of the groups that run in another precision than requested, in network order."""
         return tuple(group.name
                      for group in network.groups
                      if has_unrequested_precision(group, config, self.implementations))
 
     def list_group_remarks(self, group: FusionGroup, config: PrecisionConfig) -> tuple[str, ...]:
-        """Lists the remarks about a group of a config, such as another precision or unfused Q/DQ, the most important
-        first."""
+        """Returns remarks about a group, such as an unrequested precision or unfused Q/DQ, the most important first."""
         implementation = self.implementations.get(group.name)
         marks = []
         if implementation is not None and has_unrequested_precision(group, config, self.implementations):
@@ -431,7 +431,7 @@ class Preview:
         return (*marks, *self.list_precision_independent_remarks(group))
 
     def list_precision_independent_remarks(self, group: FusionGroup) -> tuple[str, ...]:
-        """Lists the remarks about a group that do not depend on its requested precision."""
+        """Returns the remarks about a group that do not depend on its requested precision."""
         implementation, marks = self.implementations.get(group.name), []
         effects = [
             self.barrier_effects[tensor]
@@ -455,7 +455,7 @@ class Preview:
 
 def build_preview(engine_report: EngineReport, network: NetworkOutline, builder_release: str,
                   compute_capability: tuple[int, int], preview_s: float, is_gpu_present: bool = False) -> Preview:
-    """Builds a preview from the list of engine layers."""
+    """Builds a preview from a report of engine layers."""
     conversion_kinds = [
         layer.kind for layer in engine_report.layers if layer.kind in (QDQ, REFORMAT) and not layer.is_constant
     ]
@@ -465,7 +465,7 @@ def build_preview(engine_report: EngineReport, network: NetworkOutline, builder_
 
 
 def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:
-    """Lists the kernels of an engine that compute something in each execution."""
+    """Returns the kernels of an engine, without layers that read only constants."""
     return tuple(
         Kernel(MHA_KERNEL if layer.is_mha else layer.type, _list_type_labels(layer.input_types),
                _list_type_labels(layer.output_types), tuple(sorted(layer.network_layers)),
@@ -475,7 +475,7 @@ def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:
 
 
 def _generated_code_text(engine_layer: EngineLayer) -> str:
-    """Returns the part of a tactic's name that distinguishes generated code; "" if there is none."""
+    """Returns the part of a tactic name that identifies generated code; "" if there is none."""
     match = _GENERATED_CODE_PATTERN.search(engine_layer.kernel_name)
     return match[0] if match is not None else ""
 
@@ -485,12 +485,12 @@ def _list_type_labels(types: Iterable[Precision | None]) -> tuple[str, ...]:
 
 
 def is_same_engine(first_preview: Preview, second_preview: Preview) -> bool:
-    """Returns True if two previews show engines with the same layers and the same generated code."""
+    """Returns True if two previews have the same engine layers with the same generated code."""
     return Counter(first_preview.kernels) == Counter(second_preview.kernels)
 
 
 def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[Kernel]:
-    """Returns the kernels that a preview has and the preview of another config lacks, in their order."""
+    """Returns the kernels of a preview that the preview of another config lacks, in order."""
     remaining = Counter(replace(kernel, generated_code="") for kernel in base_preview.kernels)
     added = []
     for kernel in (replace(kernel, generated_code="") for kernel in changed_preview.kernels):
@@ -506,9 +506,9 @@ def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]],
                               min_capability: tuple[int, int] | None = None) -> tuple[int, int]:
     """Chooses the compute capability of a preview.
 
-    The requested capability comes first, then that of the GPU in this machine, then 8.9, or the lowest supported
-    capability that the precisions of the config need (``min_capability``) if that is higher. The result is the
-    supported capability nearest to it.
+    The candidates are the requested capability, that of the GPU in this machine, and 8.9; the first that exists is
+    chosen. Instead of 8.9 it is ``min_capability``, which the precisions of the config need, if that is higher. The
+    result is the supported capability nearest to the chosen one.
     """
     candidates = sorted(supported_capabilities)
     default = next((capability for capability in candidates if capability >= max((8, 9), min_capability or (0, 0))),
@@ -524,9 +524,9 @@ def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]],
 
 def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionConfig,
                                      preview: Preview) -> list[FusionGroup]:
-    """Finds groups whose non-default precision may have no effect in the engine.
+    """Returns groups whose non-default precision may have no effect on the engine.
 
-    The engine runs them in another precision. A kernel of fused attention does not show the types of its sums, so that
+    The engine runs them in another precision than requested. A fused attention does not show the types of its sums, so
     the effect of a group inside it is unknown.
     """
     return [group for group in network.groups if config.precision_of(group) is not config.default_precision_of(group)
@@ -536,7 +536,7 @@ def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionC
 
 def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig,
                                 preview: Preview) -> list[FusionGroup]:
-    """Finds groups with a precision other than the default whose attention is not a single kernel."""
+    """Returns groups with a non-default precision whose attention is not a single kernel."""
     fused_attentions = {
         group.attention
         for group in network.groups
@@ -549,7 +549,7 @@ def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig
 
 def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGroup],
                               preview_without_choices: Preview) -> tuple[str, ...]:
-    """Finds groups whose non-default precision splits an attention that is a single kernel without it.
+    """Returns groups whose non-default precision splits an attention into several kernels.
 
     Args:
         groups: Groups with a precision other than the default.
@@ -569,7 +569,7 @@ def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGr
 
 @dataclass(frozen=True)
 class PreviewNetwork:
-    """The network of a preview.
+    """The identity of a network to preview: its files and those of its libraries.
 
     Attributes:
         sha256: The hash of the file and its external data.
@@ -591,8 +591,8 @@ class PreviewRequest:
 
     Attributes:
         ranges: The amax by tensor, in the tensors' own units. Kernels are fused only if scales are equal.
-        gpu_capability: The compute capability of the GPU here; None without a GPU.
-        requested_capability: The compute capability that the user has named; None if none was named.
+        gpu_capability: The compute capability of the GPU in this machine; None without a GPU.
+        requested_capability: The compute capability that the user requests; None if the user requests none.
     """
 
     network: PreviewNetwork

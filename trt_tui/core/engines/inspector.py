@@ -1,28 +1,28 @@
-"""Engine layers that TensorRT's inspector lists, and the ONNX nodes in each of them.
+"""Engine layers as TensorRT's inspector, build logs and profiles list them, with the ONNX nodes in each.
 
 The inspector's JSON differs by release. Tensors have a ``Format/Datatype`` up to TensorRT 10, and a ``Datatype`` and a
 ``Format`` from 11 on. ``Metadata`` names the ONNX nodes: "[ONNX Layer: conv1]", one after another, separated by a
 control character. If it is empty, the name of the engine layer shows which nodes were fused into it ("conv1 + relu1",
 "PWN(mul1)", "{ForeignNode[first...last]}").
 
-A builder's log has a list of engine layers too: a message that begins with ``Layers:`` and has one row per layer.
+A build log also has a list of engine layers: a message that begins with ``Layers:`` and has one row per layer.
 
 TensorRT-RTX logs it without a GPU. TensorRT 8.6 and 10 log it after a build with detailed profiling verbosity. A row
 has the fields of the inspector's JSON in their order. Types are called ``Datatype`` (RTX, 11) or ``Format/Datatype``
 (up to 10).
 
-The profile that trtexec has written of an engine adds the times of its layers.
+A profile that trtexec writes for an engine has the times of its layers.
 
-``trtexec --exportProfile`` writes ``name``, ``timeMs``, ``averageMs``, since 2022 ``medianMs``, and ``percentage`` for
-a layer. It does not escape the names (NVIDIA/TensorRT, ``samples/common/sampleReporting.cpp``). The graph beside the
-profile, which ``--exportLayerInfo`` writes, tells the ONNX nodes and the precision of each engine layer. Without it,
-only the names of the engine layers show the nodes.
+For each layer, ``trtexec --exportProfile`` writes ``name``, ``timeMs``, ``averageMs``, ``medianMs`` (since 2022), and
+``percentage``. It does not escape the names (NVIDIA/TensorRT, ``samples/common/sampleReporting.cpp``). The layer
+information beside the profile, from ``--exportLayerInfo``, has the ONNX nodes and the precision of each engine layer.
+Without it, the nodes are taken from the names of the engine layers.
 
-The kernel outputs of a built engine from which the results of fusion groups can be read.
+The module also finds the kernel outputs of an engine that hold results of fusion groups.
 
-TensorRT chooses the names of tensors between kernels. The inspector lists the outputs of each kernel and the layers in
-it. The result of a group can be read if the last kernel with its layer writes this result or a copy of it. Quantized
-values are those of a Quantize in the typed network, with the scale of that Quantize.
+TensorRT chooses the names of tensors between kernels. The inspector lists the outputs of each kernel and its layers.
+The result of a group can be read if the last kernel with its layers writes the result or a copy of it. If the values
+are quantized, the scale is that of a Quantize in the typed network.
 """
 
 from __future__ import annotations
@@ -95,21 +95,20 @@ _PRECISION_PATTERNS = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.
 
 @dataclass(frozen=True)
 class EngineLayer:
-    """One layer of an engine as TensorRT lists it.
+    """A layer of an engine, as TensorRT lists it.
 
     Attributes:
-        name: The name from TensorRT, under which its profiler reports times.
+        name: The name in TensorRT and its profiler.
         type: TensorRT's name of the layer type, such as "CaskConvolution".
         kind: One of the kinds of engine layers in this module.
-        precision: The precision of its computation, from the types of its inputs and weights; None if they do not show
-            it.
-        network_layers: Names of the network's layers in it, as far as TensorRT reports them.
+        precision: The precision of its computation, derived from the types of its inputs and weights; None if unknown.
+        network_layers: Names of the network's layers in it that TensorRT reports.
         is_fused_region: True for a fused region of many nodes, for which TensorRT reports no inner details.
         kernel_name: The name of the kernel; "" if it is not reported.
         ms: Measured time of one execution in ms, with the profiler attached; None if not measured.
-        input_tensors: Names of the tensors that it reads. ``input_types`` holds their types, None for a type that is
-            not a `Precision`.
-        output_tensors: Names of the tensors that it writes. ``output_types`` holds their types.
+        input_tensors: Names of the tensors that it reads. ``input_types`` are their types; None for a type that is not
+            a `Precision`.
+        output_tensors: Names of the tensors that it writes. ``output_types`` are their types.
         is_constant: True if it reads only constants, so that it writes the same values in every execution.
         added_nodes: Names of the nodes in it that the lowering added (Q, DQ, Cast).
         other_nodes: Further names in it, such as those of the Q and DQ nodes of a quantized file.
@@ -138,7 +137,7 @@ class EngineLayer:
 
     @property
     def precision_key(self) -> str:
-        """The precision in words, a key of `ENGINE_PRECISION_TITLES`; the kind of a layer that computes nothing."""
+        """A key of `ENGINE_PRECISION_TITLES`: the precision in words, or the kind of a layer that computes nothing."""
         if self.kind != COMPUTE:
             return self.kind
         return self.precision.label if self.precision is not None else "?"
@@ -154,10 +153,10 @@ class EngineReport:
         return sum(layer.kind == layer_kind for layer in self.layers)
 
     def precision_shares(self) -> dict[str, tuple[int, float | None]]:
-        """Returns the number of layers in each precision and their share of the time.
+        """Returns the number of layers in each precision, and their share of the time.
 
-        The lowest precision comes first; the key "?" is an unknown precision. Reformat layers and unfused Q/DQ have
-        their own keys, and their time counts.
+        The lowest precision comes first. The key "?" means an unknown precision. Reformats and unfused Q/DQ have
+        separate keys.
         """
         total = sum(layer.ms for layer in self.layers if layer.ms is not None)
         counts: dict[str, int] = {}
@@ -171,12 +170,12 @@ class EngineReport:
                 for word in ENGINE_PRECISION_TITLES if word in counts}
 
     def with_layer_times(self, ms_by_layer: Mapping[str, float]) -> EngineReport:
-        """Returns the report with the profiler's times in ms, by engine layer name."""
+        """Returns the report with the layer times of a profiler, in ms by engine layer name."""
         return EngineReport(tuple(replace(layer, ms=ms_by_layer.get(layer.name)) for layer in self.layers))
 
 
 def find_first_different_kernel(first: EngineReport, second: EngineReport) -> str:
-    """Returns the first kernel in which two engines differ, with its layers; "" if all kernels are equal.
+    """Returns a text with the first kernel in which two engines differ, and its layers; "" if all kernels are equal.
 
     Kernels differ if they compute other layers, in other types, or with another tactic.
     """
@@ -193,7 +192,7 @@ def find_first_different_kernel(first: EngineReport, second: EngineReport) -> st
 
 
 def _kernel_signature(kernel: EngineLayer) -> tuple[object, ...]:
-    """Returns the fused layers, the tactic and the types of a kernel."""
+    """Returns the layers, the tactic and the types of a kernel, for comparisons."""
     return (tuple(sorted(kernel.network_layers)), kernel.kernel_name, kernel.precision, kernel.input_types,
             kernel.output_types)
 
@@ -235,10 +234,10 @@ def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: Net
 
 
 def _select_layers_of_first_profile(layer_entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """Selects the engine layers of the first optimization profile.
+    """Returns the engine layers of the first optimization profile.
 
-    The layers of other profiles follow the first ones. Their names contain the number of the profile. Of the layers of
-    a fused region only some names contain it, but all contain the number of the region.
+    The layers of other profiles follow those of the first. Their names contain the number of the profile. In a fused
+    region, only some names contain that number, but all contain the number of the region.
     """
     first = next((entry for entry in layer_entries if _OTHER_PROFILE_PATTERN.search(str(entry.get("Name", "")))), None)
     if first is None:
@@ -294,7 +293,7 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
 def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_indices: Sequence[int],
                           outputs: Sequence[_TypedTensor], weight_type: Precision | None,
                           is_fused_region: bool) -> Precision | None:
-    """Finds the precision of an engine layer from its tensor types; None for a fused region.
+    """Returns the precision of an engine layer from its tensor types; None for a fused region.
 
     The type of quantized weights counts first, then the type of the first input, then that of the outputs. A layer that
     reads FP8 values with E8M0 scales is in MXFP8.
@@ -324,9 +323,9 @@ def _type_text(tensor_entry: Mapping[str, Any]) -> str:
 
 
 def _has_unknown_types(layer_entry: Mapping[str, Any]) -> bool:
-    """Returns True if the inspector gives no types ("N/A due to dynamic shapes").
+    """Returns True if the inspector reports no types ("N/A due to dynamic shapes").
 
-    This happens if no execution context has set the shapes.
+    The reason is that no execution context has set the shapes.
     """
     return any(
         _type_text(tensor_entry).startswith("N/A")
@@ -338,7 +337,7 @@ def _parse_precision(type_text: str) -> Precision | None:
 
 
 class LayerFinder:
-    """A finder of the network's layers in the names and metadata of engine layers."""
+    """A finder that recognises the network's layers in the names and metadata of engine layers."""
 
     def __init__(self, network: NetworkOutline) -> None:
         self.layer_indices = {layer.name: position for position, layer in enumerate(network.layers)}
@@ -353,7 +352,7 @@ class LayerFinder:
 
     def find_named_layers(self, engine_layer_name: str, metadata: str
                           ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """Finds the network's layers in an engine layer, the nodes in it that the lowering added, and other names."""
+        """Returns the network's layers in an engine layer, the nodes that the lowering added, and other names."""
         pieces = metadata.split(_LAYER_PREFIX)[1:]
         name_tokens = [match[1] for piece in pieces if (match := _LAYER_END_PATTERN.match(piece)) is not None] or [
             token for part in _NAME_SEPARATORS.split(FUSED_REGION_PATTERN.sub("", engine_layer_name))
@@ -366,10 +365,10 @@ class LayerFinder:
                 tuple(dict.fromkeys(token for token in unknown_tokens if not ADDED_NODE_SUFFIX.search(token))))
 
     def find_region_layers(self, region_name: str, named_layers: set[str]) -> tuple[str, ...]:
-        """Finds the layers from the first to the last one in the name of a fused region.
+        """Returns the network's layers between the two ends in the name of a fused region.
 
-        Layers that another engine layer names are left out. An end in the name can be something else, such as a
-        constant that TensorRT made. The region then extends to the end of the network on that side.
+        Layers in the names of other engine layers are left out. An end may be unknown, such as a constant of TensorRT.
+        The region then extends to that end of the network.
         """
         match = FUSED_REGION_PATTERN.search(region_name)
         if match is None:
@@ -381,8 +380,7 @@ class LayerFinder:
                      if layer not in named_layers)
 
     def find_layer_position(self, layer_or_tensor: str) -> int | None:
-        """Finds the position of a layer, or of the layer that computes or reads a tensor; None if the name is neither.
-        """
+        """Returns the position of a layer, or of the layer that computes or reads a tensor; None for any other name."""
         layer_name = self._find_network_layer_name(layer_or_tensor)
         if layer_name is not None:
             return self.layer_indices[layer_name]
@@ -424,7 +422,7 @@ _END_LINES = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
 
 
 def read_layer_listing(listing_text: str, network: NetworkOutline) -> EngineReport:
-    """Reads a builder's list of engine layers.
+    """Reads the list of engine layers in a build log.
 
     Args:
         listing_text: The log message, from its heading on.
@@ -442,7 +440,7 @@ def read_layer_listing(listing_text: str, network: NetworkOutline) -> EngineRepo
 
 
 def _split_listing_into_rows(listing_text: str) -> list[str]:
-    """Splits a list of engine layers into rows. A row with a name of several lines stays together."""
+    """Splits a list of engine layers into rows. A row may have a name with line breaks."""
     rows: list[list[str]] = []
     complete = False
     heading, _, rest = listing_text.partition("\n")
@@ -503,7 +501,8 @@ _MAX_LAYER_MS = 1e9
 
 
 def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineReport:
-    """Reads the engine layers of a profile with their times, and with the types of the graph beside it if there is one.
+    """Reads the layers of an engine with their times from a profile; types come from the layer information beside it,
+    if any.
 
     Raises:
         InputError: A file cannot be read.
@@ -521,7 +520,7 @@ def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineRe
 
 
 def _find_graph_of_profile(profile_path: Path) -> Path | None:
-    """Returns the path of the graph beside a profile; None if there is none."""
+    """Returns the path of the layer information beside a profile; None if there is none."""
     if not profile_path.name.endswith(_PROFILE_SUFFIX):
         return None
     graph_path = profile_path.with_name(profile_path.name.removesuffix(_PROFILE_SUFFIX) + GRAPH_SUFFIX)
@@ -529,9 +528,9 @@ def _find_graph_of_profile(profile_path: Path) -> Path | None:
 
 
 def read_layer_profile(profile_path: Path) -> dict[str, float]:
-    """Reads the times of engine layers from a file of trtexec's ``--exportProfile``.
+    """Reads the times of engine layers from a profile of trtexec's ``--exportProfile``.
 
-    Returns the mean milliseconds of one execution by engine layer, in execution order. Times of the same name are
+    Returns the mean milliseconds per execution by engine layer name, in execution order. Times of equal names are
     added.
 
     Raises:
@@ -568,7 +567,7 @@ def _invalid_profile_error(profile_path: Path, cause: str) -> InputError:
 
 @dataclass(frozen=True)
 class KernelOutput:
-    """One output tensor of a kernel, with the information to read its values.
+    """An output tensor of a kernel, with the facts that are needed to decode its values.
 
     Attributes:
         tensor: The name in the engine.
@@ -583,11 +582,12 @@ class KernelOutput:
 
 @dataclass(frozen=True)
 class KernelResult:
-    """A result of the network that can be read from the output of a kernel.
+    """A tensor of the network whose values the output of a kernel contains.
 
     Attributes:
-        tensor: The network's tensor: the last one of a group, or a copy of it.
-        possible_outputs: The outputs of the kernel that can hold the result; exactly one if the kernel writes only one.
+        tensor: The tensor of the network: the final tensor of a group, or a copy of it.
+        possible_outputs: The outputs of the kernel that may contain it. There is exactly one if the kernel has only one
+            output.
     """
 
     tensor: str
@@ -596,9 +596,9 @@ class KernelResult:
 
 def find_kernel_results(engine_report: EngineReport, network: Network, typed_model: ir.Model,
                         inspector_json: str) -> dict[str, KernelResult]:
-    """Finds the kernel outputs from which the results of groups can be read, by group name.
+    """Returns the kernel outputs that contain the results of groups, by group name.
 
-    A group whose result no kernel writes is absent.
+    Groups whose result no kernel writes are absent.
 
     Args:
         engine_report: The layers of the engine.
@@ -633,7 +633,7 @@ class _KernelResultFinder:
         return results
 
     def _find_result_by_name(self, tensor_name: str) -> KernelResult | None:
-        """Finds a result by name: an engine tensor with the name of the network's tensor or of its quantized values."""
+        """Finds the engine tensor with the name of a network tensor, or of its quantized values."""
         if self.tensor_types.get(tensor_name) in FLOAT_PRECISIONS:
             return KernelResult(tensor_name, (self._build_kernel_output(tensor_name),))
         for name, (source, step) in self.quantized_tensors.items():
@@ -642,8 +642,9 @@ class _KernelResultFinder:
         return None
 
     def _find_result_by_kernel(self, tensor_name: str, engine_layer: EngineLayer) -> KernelResult | None:
-        """Finds the kernel output that holds a tensor or a copy of it; None if neither leaves the kernel or outputs are
-        ambiguous."""
+        """Finds the kernel output with the values of a tensor or of a copy; None if there is none, or if outputs are
+        ambiguous.
+        """
         network, kernel_layers = self.network, set(engine_layer.network_layers)
         last_tensor = tensor_name
         while (readers := network.consumers.get(last_tensor,
@@ -663,8 +664,9 @@ class _KernelResultFinder:
             engine_layer.output_tensors) == len(leaving_tensors) else None
 
     def _list_possible_outputs(self, tensor_name: str, engine_layer: EngineLayer) -> tuple[KernelOutput, ...]:
-        """Lists the outputs of a kernel that can hold a result: floats, and quantized values if a Quantize reads the
-        result."""
+        """Returns the outputs of a kernel that may contain a tensor: floats, and quantized values if a Quantize reads
+        the tensor.
+        """
         float_outputs = [
             self._build_kernel_output(name)
             for name in engine_layer.output_tensors
@@ -684,10 +686,10 @@ class _KernelResultFinder:
 
 def _find_quantize_step(tensor_name: str, engine_layer: EngineLayer, network: Network,
                         quantized_tensors: Mapping[str, tuple[str, QdqStep]]) -> QdqStep | None:
-    """Finds the step that quantizes a result which a kernel writes as quantized values.
+    """Finds the Quantize of a tensor that a kernel writes as quantized values.
 
-    It is the Quantize after the result, or after operators that only copy the values. None if there is none, or if
-    several have different scales.
+    It follows the tensor directly, or after operators that only copy values. None if there is none, or if several have
+    different scales.
     """
     reached = set(iterate_reachable([tensor_name], lambda tensor: [
         name for reader in map(network.get_layer, network.consumers.get(tensor, ())) for name in reader.outputs
@@ -700,15 +702,15 @@ def _find_quantize_step(tensor_name: str, engine_layer: EngineLayer, network: Ne
 
 
 def _is_read_outside_layers(tensor_name: str, network: Network, layer_names: set[str]) -> bool:
-    """Returns True if a tensor is a network output or is read by a layer outside a set of layers."""
+    """Returns True if a tensor is a network output, or if a layer outside the given ones reads it."""
     return network.is_fp32(tensor_name) and (any(info.name == tensor_name for info in network.outputs) or any(
         reader not in layer_names for reader in network.consumers.get(tensor_name, ())))
 
 
 def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str, tuple[str, QdqStep]]:
-    """Finds the network's tensor that each Quantize reads, with its step.
+    """Returns the tensor that each Quantize reads, with the effect of the Quantize.
 
-    The keys are the name of the Quantize node and the name of its output.
+    Each Quantize has two keys: the name of its node and the name of its output.
     """
     quantized_tensors: dict[str, tuple[str, QdqStep]] = {}
     for node in typed_model.graph:
@@ -723,7 +725,7 @@ def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str
 
 
 def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
-    """Reads the strides in elements of engine layer outputs that are not in C order, by tensor name.
+    """Reads the strides, in elements, of engine layer outputs that are not in C order, by tensor name.
 
     Outputs without reported strides are absent.
     """
@@ -741,14 +743,14 @@ def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
 
 def decode_kernel_result(debug_tensors: Mapping[str, DebugTensor], kernel_result: KernelResult,
                          shape: tuple[int, ...]) -> list[np.ndarray]:
-    """Decodes the result of a kernel into float32 arrays in the shape of the network's tensor. Several arrays are
-    returned if the memory order or the output is ambiguous.
+    """Decodes the output of a kernel into float32 arrays in the shape of the network's tensor. If the memory order or
+    the output is ambiguous, there are several arrays.
 
-    Each possible output is read in memory order. If the inspector reports other strides that fit, it is also read with
-    these. An output of another size, or of quantized values without a scale, is left out.
+    Each possible output is decoded in memory order. If the inspector reports other strides that fit, it is also decoded
+    with these. Outputs of another size, and quantized values without a scale, are left out.
 
-    TensorRT does not report in which of the two orders it returns a debug tensor, or which output of a kernel is which
-    result. A wrong reading differs from the reference like noise.
+    TensorRT does not report the memory order of a debug tensor, or which output contains which tensor. A wrong choice
+    is as different from the reference as noise.
     """
     return [reading for output in kernel_result.possible_outputs if output.tensor in debug_tensors
             for reading in _read_debug_tensor(debug_tensors[output.tensor], output, shape)]

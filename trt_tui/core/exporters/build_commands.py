@@ -1,4 +1,4 @@
-"""The exports of commands that build a config: trtexec command lines in a shell script, and a script of Polygraphy.
+"""The exports of commands that build a config: a shell script with trtexec, and a script for Polygraphy.
 
 The options of trtexec follow NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` and ``sampleEngines.cpp`` of 8.6 and
 10:
@@ -71,7 +71,7 @@ measured the ranges."""
 
 @dataclass(frozen=True)
 class TrtexecFiles:
-    """Names of the files that the trtexec commands read and write.
+    """The names of the files that the trtexec commands read and write.
 
     Attributes:
         typed: The strongly typed network.
@@ -88,14 +88,14 @@ class TrtexecFiles:
 
 @dataclass(frozen=True)
 class TrtexecCommandLine:
-    """A trtexec command line for one TensorRT release, or the reason why there is none.
+    """A trtexec command for one TensorRT release, or the reason why there is none.
 
     Attributes:
-        name: "10", "10-weak" or "11", the argument of the script that selects the line.
-        release: The releases of the line, as text.
+        name: "10", "10-weak" or "11": the argument of the script that selects this command.
+        release: The releases for which the command is, as text.
         argv: The command and its arguments; empty if trtexec cannot build this config.
-        comments: Notes on the line, one sentence each.
-        refusal_reason: The reason why there is no such line; "" if there is one.
+        comments: Notes on the command, one sentence each.
+        refusal_reason: The reason why there is no such command; "" if there is one.
     """
 
     name: str
@@ -115,9 +115,9 @@ def build_trtexec_command_lines(
     builder_options: BuilderOptions | None = None,
     refusal_reason: str = "",
 ) -> tuple[TrtexecCommandLine, ...]:
-    """Builds the trtexec command lines for TensorRT 10 strongly typed, 10 weakly typed, and 11.
+    """Builds the trtexec commands for TensorRT 10 strongly typed, 10 weakly typed, and 11.
 
-    The weakly typed line needs ``constraints``.
+    The weakly typed command needs ``constraints``.
 
     Args:
         constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
@@ -199,9 +199,9 @@ def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizati
 
 
 def list_precision_arguments(network: Network, constraints: LayerConstraints) -> tuple[list[str], list[str]]:
-    """Returns the arguments for the precisions of layers, and the layers whose output types they do not set.
+    """Returns the trtexec arguments for layer precisions, and the layers whose output types these arguments cannot set.
 
-    Layers with names that trtexec does not take are left out.
+    Layers with names that trtexec cannot represent are left out.
     """
     type_by_layer, mixed_layers = {}, []
     for layer, precision in constraints.output_types.items():
@@ -238,7 +238,7 @@ def _quoted_names_text(names: Iterable[str]) -> str:
 
 def _profile_arguments(network: Network, shapes: Mapping[str, ShapeRange],
                        additional_profiles: Sequence[Mapping[str, ShapeRange]], *, include_static: bool) -> list[str]:
-    """Returns the shape options of all optimization profiles, each after its number if there are several."""
+    """Returns the shape options of all optimization profiles. If there are several, each follows its number."""
     if not additional_profiles:
         return _shape_arguments(network, shapes, include_static=include_static)
     return [argument for index, profile in enumerate((shapes, *additional_profiles))
@@ -246,10 +246,10 @@ def _profile_arguments(network: Network, shapes: Mapping[str, ShapeRange],
 
 
 def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, include_static: bool) -> list[str]:
-    """Returns the shape options of one optimization profile; none for a static network, whatever ``shapes`` contains.
+    """Returns the shape options of one optimization profile; [] for a static network.
 
     Args:
-        include_static: True if static inputs are included, as calibration requires.
+        include_static: True to include static inputs, as calibration requires.
     """
     dynamic_inputs = {info.name for info in network.inputs
                       if info.shape is None or any(not isinstance(dimensions, int) for dimensions in info.shape)}
@@ -277,7 +277,7 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
 
 
 def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
-    """Returns the names of the additional files beside ``path`` that the commands of a format use."""
+    """Returns the names of the files beside ``path`` that the commands of an export format use."""
     names = {role: file_path.name for role, file_path in find_companion_files(format_name, path).items()}
     return TrtexecFiles(engine=f"{path.name}.engine", **names)
 
@@ -285,8 +285,9 @@ def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
 def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                           files: TrtexecFiles, shapes: Mapping[str, ShapeRange] | None = None,
                           builder_options: BuilderOptions | None = None) -> tuple[TrtexecCommandLine, ...]:
-    """Builds the trtexec command lines of any config, with the layer constraints of a weakly typed build where
-    possible."""
+    """Builds the trtexec commands of any config. The weakly typed command has layer constraints if the config allows
+    it.
+    """
     config = replace_file_precision(network, config)
     special_labels = _special_precision_labels(network, config)
     constraints = lower_to_implicit_quantization(network, config, ranges) if not special_labels else None
@@ -302,7 +303,9 @@ def _special_precision_labels(network: Network, config: PrecisionConfig) -> list
 
 
 def write_trtexec_export(context: ExportContext) -> WrittenExport:
-    """Writes the trtexec script and the typed network, and for a weakly typed build the FP32 network and its cache."""
+    """Writes the trtexec script, the typed network and, if weakly typed builds are possible, the FP32 network and its
+    cache.
+    """
     path, network, config, companion_paths = context.path, context.network, context.config, context.companion_paths
     lines = trtexec_command_lines(network, config, context.ranges, command_file_names("trtexec", path), context.shapes,
                                   context.builder_options)
@@ -321,12 +324,12 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
 
 def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQuantizationConstraints,
                                  calibration_algorithm: str) -> list[Path]:
-    """Writes the FP32 network with the node names of the config, and the calibration cache if there are ranges.
+    """Writes the FP32 network with the node names of the config, and its calibration cache; returns their paths.
 
-    Returns the paths of the files.
+    Without ranges, no cache is written.
 
     Args:
-        calibration_algorithm: The calibrator that reads the cache. It accepts only a cache that names it.
+        calibration_algorithm: The calibrator that will read the cache, whose header must name it.
     """
     base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
     written_model = export_typed_network(constraints.model, context.network, base_path)
@@ -341,16 +344,15 @@ def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQu
 
 def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, script_name: str = "build.sh",
                    omissions: Mapping[str, Any] | None = None) -> str:
-    """Returns a POSIX shell script that runs one trtexec line: ``sh NAME 10|10-weak|11 [more trtexec options]``.
+    """Returns a POSIX shell script that runs one trtexec command: ``sh NAME 10|10-weak|11 [more trtexec options]``.
 
-    The script runs in its own folder, which must contain the files that the lines name. It calls ``$TRTEXEC`` if that
-    is set.
+    The script runs in the folder that contains it and the files of the commands. It calls ``$TRTEXEC`` if that is set.
 
     Args:
         command_lines: The lines from `build_trtexec_command_lines`.
         title: The description of the engine, for the heading.
         script_name: File name of the script.
-        omissions: The parts of the config that the lines lack; see `trt_tui.core.exporters.formats`.
+        omissions: The parts of the config that the commands do not contain; see `trt_tui.core.exporters.formats`.
     """
     command_lines = tuple(command_lines)
     names = "|".join(line.name for line in command_lines)
@@ -379,7 +381,7 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
 
 
 def quote_command(arguments: Iterable[str]) -> str:
-    """Returns the words of a command, quoted for a shell, one per line."""
+    """Quotes the words of a command for a shell; returns one line per word."""
     return " \\\n        ".join(map(shlex.quote, arguments))
 
 
@@ -425,11 +427,10 @@ CALIBRATORS = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibr
 
 
 def format_named_values(values: Mapping[str, str]) -> list[str]:
-    """Returns the arguments ``NAME:VALUE`` that pass Polygraphy a value for each of several tensors.
+    """Returns Polygraphy arguments ``NAME:VALUE``, one for each tensor.
 
     Raises:
-        InputError: A name begins with "-". Polygraphy would read it as an option, and could run a file that the option
-            names.
+        InputError: A name begins with "-". Polygraphy would read it as an option, which could run a file.
     """
     for name in values:
         if name.startswith("-"):
@@ -468,8 +469,8 @@ def polygraphy_command(
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
         more_profiles: Additional optimization profiles.
         builder_options: The options of the builder; the builder's defaults if None.
-        range_method: The method of the ranges. The command names the calibrator that reads their cache unless it is
-            Polygraphy's default, the entropy calibrator.
+        range_method: The method of the ranges. If its calibrator is not Polygraphy's default, the entropy calibrator,
+            the command names it.
 
     Raises:
         InputError: The errors of `format_named_values`.
@@ -502,13 +503,13 @@ def polygraphy_command(
 
 def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, command: tuple[str, ...],
                       omissions: Mapping[str, Any] | None = None) -> str:
-    """Returns the text of the Polygraphy script.
+    """Returns the text of the Polygraphy script that sets layer constraints.
 
     Args:
         constraints: The constraints from `trt_tui.core.lowering.implicit_quantization.lower_to_implicit_quantization`.
         title: The description of the engine, for the heading.
         command: The command from `polygraphy_command`.
-        omissions: The parts of the config that the script lacks; see `trt_tui.core.exporters.formats`.
+        omissions: The parts of the config that the script does not contain; see `trt_tui.core.exporters.formats`.
 
     Raises:
         InputError: All layers are in FP32, so that there are no constraints.

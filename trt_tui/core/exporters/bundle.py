@@ -1,14 +1,14 @@
-"""The bundle: a folder with everything that a build machine needs for a config, and a script that verifies the engine.
+"""The bundle: a folder with all files to build a config on another machine, and a script that verifies the engine.
 
 `verify.sh` compares the engine with the FP32 outputs of a few samples. It uses the mean absolute error of each output,
 which Polygraphy (``--check-error-stat mean``) and trtexec 11.1 and later (``--accuracyAlgorithm=l1``) both compute. The
 tolerance is twice the error of the simulated config on the same samples, plus a margin for FP32 itself. FP16 engines
 had up to 1.4 dB lower SQNR than their simulation, a factor of 1.2.
 
-A small change of a file, such as one weight, stays within this tolerance. The script therefore first compares the
-checksums of all files that the export wrote.
+A small change of a file, such as one weight, would stay within this tolerance. Therefore the script first compares the
+checksums of all exported files.
 
-The export of a subgraph as a folder that reproduces a fault by itself, to be attached to a bug report.
+The subgraph export: a folder that reproduces a fault of a part of the network, to be attached to a bug report.
 
 The folder contains the subgraph in FP32 and in the precisions of a config, its actual inputs, and the outputs of FP32.
 A script contains the Polygraphy commands that show the fault and reduce the subgraph. Both networks have FP32 inputs
@@ -120,7 +120,7 @@ CHECKSUM_FILE = "SHA256SUMS"
 
 @dataclass(frozen=True)
 class SampleRun:
-    """One feed in a bundle, with the outputs of FP32 and of the simulated config."""
+    """The inputs of one feed in a bundle, with the outputs of FP32 and of the simulated config."""
 
     inputs: Mapping[str, np.ndarray]
     reference: Mapping[str, np.ndarray]
@@ -128,7 +128,7 @@ class SampleRun:
 
     @property
     def size_bytes(self) -> int:
-        """Size in bytes of inputs and reference outputs in a bundle."""
+        """The size in bytes of the inputs and reference outputs."""
         return sum(array.nbytes for array in (*self.inputs.values(), *self.reference.values()))
 
 
@@ -165,11 +165,10 @@ class BundleContents:
 
 def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
                        ) -> tuple[dict[str, float], list[str]]:
-    """Computes the tolerated mean absolute error of an engine at each output, and lists the outputs that cannot be
-    verified.
+    """Returns the tolerated mean absolute error of an engine at each output, and the outputs that cannot be verified.
 
     Args:
-        mask_magnitudes: The magnitude by output from which values count as masks. Masks cannot enter a mean.
+        mask_magnitudes: The magnitude from which values count as masks, by output. Masks are excluded from means.
 
     Returns:
         The tolerances in the outputs' units, the largest over all iterations. Then the names of outputs whose reference
@@ -263,7 +262,8 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
 
 
 def checksum_text(folder: Path) -> str:
-    """Returns the text of `CHECKSUM_FILE`. A line with an escaped character in its name begins with a backslash."""
+    """Returns the text of `CHECKSUM_FILE`. A line begins with a backslash if characters of its file name are escaped.
+    """
     lines = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_CACHE_FILE):
         name = path.relative_to(folder).as_posix()
@@ -273,8 +273,7 @@ def checksum_text(folder: Path) -> str:
 
 
 def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuantizationConstraints | None]:
-    """Lowers the network of a bundle, and returns the layer constraints for TensorRT 8.6 with it; None for other
-    releases.
+    """Lowers the config of a bundle; returns the typed network, and the layer constraints for TensorRT 8.6 or None.
 
     Raises:
         InputError: The release does not support the config.
@@ -297,7 +296,7 @@ def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuanti
 
 
 def _copy_builder_files(folder: Path, builder_options: BuilderOptions) -> BuilderOptions:
-    """Copies the timing cache and plugins into the folder, and returns the builder options with the new paths."""
+    """Copies the timing cache and the plugins into the folder; returns builder options with the new paths."""
     if builder_options.timing_cache and Path(builder_options.timing_cache).is_file():
         shutil.copyfile(builder_options.timing_cache, folder / TIMING_CACHE_FILE)
     plugin_paths = _bundled_plugin_paths(builder_options)
@@ -443,7 +442,7 @@ esac
 
 
 def _missing_samples_text(bundle: BundleContents, tolerances: Mapping[str, float]) -> str:
-    """Returns the message of `verify.sh` for a folder without samples, with the commands that create samples.
+    """Returns the message of `verify.sh` for a folder without samples, with commands that create samples.
 
     A good engine passes with either command.
     """
@@ -462,8 +461,7 @@ Or put other inputs of the same kind here as {INPUTS_FILE}, as polygraphy run --
 
 def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str, float],
                         samples_folder: str) -> str:
-    """Returns one trtexec command per sample and output, because trtexec applies one threshold to all outputs of a
-    command."""
+    """Returns one trtexec command for each sample and output, because trtexec has one threshold for all outputs."""
     names = {*tolerances, *(name for sample_run in sample_runs for name in sample_run.inputs)}
     if any(character in name for name in names for character in ",:'"):
         return ('    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
@@ -494,10 +492,10 @@ def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun]
 
 
 def write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_files: bool = False) -> None:
-    """Writes inputs and FP32 outputs in the form that Polygraphy reads.
+    """Writes inputs and FP32 outputs in the format that Polygraphy reads.
 
     Args:
-        writes_raw_files: True if each array is also written as raw bytes, which trtexec reads.
+        writes_raw_files: True to write each array also as raw bytes, which trtexec reads.
     """
     with open_atomic_writer(folder / INPUTS_FILE) as stream:
         write_polygraphy_inputs(stream, [sample_run.inputs for sample_run in sample_runs])
@@ -615,7 +613,7 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
 
 
 def find_group_boundary(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """Finds the tensors that a group reads from other layers, and the last tensor that it computes."""
+    """Finds the tensors that a group reads from other layers, and its final tensor."""
     group_tensors = {tensor for name in group.layers for tensor in network.get_layer(name).outputs}
     tensor_names = set(_list_tensors(network))
     input_tensors = dict.fromkeys(tensor for name in group.layers for tensor in network.get_layer(name).inputs
@@ -629,10 +627,10 @@ def _list_tensors(network: Network) -> list[str]:
 
 
 def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors: Sequence[str]) -> ir.Model:
-    """Extracts the part of a model between the given tensors. Inputs and outputs in FP16 or BF16 become FP32.
+    """Extracts the part of a model between the given tensors. FP16 and BF16 inputs and outputs become FP32.
 
     Raises:
-        InputError: The part needs other tensors too.
+        InputError: The part needs further tensors.
     """
     try:
         graph = extract(model.graph, list(start_tensors), list(end_tensors))
@@ -696,9 +694,9 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
 
 
 def _profile_arguments(names: Iterable[str], sample_runs: Sequence[SampleRun]) -> list[str]:
-    """Returns the arguments of Polygraphy for the shapes that the samples have at some inputs, quoted for a shell.
+    """Returns Polygraphy arguments for the shapes of inputs in the samples, quoted for a shell.
 
-    Without them Polygraphy builds a profile of size 1, which refuses the samples.
+    Without them Polygraphy builds a profile of size 1, with which the samples cannot be executed.
     """
     shapes = {name: [np.shape(sample_run.inputs[name]) for sample_run in sample_runs if name in sample_run.inputs]
               for name in names}

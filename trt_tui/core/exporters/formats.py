@@ -1,9 +1,9 @@
-"""The common part of all exports of a config, the formats of trt-tui itself, and what a format cannot represent.
+"""The common interface of all export formats, the writers of trt-tui's own formats, and the omissions of a format.
 
-A format's writer receives a context and returns its files; `trt_tui.core.exporters.registry` lists the formats. This
-module has the writers of a precision.json and of a calibration cache. Omissions are the parts of a config that an
-export format cannot represent. An exported file lists them. The importer then restores them, or reports that they are
-missing.
+The writer of a format receives an `ExportContext` and returns a `WrittenExport`; `trt_tui.core.exporters.registry`
+lists the formats. This module has the writers of precision.json and of a calibration cache. Omissions are the parts of
+a config that a format cannot represent. The exported file lists them, so that an importer can restore them or report
+them.
 """
 
 import pkgutil
@@ -43,7 +43,7 @@ class ExportContext:
         companion_paths: The other files that the format may have, by role.
         shapes: The optimization profile by input name.
         builder_options: The options of the builder, which some formats contain.
-        calibration: The origin of the ranges, without ranges that the config sets itself.
+        calibration: The measured ranges with their origin, without ranges that the config sets.
     """
 
     path: Path
@@ -57,7 +57,7 @@ class ExportContext:
 
 
 class WrittenExport(NamedTuple):
-    """The files of an export, ``ExportContext.path`` first, and notes for the user."""
+    """The files of an export, beginning with ``ExportContext.path``, and notes for the user."""
 
     paths: list[Path]
     notes: tuple[str, ...] = ()
@@ -66,9 +66,9 @@ class WrittenExport(NamedTuple):
 def write_export(format_name: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  *, shapes: Mapping[str, ShapeRange] | None = None, builder_options: BuilderOptions | None = None,
                  calibration: Calibration | None = None) -> WrittenExport:
-    """Writes a config in one of the export formats that have a writer. `ExportContext` describes the arguments.
+    """Writes a config in an export format that has a writer. `ExportContext` describes the arguments.
 
-    All files are written, or none. If one cannot be written, existing files are unchanged.
+    Either all files are written or none. In case of an error, existing files are unchanged.
 
     Raises:
         InputError: The format cannot represent the config, a range is missing, or a file cannot be written.
@@ -86,14 +86,15 @@ def write_export(format_name: str, path: Path, network: Network, config: Precisi
 
 def omission_record(network: Network, config: PrecisionConfig, network_file: str,
                     range_tensors: Collection[str]) -> dict[str, Any]:
-    """Returns the parts of a config that a file of precisions and ranges cannot represent; empty if there are none.
+    """Returns the omissions of a format that contains only precisions and ranges; {} if there are none.
 
     Args:
-        network_file: The name of the exported network, which contains the changes of the network.
+        network_file: The name of the exported network, which contains the changes of moves.
         range_tensors: The tensors whose ranges the format contains.
 
     Returns:
-        Sentences under "moves". Under "ranges", the tensors whose ranges are those of the changed network.
+        Under "moves", sentences on omitted moves. Under "ranges", the tensors whose ranges are valid only for the
+            changed network.
     """
     lines: list[str] = []
     move_classes: tuple[type[Move], ...] = (*ZERO_COST_MOVE_CLASSES, BarrierMove)
@@ -121,15 +122,14 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
 def implicit_omission_record(network: Network, config: PrecisionConfig, network_file: str,
                              constraints: ImplicitQuantizationConstraints,
                              range_tensors: Collection[str] | None = None) -> Mapping[str, Any]:
-    """Returns the omissions of an export for a weakly typed build, which sets no precision for layers that only move
-    values.
+    """Returns the omissions of an export for a weakly typed build. Such a build sets no precision for copies.
 
     Args:
         range_tensors: The tensors that have ranges in another file; None if all ranges are those of ``constraints``.
 
     Returns:
-        The entries of `omission_record`. Under "rows" also the precisions of the layers that only move values, by
-            layer. Under "around", the float precision around quantized layers.
+        The entries of `omission_record`. Under "rows", the precisions of layers that only copy values. Under "around",
+            the float precision around quantized layers.
     """
     nearest_config = replace_file_precision(network, config)
     rows: dict[str, str] = {}
@@ -150,7 +150,9 @@ def implicit_omission_record(network: Network, config: PrecisionConfig, network_
 
 
 def write_precision_json_export(context: ExportContext) -> WrittenExport:
-    """Writes the config with the ranges of ``context.calibration``. A note says if quantized tensors have no range."""
+    """Writes the config with the ranges of ``context.calibration``. It adds a note on quantized tensors without a
+    range.
+    """
     network, config, calibration = context.network, context.config, context.calibration
     text = config_text(network, config, calibration if calibration.ranges else None,
                        made_with={"trt_tui": __version__}, weights_of=network.weights_source_name)
@@ -174,8 +176,7 @@ def write_calibration_cache_export(context: ExportContext) -> WrittenExport:
 
 def config_calibration_cache_text(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                                   range_method: str) -> str:
-    """Returns the calibration cache of a config. Tensors with scaled channels have the ranges of the network without
-    these factors.
+    """Returns the text of a calibration cache for a config. Channel factors are removed from the ranges.
 
     Args:
         ranges: The calibrated amax by tensor name.

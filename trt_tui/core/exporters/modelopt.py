@@ -1,5 +1,4 @@
-r"""The export for NVIDIA ModelOpt: lists of layers to quantize and to leave out, as patterns that match exactly these
-layers.
+r"""The export for NVIDIA ModelOpt: lists of layers to quantize and to leave out, as patterns for exactly these layers.
 
 ModelOpt's ONNX quantizer leaves out every node for which ``re.match(pattern, node.name)`` holds
 (``expand_node_names_from_patterns`` in ``modelopt/onnx/quantization/graph_utils.py``). AutoCast keeps such nodes in
@@ -40,15 +39,15 @@ _CALIBRATION_METHODS = {"entropy": "entropy", "minmax": "max"}
 
 @dataclass(frozen=True)
 class ModelOptExclusions:
-    """The layers of a config that ModelOpt quantizes, leaves out or keeps in FP32, by name.
+    """The names of the layers that ModelOpt must quantize, leave out or keep in FP32 for a config.
 
     Attributes:
         quantized_layers: Layers that the config runs in INT8 and that have Q/DQ.
         unquantized_layers: Layers whose group the config does not run in INT8.
         fp32_layers: Layers that stay in FP32: their group runs in FP32, or in INT8 with FP32 at its boundary.
         low_precision: The type to which AutoCast casts the other layers, FP16 before BF16; None if there are none.
-        recast_groups: Groups that the config runs in BF16, or in INT8 with BF16 at the boundary, and that ModelOpt
-            casts to FP16.
+        recast_groups: Groups that ModelOpt casts to FP16, although the config runs them in BF16, or in INT8 with BF16
+            at the boundary.
     """
 
     quantized_layers: tuple[str, ...]
@@ -61,7 +60,7 @@ class ModelOptExclusions:
 def find_modelopt_exclusions(network: Network, config: PrecisionConfig) -> ModelOptExclusions:
     """Finds the layers that ModelOpt must quantize, leave out or keep in FP32.
 
-    Folded layers (constants, shapes, integers, casts) are in no list.
+    The lists contain no constants, shape arithmetic, integers or Casts.
     """
     assignment = config.precision_by_group(network)
     quantized_layers, unquantized_layers, fp32_layers, boundary_by_group = [], [], [], dict[str, Precision]()
@@ -88,14 +87,13 @@ def find_modelopt_exclusions(network: Network, config: PrecisionConfig) -> Model
 
 
 def build_name_patterns(names: Iterable[str], all_names: Collection[str]) -> list[str]:
-    """Builds a pattern for each given name that ``re.match`` finds in this name, but in no other name of the network.
-    """
+    """Builds a pattern for each given name, with which ``re.match`` matches no other name of the network."""
     all_names = set(all_names)
     return [re.escape(name) + (r"\Z" if f"{name}\n" in all_names else "$") for name in names]
 
 
 def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
-    """Checks that ModelOpt supports the precisions of a config.
+    """Refuses a config with precisions that ModelOpt does not support.
 
     Raises:
         InputError: The config has layers in a quantized type other than INT8, or products with an FP32 accumulator.
@@ -111,14 +109,14 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
 
 def modelopt_record(network: Network, config: PrecisionConfig, model_file: str = "model.onnx", range_method: str = "",
                     cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Returns the content of the ModelOpt export: the arguments of its quantizer and of AutoCast, and the Python to
-    call them.
+    """Returns the content of the ModelOpt export: arguments of its quantizer and of AutoCast, and Python code that
+    calls them.
 
     Args:
         model_file: File name of the network whose nodes have the names in the config.
         range_method: The method of the config's ranges. The quantizer receives the same method if it supports it.
         cache_file: File name of the ranges as a TensorRT calibration cache; "" if there is none.
-        omissions: The parts of the config that the lists lack; see `trt_tui.core.exporters.formats`.
+        omissions: The parts of the config that the lists do not contain; see `trt_tui.core.exporters.formats`.
     """
     exclusions = find_modelopt_exclusions(network, config)
     all_names = {layer.name for layer in network.layers}
@@ -200,7 +198,7 @@ def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: Mode
 
 def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, model_file: str = "model.onnx",
                    range_method: str = "", cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> None:
-    """Writes `modelopt_record` as JSON. The file is written completely or not at all.
+    """Writes `modelopt_record` as a JSON file, completely or not at all.
 
     Raises:
         InputError: The file cannot be written.
@@ -212,8 +210,9 @@ def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, 
 
 
 def write_modelopt_export(context: ExportContext) -> WrittenExport:
-    """Writes the lists for ModelOpt, the FP32 network that ModelOpt quantizes, and the calibration cache if there are
-    ranges."""
+    """Writes the lists for ModelOpt, the FP32 network that it quantizes and, if there are ranges, the calibration
+    cache.
+    """
     path, network = context.path, context.network
     base_path, cache_path = context.companion_paths["base"], context.companion_paths["cache"]
     config = replace_file_precision(network, context.config)
@@ -232,8 +231,7 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
 
 
 def _derive_fp32_config(config: PrecisionConfig) -> PrecisionConfig:
-    """Returns a config in FP32 with the exact zero-cost moves and the barriers of another config, which ModelOpt
-    keeps."""
+    """Returns a config in FP32 with the exact zero-cost moves and the fusion barriers of another config."""
     fp32_config = PrecisionConfig.from_precision(Precision.FP32)
     exact_classes = (move_class for move_class, kind in ZERO_COST_MOVE_CLASSES.items() if kind.is_exact)
     move_classes: tuple[type[Move], ...] = (*exact_classes, BarrierMove)

@@ -44,7 +44,7 @@ _ALIGNMENT = 4096
 
 
 def onnxruntime_loading_note(model: ir.Model) -> str:
-    """Returns a note on the options that ONNX Runtime needs to load a typed network; "" if it needs none.
+    """Returns a note on the session options that ONNX Runtime needs to load a typed network; "" if it needs none.
 
     There are four cases:
 
@@ -82,10 +82,10 @@ def onnxruntime_loading_note(model: ir.Model) -> str:
 
 
 def qdq_loss_debug_note(model: ir.Model) -> str:
-    """Returns a note on weights that ONNX Runtime's ``qdq_loss_debug`` cannot compare in a typed network, and the
+    """Returns a note on weights that ONNX Runtime's ``qdq_loss_debug`` cannot compare in a typed network, with the
     remedy.
 
-    The note is "" if the tool can compare all weights, or if nothing is quantized.
+    Returns "" if the tool can compare all weights, or if nothing is quantized.
     """
     dequantized_values = [node.inputs[0] for node in model.graph if node.op_type == "DequantizeLinear"]
     producers = [value.producer() for value in dequantized_values if value is not None]
@@ -109,8 +109,9 @@ def _is_stored_constant(value: ir.Value | None) -> bool:
 
 
 def _is_layer_norm_behind_cast(node: ir.Node) -> bool:
-    """Returns True if a node is the Sub of a decomposed LayerNorm with scale and bias, and a Cast between float types
-    is before it."""
+    """Returns True if a node is the Sub of a decomposed LayerNorm with scale and bias, after a Cast between float
+    types.
+    """
     cast = node.inputs[0].producer() if node.op_type == "Sub" and node.inputs[0] is not None else None
     source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
     mean = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
@@ -133,8 +134,8 @@ def _is_relu_before_fp8(node: ir.Node) -> bool:
 
 
 def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None) -> bool:
-    """Returns True if a Transpose moves the first axis of an FP16 tensor to one of the last two places before a matrix
-    product.
+    """Returns True if a value comes from a Transpose of the first axis of an FP16 tensor, before a product with a
+    matrix.
 
     The other operand must have at most two dimensions.
     """
@@ -165,7 +166,7 @@ class WrittenModel:
 
 def export_typed_network(lowered_model: ir.Model, network: Network, path: Path | str, *,
                          max_inline_bytes: int = MAX_INLINE_BYTES) -> WrittenModel:
-    """Saves a lowered network as an ONNX file. The same network always gives the same bytes.
+    """Writes a lowered network as an ONNX file. Equal networks give equal bytes.
 
     Weights in external files stay there: an export in the same folder refers to the same files. For an export in
     another folder they are copied beside it. If a file with other content has the name, the copy gets another name.
@@ -202,7 +203,7 @@ def export_typed_network(lowered_model: ir.Model, network: Network, path: Path |
 
 
 def write_onnx_export(context: ExportContext) -> WrittenExport:
-    """Writes the typed network of a config. The notes count its groups by precision."""
+    """Writes the typed network of a config. A note counts its groups by precision."""
     network, config = context.network, context.config
     typed_network = lower_from_source_model(network, config, context.ranges)
     written_model = export_typed_network(typed_network.model, network, context.path)
@@ -219,7 +220,7 @@ def write_onnx_export(context: ExportContext) -> WrittenExport:
 
 
 def split_off_weights(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
-    """Splits a lowered network into the bytes of an ONNX file without weights, and the weights as arrays by name.
+    """Splits a lowered network into an ONNX file without weights, as bytes, and its weights as arrays by name.
 
     The arrays have the type and shape that the weights have in memory or in their files, and are not copied. Small
     weights, strings, quantized values of less than 8 bits, and weights of subgraphs stay in the ONNX file.
@@ -257,7 +258,7 @@ def _iterate_inline_weights(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
 
 
 def _write_weights(graph: ir.Graph, stream: BinaryIO, data_file: str) -> None:
-    """Writes the weights that are in memory to a data file in graph order, and makes the network refer to the file."""
+    """Writes the weights in memory to a data file, in graph order, and makes the network refer to the file."""
     for value in graph.initializers.values():
         tensor = value.const_value
         if tensor is None or isinstance(tensor, ir.ExternalTensor) or tensor.nbytes <= _SMALL_TENSOR_BYTES:
@@ -297,8 +298,8 @@ def _copy_external_data(proto: onnx.ModelProto, data_file: str, network: Network
 
 
 def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
-    """Copies a data file of the original network beside the export unless it is already there, and returns its
-    location."""
+    """Copies a data file of the original network beside the export, unless it is already there; returns its location.
+    """
     folder = network.path.parent
     if os.path.realpath(folder) == os.path.realpath(path.parent):
         return file_location
@@ -318,7 +319,7 @@ def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
 
 
 def _is_copied_file(source: Path, destination: Path) -> bool:
-    """Returns True if a file has the same content as another and is not a link."""
+    """Returns True if a file is not a link and has the same content as another file."""
     return (destination.is_file() and not destination.is_symlink() and destination.stat().st_nlink == 1
             and filecmp.cmp(source, destination, shallow=False))
 
@@ -340,7 +341,7 @@ def _copy_stream_content(source: BinaryIO, destination: BinaryIO) -> None:
 
 
 def _choose_weights_file_name(path: Path, network: Network) -> str:
-    """Chooses a file name for the weights of an export: the name from an earlier export, or an unused one."""
+    """Chooses the file name for the weights of an export: the name that an earlier export used, or an unused one."""
     name, count = f"{path.name}.data", 0
     source_files = {os.path.realpath(file) for file in network.external_files}
     while os.path.lexists(destination := path.with_name(name)) and (

@@ -1,4 +1,4 @@
-"""Reports as text, Markdown and JSON: of a preview with the requested precisions, and of the check of Q/DQ nodes."""
+"""Reports as text, Markdown and JSON: on a preview and the requested precisions, and on the check of Q/DQ nodes."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -34,10 +34,10 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
                                preview: Preview | None = None) -> dict[str, Any]:
     """Returns a JSON record of the quantization that a config requests.
 
-    The record counts groups by operator and precision. It lists the groups that are not in the quantized precision,
-    with the reason and their MACs. MACs are the multiply-accumulate operations of one execution, for groups where they
-    are known. If the config has the file precision, the quantized precision is the lowest one in the file. Groups in
-    any quantized type of the file count then.
+    The record counts groups by operator and precision. It lists the groups that do not run in the quantized precision,
+    with the reason and their MACs. MACs are the multiply-accumulate operations of one execution, if known. If the
+    config has the file precision, any quantized type of the file counts as quantized. The quantized precision is then
+    the lowest one in the file.
 
     Args:
         preview: A preview, from which the record adds the MACs that the builder runs in the quantized precision.
@@ -90,7 +90,7 @@ def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precis
                                  uses_file_precision: bool) -> bool:
     """Returns True if a group runs in the quantized precision of the config.
 
-    With the file precision, any quantized type counts if the quantized precision is one.
+    If the config has the file precision, any quantized type counts.
     """
     nearest = group.resolve_file_precision(requested_precision)
     return (nearest is quantized_precision
@@ -98,7 +98,7 @@ def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precis
 
 
 def quantization_scheme_blocks(scheme_record: Mapping[str, Any]) -> list[Block]:
-    """Returns a record of `quantization_scheme_record` as a table by operator, and lines."""
+    """Returns the report blocks of a `quantization_scheme_record`: a table by operator, and lines."""
     columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
     rows = [["operator", *columns]]
     rows += [[operator, *(str(counts.get(label, "")) for label in columns)]
@@ -116,7 +116,7 @@ def quantization_scheme_blocks(scheme_record: Mapping[str, Any]) -> list[Block]:
 
 
 def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
-    """Returns a line for each reason why groups are not in the quantized precision, with the groups."""
+    """Returns one line for each reason why groups do not run in the quantized precision, with the groups."""
     quantized_label, lines = scheme_record["quantized"].upper(), []
     for skipped in scheme_record["skipped"]:
         share = f", {percent_text(skipped['macs'] / scheme_record['macs']['all'])} of the MACs" if skipped[
@@ -135,7 +135,8 @@ def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
 
 
 def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
-    """Returns the JSON record of a preview: the implementation of each group, and the groups in other precisions."""
+    """Returns the JSON record of a preview: the implementation of each group, and the groups in unrequested precisions.
+    """
     record: dict[str, Any] = {
         "format": PREVIEW_FORMAT, "version": PREVIEW_VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256
@@ -182,7 +183,7 @@ def group_precision_text(implementation: GroupImplementation | None, group: Fusi
                          requested_precision: Precision) -> str:
     """Returns the precision of a group in the engine as text.
 
-    The text is "fused" if its kernel does not report a precision, and "" if no engine layer names the group.
+    It is "fused" if the kernel does not report a precision, and "" if no engine layer names the group.
     """
     if implementation is None:
         return ""
@@ -192,7 +193,8 @@ def group_precision_text(implementation: GroupImplementation | None, group: Fusi
 
 def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup,
                           titles_by_group: Mapping[str, str]) -> str:
-    """Returns the other groups in a group's kernel as text. Names in the scope of the group omit that scope."""
+    """Returns a text with the other groups in the kernel of a group. Names within the scope of the group are shortened.
+    """
     scope_prefix = titles_by_group.get(group.name, "").rpartition("/")[0] + "/"
     names = [titles_by_group.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates]
     return name_list_text(names, _MAX_NAMES)
@@ -200,7 +202,8 @@ def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGrou
 
 def kernel_sharing_text(implementation: GroupImplementation | None, group: FusionGroup,
                         titles_by_group: Mapping[str, str]) -> str:
-    """Returns the groups that share a kernel with a group, as text: "alone", "with q, k", "in MHA with Softmax, PV"."""
+    """Returns a text with the groups that share a kernel with a group: "alone", "with q, k", "in MHA with Softmax, PV".
+    """
     if implementation is None:
         return "no kernel is named after it"
     mates_text = groups_in_kernel_text(implementation, group, titles_by_group)
@@ -210,7 +213,7 @@ def kernel_sharing_text(implementation: GroupImplementation | None, group: Fusio
 
 
 def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
-    """Returns the number of casts, reformats and unfused Q/DQ around a group's kernel as text."""
+    """Returns a text that counts the casts, reformats and unfused Q/DQ around the kernel of a group."""
     if implementation is None:
         return ""
     counts = ((implementation.cast_count, "cast"), (implementation.reformat_count - implementation.cast_count,
@@ -223,8 +226,7 @@ def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
 def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
     """Returns the summary of a preview as lines of text.
 
-    It has the number of kernels and groups, the groups in other precisions than requested, and the warnings of the
-    builder.
+    The lines count kernels and groups, and list groups in unrequested precisions and the warnings of the builder.
     """
     other_groups = preview.find_groups_in_unrequested_precision(network, config)
     shared_count = sum(bool(implementation.kernel_mates) for implementation in preview.implementations.values())
@@ -254,8 +256,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
 
 
 def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
-    """Returns the properties of an engine that a preview knows, for an engine that cannot be built: the summary of the
-    preview, the kernels by precision, and the groups that do not run in the quantized precision."""
+    """Returns the known properties of an engine that cannot be built here, from its preview."""
     if preview.refusal is not None:
         return [f"no preview: {preview.refusal.description}"
                 + (f"; {preview.refusal.next_step}" if preview.refusal.is_rtx_missing else "")]
@@ -282,7 +283,9 @@ def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, previ
 
 def config_preview_sections(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
                             scheme: Mapping[str, Any] | None) -> list[Section]:
-    """Returns the report of a preview, and of the requested precisions; None for one that is not requested."""
+    """Returns the sections of the report on a preview and on the requested precisions. Without a preview or a scheme,
+    its section is empty.
+    """
     preview_blocks: list[Block] = []
     if preview is not None:
         titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
@@ -296,7 +299,7 @@ LINT_FORMAT, LINT_VERSION = "trt-tui/lint", 1
 
 
 def qdq_check_lines(network: NetworkOutline, findings: Sequence[QdqFinding] | None) -> list[str]:
-    """Returns the findings of the check as lines of text, by rule, with the consequence and the repair.
+    """Returns the findings of the check of Q/DQ nodes as text: by rule, with the consequence and the repair.
 
     Args:
         findings: None if the file has no Q/DQ nodes.
@@ -318,7 +321,7 @@ def qdq_check_lines(network: NetworkOutline, findings: Sequence[QdqFinding] | No
 
 
 def qdq_check_record(network: NetworkOutline, findings: Sequence[QdqFinding] | None) -> dict[str, Any]:
-    """Returns the JSON record of the check, which follows ``lint-v1.json``.
+    """Returns the JSON record of the check of Q/DQ nodes, which follows ``lint-v1.json``.
 
     Args:
         findings: None if the file has no Q/DQ nodes.

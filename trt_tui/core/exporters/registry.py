@@ -1,6 +1,6 @@
-"""The table of export formats, which the commands, the app and the background process read.
+"""The table of export formats for the commands, the app and the background process.
 
-The table is plain data and loads no exporter, so help and completion can read it too.
+The table is plain data and loads no exporter. Therefore help and completion can read it quickly.
 """
 
 from __future__ import annotations
@@ -15,19 +15,20 @@ class ExportFormat:
     """An export format, as the app and the commands offer it.
 
     Attributes:
-        title: Its name in the app.
-        description: Its content or its use.
+        title: The name in the app.
+        description: The content or the use of the files.
         suffix: The suffix of the file name that the app proposes.
         writer: The function that writes it, as ``module:function``. The function takes a
             `trt_tui.core.exporters.formats.ExportContext` and returns a `WrittenExport`. "" if a request other than
             `ExportConfig` writes the format.
         companions: Suffixes of the additional files of the format, by role.
         is_folder: True if the export is a new folder instead of a file.
-        has_build_commands: True if it contains commands of a builder, with builder options and an optimization profile.
-        keeps_file_precision: True if rows keep the precision of a quantized file, and need no calibrated ranges.
+        has_build_commands: True if it contains build commands, with builder options and an optimization profile.
+        keeps_file_precision: True if groups can keep the precision of a quantized file, which needs no calibrated
+            ranges.
         can_lack_ranges: True if it can be written without the ranges of quantized tensors.
-        needs_all_ranges: True if it contains the ranges of all tensors instead of only those that the config reads.
-        uses_data: True if it depends on data.
+        needs_all_ranges: True if it contains the ranges of all tensors, and not only those that the config needs.
+        uses_data: True if it contains values measured on data.
         contains_config: True if it contains the precisions of a whole config for production.
     """
 
@@ -74,8 +75,8 @@ EXPORT_FORMATS = {
 
 
 def find_companion_files(format_name: str, path: Path) -> dict[str, Path]:
-    """Returns the additional files of an export format beside ``path``, by role.
+    """Returns the paths of the additional files that an export format has beside ``path``, by role.
 
-    Their names contain the whole name of ``path``, so that no two exports share a file.
+    Their names contain the file name of ``path``, so that two exports never share a file.
     """
     return {role: path.with_name(path.name + suffix) for role, suffix in EXPORT_FORMATS[format_name].companions.items()}

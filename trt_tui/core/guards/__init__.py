@@ -1,1 +1,1 @@
-"""Guards: checks whether measured results can mislead. `registry` lists them."""
+"""Guards: checks whether measured results can mislead."""

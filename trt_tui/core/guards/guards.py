@@ -1,7 +1,7 @@
-"""The guards, the most serious first, the facts that they check, and the functions that run them.
+"""The guards, the most serious first, with the facts that they check and the functions that run them.
 
-Each guard is a function of `GuardFacts` with its rule, its threshold and the source of the threshold. Facts are plain
-values; each is None until it is measured.
+Each guard is a function of `GuardFacts`. Its docstring states the rule, the threshold and the source of the threshold.
+Facts are plain values; each is None until it is measured.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ MEASURED_SOURCE, CACHE_SOURCE, CONFIG_SOURCE = "measured", "cache", "config"
 
 @dataclass(frozen=True)
 class InputStats:
-    """Statistics of one network input over samples: float64 arrays with a row per sample and a column per channel.
+    """Statistics of one network input: float64 arrays with a row for each sample and a column for each channel.
 
-    If the input has no axis of few entries that can be channels, the whole sample is one channel.
+    If the input has no short axis that can be a channel axis, the whole sample is one channel.
 
     Attributes:
         mean: Mean of the values.
@@ -59,22 +59,22 @@ class InputStats:
 
 @dataclass(frozen=True)
 class RangeFacts:
-    """The ranges in use, with their origin and the result of a comparison with samples.
+    """The ranges in use, their origin, and the result of their comparison with samples.
 
     Attributes:
-        source: `MEASURED_SOURCE` if measured on the calibration data, `CACHE_SOURCE` or `CONFIG_SOURCE` if read from a
-            file.
-        source_name: The file or the data of the ranges.
+        source: `MEASURED_SOURCE` for ranges measured on the calibration data, `CACHE_SOURCE` or `CONFIG_SOURCE` for
+            ranges from a file.
+        source_name: The name of the file or of the data.
         method: The range method; "" if unknown.
         calibration_samples: Number of calibration samples; 0 if unknown.
         cache_header: The header of a calibration cache; None without a cache.
-        fallback_method: The method of the ranges that a cache lacked; "" if it lacked none.
-        requested_method: The method that the command line or the config requests; "" if neither does.
-        builder_release: The release of the TensorRT on this machine; "" if none works that reads caches.
+        fallback_method: The method of measured ranges that the cache lacks; "" if it lacks none.
+        requested_method: The method that the command line or the config requests; "" if neither requests one.
+        builder_release: The release of the installed TensorRT; "" if there is none that works and reads caches.
         checked_samples: Number of samples used to find ``mismatches``; 0 if the ranges were not compared.
         compared_tensors: Number of tensors that were compared.
-        mismatches: Ranges that differ from the samples by a factor of 2, by tensor: the amax in use, and the amax of
-            the samples, or the nearest one that a range method would choose.
+        mismatches: The ranges that contradict the samples, by tensor: the amax in use, and the expected amax. A range
+            contradicts the samples if it differs from all values that a range method could choose by a factor of 2.
     """
 
     source: str
@@ -92,12 +92,12 @@ class RangeFacts:
 
 @dataclass(frozen=True)
 class LabelClassFacts:
-    """The classes in the judged and calibration samples, from one array of labels.
+    """The numbers of judged and calibration samples with each class, according to one array of labels.
 
     Attributes:
         label_array: The name of the array.
-        judged_counts: Number of judged samples with each class. ``judged_samples`` is the number of all of them.
-        calibration_counts: The same for the calibration samples.
+        judged_counts: Number of judged samples by class. ``judged_samples`` is the total number.
+        calibration_counts: Number of calibration samples by class.
     """
 
     label_array: str
@@ -109,12 +109,12 @@ class LabelClassFacts:
 
 @dataclass(frozen=True)
 class UnfitLabels:
-    """Labels that do not fit the classes of an output.
+    """An array of labels that does not fit the classes of an output.
 
     Attributes:
         label_array: The name of the array.
         output: The output with the classes. ``class_count`` is their number.
-        outside: Labels that are not classes, sorted.
+        outside: The sorted labels that are not classes of the output.
         has_class_0: True if the label 0 occurs.
         one_hot_size: Columns of one-hot labels; None for class numbers.
     """
@@ -129,7 +129,7 @@ class UnfitLabels:
 
 @dataclass(frozen=True)
 class CalibrationConvergencePoint:
-    """The SQNR in dB of the worst output if the ranges come from a given number of calibration samples."""
+    """The SQNR of the worst output in dB with ranges from a given number of calibration samples."""
 
     samples: int
     sqnr_db: float
@@ -137,7 +137,7 @@ class CalibrationConvergencePoint:
 
 @dataclass(frozen=True)
 class ClippedShare:
-    """The share of a tensor's values outside its range, in the judged samples and in the calibration samples."""
+    """The share of a tensor's values beyond its range, in the judged samples and in the calibration samples."""
 
     judged_share: float
     calibration_share: float
@@ -145,12 +145,14 @@ class ClippedShare:
 
 @dataclass(frozen=True)
 class FloatWorkShare:
-    """The share of a config's quantizable work that runs in floating point.
+    """The share of a config's quantizable work that is executed in floating point.
 
     Attributes:
-        float_share: A share of the time, or of the multiply-accumulate operations.
-        is_timed: True if it is a share of the time of the layers in an INT8 engine.
-        float_groups: Number of groups in floating point, of ``total_groups`` quantizable ones.
+        float_share: The share, from 0 to 1.
+        is_timed: True for a share of the time of the layers in an INT8 engine; False for a share of the
+            multiply-accumulate operations.
+        float_groups: Number of quantizable groups in floating point. ``total_groups`` is the number of all quantizable
+            groups.
     """
 
     float_share: float
@@ -164,7 +166,7 @@ class GuardFacts:
     """The facts about samples, ranges and results that guards check.
 
     Attributes:
-        has_random_inputs: True if there are only seeded random inputs.
+        has_random_inputs: True if all inputs are seeded random numbers.
         range_facts: The ranges in use.
         input_stats: Statistics of the calibration samples and of the judged samples, by network input.
         judges_calibration_samples: True if the calibration samples are the judged ones.
@@ -180,16 +182,16 @@ class GuardFacts:
             the reason why there are none.
         clipped: The shares of clipped values by tensor; None if not measured.
         framework_errors: The errors of FP32 against the framework's outputs, by judged output.
-        run_name: The name of the run of interest: its config as text.
-        accuracy: The accuracy of that run.
-        fp16_accuracy: The accuracy of the run with all layers in FP16.
+        run_name: The name of the checked run, which is its config as text.
+        accuracy: The accuracy of the checked run.
+        fp16_accuracy: The accuracy of a run with all layers in FP16.
         fp32_accuracy: The accuracy of FP32 on all samples against another reference; None if FP32 is the reference.
         reference_name: The name of the other reference.
-        float_type: The float type of that run outside quantized layers.
-        is_quantized: True if the default precision of that run is a quantized type.
-        quantized_type: The name of its quantized type: ``INT8``, ``FP8``, ....
-        targets: The targets of that run.
-        float_work: The share of its work in floating point; None if it is not quantized.
+        float_type: The float type of the checked run outside quantized layers.
+        is_quantized: True if the default precision of the checked run is a quantized type.
+        quantized_type: The name of this quantized type, such as ``INT8``.
+        targets: The targets of the checked run.
+        float_work: The share of work that the checked run does in floating point; None if it is not quantized.
     """
 
     has_random_inputs: bool = False
@@ -220,10 +222,9 @@ class GuardFacts:
     float_work: FloatWorkShare | None = None
 
     def sqnr_without_fp32_error(self, sqnr_db: float, output_name: str = "") -> float:
-        """Returns the SQNR against FP32 of the network in dB, from that against the reference.
+        """Converts an SQNR against another reference to the SQNR against FP32 of the network, in dB.
 
-        Both are those on the samples that judge every run. The result is infinite if FP32 has the whole error against
-        the reference.
+        The error of FP32 on the same samples is subtracted. The result is infinite if FP32 has all of the error.
 
         Args:
             output_name: The judged output; "" for the worst one.
@@ -235,7 +236,7 @@ class GuardFacts:
         return -10 * math.log10(ratio) if ratio > 0 else math.inf
 
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
-        """Returns a copy of these facts, updated with all facts that ``newer_facts`` contains."""
+        """Returns a copy of these facts that is updated with all facts in ``newer_facts``."""
         defaults = vars(_NO_FACTS)
         return dataclasses.replace(self, **{name: value for name, value in vars(newer_facts).items()
                                             if value is not defaults[name] and value != defaults[name]})
@@ -251,7 +252,7 @@ class GuardWarning:
     Attributes:
         guard_name: The name of the guard.
         summary: The problem in one line.
-        reason: The reason why it matters, with the measured values, as a sentence.
+        reason: The consequence of the problem, with the measured values, as a sentence.
         next_step: The next step for the user, as a sentence.
     """
 
@@ -270,16 +271,16 @@ def warning_record(warning: GuardWarning) -> dict[str, str]:
 
 
 def warning_lines(warning: GuardWarning) -> list[str]:
-    """Returns a warning as lines of a report."""
+    """Returns a warning as lines of text for a report."""
     return [f"{warning.guard_name}: {warning.summary}", f"  Why: {warning.reason}", f"  Next: {warning.next_step}"]
 
 
 class MissingFactsError(Exception):
-    """The facts are not sufficient for a guard. The text is the reason."""
+    """The error for facts that a guard needs but that were not measured. Its text is the reason."""
 
 
-def require(fact: T | None, missing_reason: str) -> T:
-    """Returns a fact that a guard needs, or that a condition of the guard holds.
+def require_fact(fact: T | None, missing_reason: str) -> T:
+    """Returns a fact that a guard needs, or raises an error if it was not measured or does not hold.
 
     Raises:
         MissingFactsError: The fact is None, or the condition does not hold.
@@ -310,7 +311,7 @@ class Guard:
 
 @dataclass(frozen=True)
 class GuardResult:
-    """The warnings of one guard for some facts, or the reason why it could not decide.
+    """The warnings of one guard, or the reason why it could not decide.
 
     Attributes:
         missing_facts_reason: The reason why the guard could not decide; "" if it did.
@@ -325,7 +326,7 @@ MIN_FRAMEWORK_SQNR_DB = 60.0
 
 
 def fp32_miss_text(guard_facts: GuardFacts) -> str:
-    """Returns the targets that FP32 itself misses against another reference, in one line; "" if it misses none."""
+    """Returns a line with the targets that FP32 itself misses against another reference; "" if it misses none."""
     accuracy = guard_facts.fp32_accuracy
     missed = [target for target in guard_facts.targets if accuracy is not None and target.is_met_by(accuracy) is False]
     if accuracy is None or not missed:
@@ -342,9 +343,9 @@ def find_framework_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
 
     Source: two FP32 runtimes agree to at least 100 dB, even if only one fuses layers. A framework that multiplies in
     TF32 or FP16 agrees to 50 to 60 dB. Below that, the network computes something else, or the inputs were prepared
-    differently. No precision of a layer corrects either.
+    differently. No change of precisions corrects this.
     """
-    require(facts.framework_errors or facts.fp32_accuracy or None, "FP32 is the reference")
+    require_fact(facts.framework_errors or facts.fp32_accuracy or None, "FP32 is the reference")
     if summary := fp32_miss_text(facts):
         yield (
             summary, "no precision of a layer corrects that: both compute something else, or their inputs differ",
@@ -360,7 +361,7 @@ def find_framework_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
                 "Check the export and the preprocessing of both sides before any layer.")
 
 
-def find_constant_inputs(facts: GuardFacts) -> Iterator[Alarm]:
+def find_equal_samples(facts: GuardFacts) -> Iterator[Alarm]:
     """Warns if the judged samples are copies of one sample.
 
     Rule: it warns if there are at least two samples, and every input is equal in all compared samples, up to 64.
@@ -368,8 +369,8 @@ def find_constant_inputs(facts: GuardFacts) -> Iterator[Alarm]:
     Source: with ones instead of images, INT8 of the bundled network passes, and every sample repeats the result of the
     first. A single input that never changes, such as a mask, is common and causes no warning.
     """
-    require(not facts.has_random_inputs, "random inputs")
-    equal_count = require(facts.equal_sample_count, "the samples were not compared")
+    require_fact(not facts.has_random_inputs, "random inputs")
+    equal_count = require_fact(facts.equal_sample_count, "the samples were not compared")
     if equal_count:
         yield (
             f"all {counted_noun_text(equal_count, 'judged sample')} are the same",
@@ -393,7 +394,7 @@ def find_input_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
     - Mean: the mean of a channel differs by at least half of its standard deviation.
     - Order: the means of three channels, each minus the mean of the sample, agree only in reversed order (RGB read as
       BGR).
-    - One of the two inputs has a single value everywhere, and the other has not.
+    - One of the two inputs has a single value everywhere, and the other has several values.
 
     A difference counts if it is at least 5 standard errors of the difference of two means; 8 with fewer than 8 samples.
 
@@ -401,10 +402,10 @@ def find_input_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
     network falls to 8.5. Samples of the same kind differ by chance according to Student's t. From 12 samples on, 5
     standard errors have a probability below 0.01 %.
     """
-    require(not facts.has_random_inputs, "random inputs")
-    require(not facts.judges_calibration_samples, "the same samples calibrate and are judged")
-    require(facts.range_facts, "no layer needs a range")
-    input_stats = require(facts.input_stats or None, "no input of floats or bytes")
+    require_fact(not facts.has_random_inputs, "random inputs")
+    require_fact(not facts.judges_calibration_samples, "the same samples calibrate and are judged")
+    require_fact(facts.range_facts, "no layer needs a range")
+    input_stats = require_fact(facts.input_stats or None, "no input of floats or bytes")
     for name, (calibration_stats, judged_stats) in input_stats.items():
         difference = _describe_input_difference(calibration_stats, judged_stats)
         if difference is not None:
@@ -426,7 +427,7 @@ def _input_stats_text(input_stats: InputStats) -> str:
 
 
 def _describe_input_difference(calibration_stats: InputStats, judged_stats: InputStats) -> tuple[str, str] | None:
-    """Returns the quantity in which two inputs differ, and an explanation; None if they may be of the same kind."""
+    """Returns the quantity in which two sets of inputs differ, with an explanation; None if they do not differ."""
     varied = [bool(stats.maximum.max() > stats.minimum.min()) for stats in (calibration_stats, judged_stats)]
     if not all(varied):
         return None if not any(varied) else ("spread", "one is constant, the other is not")
@@ -464,9 +465,9 @@ def _describe_input_difference(calibration_stats: InputStats, judged_stats: Inpu
 
 
 def _compute_log_std_by_sample(input_stats: InputStats) -> np.ndarray:
-    """Returns the logarithms of the samples' standard deviations over all channels, ``(samples, 1)``.
+    """Returns the logarithm of each sample's standard deviation over all channels, ``(samples, 1)``.
 
-    Samples with a single value are left out.
+    Samples whose values are all equal are left out.
     """
     centre = input_stats.mean.mean(1, keepdims=True)
     variance = np.mean(np.square(input_stats.std) + np.square(input_stats.mean - centre), 1)
@@ -475,16 +476,17 @@ def _compute_log_std_by_sample(input_stats: InputStats) -> np.ndarray:
 
 
 def _compute_log_amax_by_sample(input_stats: InputStats) -> np.ndarray:
-    """Returns the logarithms of the samples' largest magnitudes, ``(samples, 1)``. Samples of zeros are left out."""
+    """Returns the logarithm of each sample's largest magnitude, ``(samples, 1)``. Samples of zeros are left out."""
     reach = np.maximum(np.abs(input_stats.minimum), np.abs(input_stats.maximum)).max(1)
     logs: np.ndarray = np.log(reach[reach > _TINY])
     return logs[:, None]
 
 
 def _compare_column_means(first_array: np.ndarray, second_array: np.ndarray) -> tuple[np.ndarray, np.ndarray] | None:
-    """Returns the differences of column means, and True for each difference that chance does not explain.
+    """Returns the differences between the column means of two arrays, and a flag for each: True if chance does not
+    explain it.
 
-    None if there are too few rows to compare.
+    Returns None if there are too few rows.
     """
     count = len(first_array) + len(second_array)
     if not len(first_array) or not len(second_array) or count < 3:
@@ -516,7 +518,7 @@ _SCALING_OPERATORS = frozenset((
 
 
 def find_scaled_inputs(network: NetworkOutline) -> frozenset[str]:
-    """Finds the inputs that an operator of the network scales, shifts or normalises before any other computation."""
+    """Finds the inputs that the network itself scales, shifts or normalises before any other computation."""
     unscaled_inputs: dict[str, set[str]] = {info.name: {info.name} for info in network.inputs}
     scaled: set[str] = set()
     for layer in network.layers:
@@ -529,7 +531,7 @@ def find_scaled_inputs(network: NetworkOutline) -> frozenset[str]:
 
 
 def find_byte_images(facts: GuardFacts) -> Iterator[Alarm]:
-    """Asks whether a float input should hold bytes.
+    """Warns if a float input holds byte images, and asks whether it should.
 
     Rule: a float input holds byte images if all compared samples have two axes of at least 8 values, and all their
     values are whole numbers from 0 to 255, with one above 127. The guard asks unless the first operators behind the
@@ -540,8 +542,8 @@ def find_byte_images(facts: GuardFacts) -> Iterator[Alarm]:
     themselves it has 11 dB. A divided or normalised image does not consist of whole numbers. Some networks take bytes,
     so the warning is a question. Token ids have an integer type.
     """
-    require(not facts.has_random_inputs, "random inputs")
-    byte_inputs = require(facts.byte_inputs, "the inputs were not checked")
+    require_fact(not facts.has_random_inputs, "random inputs")
+    byte_inputs = require_fact(facts.byte_inputs, "the inputs were not checked")
     for name, sample_count in byte_inputs.items():
         yield (
             f"{escape_hidden_characters(name)} holds bytes: does production divide them by 255?",
@@ -551,7 +553,7 @@ def find_byte_images(facts: GuardFacts) -> Iterator[Alarm]:
 
 
 def find_unfit_label_warnings(facts: GuardFacts) -> Iterator[Alarm]:
-    """Warns if labels name classes that the output does not have.
+    """Warns if labels are not classes of the output.
 
     Rule: it checks integer labels of a classifier, or of each pixel if the output has classes in its second axis. The
     guard warns about a label that is negative or at least the number of classes. -1 and -100 are not labels, and
@@ -563,7 +565,7 @@ def find_unfit_label_warnings(facts: GuardFacts) -> Iterator[Alarm]:
     a label that no output can have as an error of every run, so that the baseline is too low and hides losses. Labels
     that begin at 1 make nearly every sample wrong.
     """
-    unfit_labels = require(facts.unfit_labels, "no labels, or no output with classes")
+    unfit_labels = require_fact(facts.unfit_labels, "no labels, or no output with classes")
     for labels in unfit_labels:
         array, output = escape_hidden_characters(labels.label_array), escape_hidden_characters(labels.output)
         summary = f"labels in {array} do not fit the {labels.class_count} classes of {output}"
@@ -589,11 +591,11 @@ def find_batch_dependence(facts: GuardFacts) -> Iterator[Alarm]:
     network has a fixed batch). The guard warns if the SQNR of an output between the two is below 80 dB.
 
     Source: another batch only changes the order of sums in FP32, which leaves 134 dB and more in the networks of the
-    tests (residual network, U-Net, BERT, ViT). Subtracting the mean of the batch from the outputs leaves 0 dB. Accuracy
-    that was measured at one batch says nothing about another then, and the copies that fill up a fixed batch change the
-    results too.
+    tests (residual network, U-Net, BERT, ViT). If a network subtracts the mean of the batch from its outputs, 0 dB are
+    left. Its accuracy at one batch size says nothing about other batch sizes. The copies that fill a fixed batch change
+    its results too.
     """
-    sqnrs_db = require(facts.batch_sqnr_db, facts.no_batch_reason or "it was not measured")
+    sqnrs_db = require_fact(facts.batch_sqnr_db, facts.no_batch_reason or "it was not measured")
     for name, sqnr_db in sqnrs_db.items():
         if sqnr_db < MIN_BATCH_SQNR_DB:
             difference = f"has an SQNR of {sqnr_db:.1f} dB" if math.isfinite(sqnr_db) else "is not finite"
@@ -605,7 +607,7 @@ def find_batch_dependence(facts: GuardFacts) -> Iterator[Alarm]:
 
 
 def find_missing_classes(facts: GuardFacts) -> Iterator[Alarm]:
-    """Warns if classes of the judged samples have no calibration sample.
+    """Warns if classes of the judged samples are missing from the calibration samples.
 
     Rule: it checks each array of integer labels in which a class occurs in at least two judged samples on average.
     Negative numbers such as -1, and 255 beside small numbers, are not classes. The guard warns about missing classes if
@@ -613,13 +615,13 @@ def find_missing_classes(facts: GuardFacts) -> Iterator[Alarm]:
     random draw of that many samples could miss. It is the sum of (1 - share)^n over the classes, plus two of its
     standard deviations.
 
-    Source: a property of only one class (its brightest texture, its rare token) has no effect on any range if none of
-    its samples calibrates. The draw is binomial. With a thousand classes and 64 samples most classes are missing, and
+    Source: a property of only one class, such as a bright texture or a rare token, affects no range if no calibration
+    sample has the class. The draw is binomial. With a thousand classes and 64 samples most classes are missing, and
     that alone means nothing.
     """
-    require(not facts.no_classes_reason, facts.no_classes_reason)
-    all_class_facts = require(facts.class_facts or None, "no labels that name classes")
-    require(facts.range_facts, "no layer needs a range")
+    require_fact(not facts.no_classes_reason, facts.no_classes_reason)
+    all_class_facts = require_fact(facts.class_facts or None, "no labels that name classes")
+    require_fact(facts.range_facts, "no layer needs a range")
     for class_facts in all_class_facts:
         missing = sorted(class_facts.judged_counts.keys() - class_facts.calibration_counts.keys())
         if missing and (2 * len(class_facts.judged_counts) <= class_facts.calibration_samples
@@ -634,7 +636,7 @@ def find_missing_classes(facts: GuardFacts) -> Iterator[Alarm]:
 
 
 def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:
-    """Returns the number of classes that a random draw of the calibration samples could miss."""
+    """Returns the number of classes that a random choice of the calibration samples could miss."""
     missed = [(1 - min(1.0, count / class_facts.judged_samples))**class_facts.calibration_samples
               for count in class_facts.judged_counts.values()]
     return sum(missed) + 2 * math.sqrt(sum(share * (1 - share) for share in missed))
@@ -646,7 +648,7 @@ MAX_MISMATCHED_SHARE = 0.1
 
 
 def is_range_mismatched(amax: float, min_expected_amax: float, max_expected_amax: float) -> bool:
-    """Returns True if an amax is outside an expected interval by more than the factor `MAX_RANGE_RATIO`.
+    """Returns True if an amax differs from an expected interval by more than the factor `MAX_RANGE_RATIO`.
 
     All values are in the units of the tensor.
     """
@@ -659,7 +661,7 @@ def _amax_ratio(amax_pair: tuple[float, float]) -> float:
 
 
 def find_exceeded_ranges(facts: GuardFacts) -> dict[str, float]:
-    """Returns the tensors whose values far exceed their range, with the ratio; empty if the guard does not warn."""
+    """Returns the tensors whose values far exceed their range, with the ratio; {} if the ranges are not stale."""
     ranges = facts.range_facts
     if ranges is None or not ranges.checked_samples or not any(find_stale_ranges(facts)):
         return {}
@@ -679,8 +681,8 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
     less. Those of the bundled network differ by at most 1.25 between 16 and 48 samples, and by 1.43 between 8 and 48.
     Single tensors with outliers can differ by more, so one tensor alone does not count until it loses 3 bits.
     """
-    ranges = require(facts.range_facts, "no layer needs a range")
-    require(bool(ranges.checked_samples), "the ranges were measured on these samples"
+    ranges = require_fact(facts.range_facts, "no layer needs a range")
+    require_fact(bool(ranges.checked_samples), "the ranges were measured on these samples"
             if ranges.source == MEASURED_SOURCE else "no samples")
     mismatches = ranges.mismatches
     if not mismatches:
@@ -706,8 +708,7 @@ OLDEST_CACHE_RELEASE, NEWEST_CACHE_RELEASE = (8, 6), (10, 99)
 
 
 def find_foreign_cache(facts: GuardFacts) -> Iterator[Alarm]:
-    """Warns if a calibration cache is from another TensorRT release or range method than the session
-    uses.
+    """Warns if a calibration cache is for another TensorRT release or range method than the ones in use.
 
     Rule: the first line of a cache, ``TRT-8601-EntropyCalibration2``, names both. The guard warns in these cases:
 
@@ -720,8 +721,8 @@ def find_foreign_cache(facts: GuardFacts) -> Iterator[Alarm]:
     on the fusions of a release). Releases up to 10.16 have calibrators. A cache states its method only by the name of
     the calibrator.
     """
-    ranges = require(facts.range_facts, "no calibration cache is used")
-    header = require(ranges.cache_header, "no calibration cache is used")
+    ranges = require_fact(facts.range_facts, "no calibration cache is used")
+    header = require_fact(ranges.cache_header, "no calibration cache is used")
     name = escape_hidden_characters(ranges.source_name)
     release = tuple(int(part) for part in header.release.split("."))
     if ranges.builder_release and ranges.builder_release.split(".")[:3] != header.release.split(".")[:3]:
@@ -758,9 +759,9 @@ def find_few_samples(facts: GuardFacts) -> Iterator[Alarm]:
     result is 11 dB. With fewer than 32 samples, a property of one sample in ten is missed with a probability above 3 %
     (0.9^32).
     """
-    require(not facts.has_random_inputs, "random inputs")
-    ranges = require(facts.range_facts, "no layer needs a range")
-    require(bool(ranges.calibration_samples), "it is not known how many samples have calibrated")
+    require_fact(not facts.has_random_inputs, "random inputs")
+    ranges = require_fact(facts.range_facts, "no layer needs a range")
+    require_fact(bool(ranges.calibration_samples), "it is not known how many samples have calibrated")
     if ranges.calibration_samples >= MIN_CALIBRATION_SAMPLES:
         return
     subject = "calibration is"
@@ -782,7 +783,7 @@ MIN_REVERSED_CHANGE_DB = 3.0
 
 
 def find_sample_divergence(facts: GuardFacts) -> Iterator[Alarm]:
-    """Warns if the accuracy of a quantized run still changes with the number of calibration samples.
+    """Warns if the accuracy of a quantized run still depends on the number of calibration samples.
 
     Rule: the SQNR of the worst output is measured with a quarter, a half and all of the calibration samples. The guard
     warns if the SQNR changes by at least 1 dB from a half to all. The change before, from a quarter to a half, must
@@ -794,7 +795,7 @@ def find_sample_divergence(facts: GuardFacts) -> Iterator[Alarm]:
     rising SQNR shows that more samples help. A falling one shows that each additional sample widens min-max ranges, and
     that INT8 looks better with few samples than it is.
     """
-    require(len(facts.convergence) > 1, facts.no_convergence_reason or "it was not measured")
+    require_fact(len(facts.convergence) > 1, facts.no_convergence_reason or "it was not measured")
     quarter_db, half_db, full_db = values_db = [facts.sqnr_without_fp32_error(point.sqnr_db)
                                                 for point in facts.convergence]
     gain, before = full_db - half_db, half_db - quarter_db
@@ -822,7 +823,7 @@ MAX_NAMED_TENSORS = 3
 
 
 def find_clipped_values(facts: GuardFacts) -> Iterator[Alarm]:
-    """Warns if many judged values are outside the range of their tensor and are therefore clipped.
+    """Warns if many judged values exceed the range of their tensor and are therefore clipped.
 
     Rule: a tensor counts if at least 0.1 % of its judged values are larger than 1.1 times its range. In addition, that
     share must be at least four times the share in the calibration samples. If the ranges were not measured in this
@@ -834,8 +835,8 @@ def find_clipped_values(facts: GuardFacts) -> Iterator[Alarm]:
     has an error of 0.1 of the range. A value inside has an error of 1/440 of the range (a step of 1/127 divided by the
     root of 12). A share of 0.1 % of such values adds twice the noise of all others.
     """
-    ranges = require(facts.range_facts, "no layer needs a range")
-    clipped_shares = require(facts.clipped, "it was not measured")
+    ranges = require_fact(facts.range_facts, "no layer needs a range")
+    clipped_shares = require_fact(facts.clipped, "it was not measured")
     is_external = ranges.source != MEASURED_SOURCE
     exceeded_ranges = find_exceeded_ranges(facts)
     shares_over_limit = {
@@ -863,7 +864,7 @@ MAX_GAIN_DB = 1.0
 
 
 def _sqnr_against_fp32_db(accuracy: Accuracy, guard_facts: GuardFacts) -> float | None:
-    """Returns the SQNR of the worst output against FP32 of the network in dB; None if it was not measured."""
+    """Returns the SQNR of the worst output against FP32 of the network, in dB; None if it was not measured."""
     if accuracy.worst_output is None or accuracy.nonfinite_count:
         return None
     name, output = accuracy.worst_output
@@ -881,12 +882,13 @@ def find_fp16_floor(facts: GuardFacts) -> Iterator[Alarm]:
     Source: errors of INT8 layers and of FP16 roundings add up. A run within 1 dB of FP16 has four fifths of its error
     from FP16 (10^-0.1 = 0.79). All its INT8 layers together cause the last fifth.
     """
-    accuracy, fp16_accuracy = accuracies = [require(accuracy, "the runs are not measured")
+    accuracy, fp16_accuracy = accuracies = [require_fact(accuracy, "the runs are not measured")
                                             for accuracy in (facts.accuracy, facts.fp16_accuracy)]
-    require(all(item.samples >= item.total for item in accuracies), "the runs are not measured")
-    require(facts.float_type == "fp16" and facts.is_quantized, "the run does not combine quantized types with FP16")
+    require_fact(all(item.samples >= item.total for item in accuracies), "the runs are not measured")
+    require_fact(facts.float_type == "fp16" and facts.is_quantized,
+                 "the run does not combine quantized types with FP16")
     for item in accuracies:
-        require(_sqnr_against_fp32_db(item, facts), "no SQNR was measured")
+        require_fact(_sqnr_against_fp32_db(item, facts), "no SQNR was measured")
     run_db, fp16_db = (_sqnr_against_fp32_db(item.on_compared_samples, facts) for item in accuracies)
     if run_db is None or fp16_db is None:
         return
@@ -920,7 +922,7 @@ def find_float_fallback(facts: GuardFacts) -> Iterator[Alarm]:
     accuracy. Floating point has half the rate of INT8. With a third of the products in it, the gain of INT8 over FP16
     falls from 2 to 1.5 (Amdahl). Reformats between the layers come on top.
     """
-    float_work = require(facts.float_work, "the work of some layers is unknown" if facts.is_quantized else
+    float_work = require_fact(facts.float_work, "the work of some layers is unknown" if facts.is_quantized else
                          "no layer is requested in a quantized type")
     if float_work.float_share >= MIN_FLOAT_SHARE:
         measure = ("the time that they take in the INT8 engine"
@@ -940,9 +942,9 @@ def find_float_fallback(facts: GuardFacts) -> Iterator[Alarm]:
 
 def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
                              engine_result: EngineResult | None) -> FloatWorkShare | None:
-    """Returns the share of the quantizable work that a config runs in floating point.
+    """Returns the share of a config's quantizable work that is executed in floating point.
 
-    None if the default precision of the config is not a quantized type, or if the work is unknown.
+    Returns None if the default precision of the config is not a quantized type, or if the work is unknown.
 
     Args:
         engine_result: The engine with all quantizable layers quantized. If its layers were timed, the work is their
@@ -972,7 +974,7 @@ def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
 
 GUARDS = (
     Guard("framework", "FP32 against the reference", find_framework_mismatches),
-    Guard("constant-inputs", "judged samples that are all the same", find_constant_inputs),
+    Guard("constant-inputs", "judged samples that are all the same", find_equal_samples),
     Guard("unlike-inputs", "calibration inputs against judged inputs: min, max, mean, std, channel order",
           find_input_mismatches),
     Guard("byte-images", "images of whole numbers from 0 to 255 in a float input", find_byte_images),
@@ -992,7 +994,7 @@ GUARDS = (
 
 
 def run_guards(guard_facts: GuardFacts) -> tuple[GuardResult, ...]:
-    """Runs each guard on the facts and returns the results in the order of `GUARDS`."""
+    """Runs all guards on the facts and returns their results in the order of `GUARDS`."""
     results = []
     for guard in GUARDS:
         try:
@@ -1004,5 +1006,5 @@ def run_guards(guard_facts: GuardFacts) -> tuple[GuardResult, ...]:
 
 
 def collect_guard_warnings(guard_facts: GuardFacts) -> tuple[GuardWarning, ...]:
-    """Returns the warnings of all guards for the facts, the most serious first."""
+    """Runs all guards on the facts and returns their warnings, the most serious first."""
     return tuple(alarm for result in run_guards(guard_facts) for alarm in result.alarms)

@@ -1,4 +1,5 @@
-"""The facts about samples and ranges that guards compare: statistics of inputs and labels, and executions of FP32."""
+"""The measurement of facts that guards check: statistics of inputs and labels, FP32 executions, and range mismatches.
+"""
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -44,14 +45,14 @@ MIN_IMAGE_SIZE = 8
 
 
 def select_evenly_spaced_feeds(samples: Samples, max_samples: int) -> Iterator[int]:
-    """Yields the numbers of evenly spaced feeds that together hold about the given number of samples."""
+    """Yields the indices of evenly spaced feeds with about the given number of samples in total."""
     feed_count = max(1, -(-max_samples // max(1, samples.count_samples_of_feed(0))))
     step = max(1, len(samples) // feed_count)
     return iter(range(0, len(samples), step)[:feed_count])
 
 
 def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
-    """Measures the statistics of all inputs with floats or bytes, by input name.
+    """Measures the statistics of all float and byte inputs, by input name.
 
     Raises:
         InputError: The data cannot be read.
@@ -68,7 +69,7 @@ def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
 
 
 def count_samples_if_all_equal(samples: Samples) -> int:
-    """Returns the number of samples if there are several and all compared samples have equal inputs; 0 if not.
+    """Returns the number of samples if there are several and all compared samples are equal; 0 if they differ.
 
     Raises:
         InputError: The data cannot be read.
@@ -80,9 +81,9 @@ def count_samples_if_all_equal(samples: Samples) -> int:
 
 
 def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
-    """Counts the compared samples of each float input whose values are all those of images in bytes.
+    """Returns the number of compared samples of each float input whose samples are all byte images.
 
-    The values are whole numbers from 0 to 255, one of them is above 127, and two axes of a sample have at least
+    In a byte image, all values are whole numbers from 0 to 255, one of them is above 127, and two axes have at least
     `MIN_IMAGE_SIZE` values.
 
     Raises:
@@ -106,7 +107,7 @@ def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
 
 def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, per_pixel: bool,
                       mask_names: Collection[str] = ()) -> tuple[UnfitLabels, ...]:
-    """Finds arrays of labels that do not fit the classes of an output; see `trt_tui.core.guards.guards`.
+    """Finds arrays of labels that do not fit the classes of an output.
 
     Args:
         per_pixel: True if the output has classes for each pixel.
@@ -147,13 +148,12 @@ def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, p
 
 
 def _is_one_hot(array: np.ndarray) -> bool:
-    """Returns True if each row of an array has a single 1 and zeros."""
+    """Returns True if each row of an array has a single 1 and otherwise zeros."""
     return bool(((array == 0) | (array == 1)).all() and (array.sum(1) == 1).all() and array.shape[1] > 1)
 
 
 def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
-    """Returns mean, standard deviation, smallest and largest value of each channel of a sample, float64 ``(4,
-    channels)``."""
+    """Returns mean, standard deviation, minimum and maximum of each channel of a sample, float64 ``(4, channels)``."""
     axes = (0, sample.ndim - 1) if sample.ndim > 1 else ()
     axis = next((axis for axis in axes if sample.shape[axis] <= MAX_CHANNELS), None)
     flat = sample.reshape(1, -1) if axis is None else np.moveaxis(sample, axis, 0).reshape(sample.shape[axis], -1)
@@ -163,7 +163,7 @@ def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
 
 def count_samples_by_label_class(calibration_samples: Samples, judged_samples: Samples,
                                  mask_names: Collection[str] = ()) -> tuple[LabelClassFacts, ...]:
-    """Counts the samples of each class, for every array of labels that contains class numbers in both sets of samples.
+    """Counts the samples of each class, for every array of labels that has class numbers in both sets of samples.
 
     Args:
         mask_names: Names of arrays that are masks and not labels.
@@ -187,9 +187,9 @@ def count_samples_by_label_class(calibration_samples: Samples, judged_samples: S
 
 
 def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[int], int]:
-    """Returns the number of samples with each class, and the number of samples checked.
+    """Returns the number of samples with each class, and the number of checked samples.
 
-    Both are empty if the labels are not class numbers.
+    The first is empty and the second is 0 if the labels are not class numbers.
     """
     counts: Counter[int] = Counter()
     sample_count = 0
@@ -213,7 +213,7 @@ MAX_COMPARED_SAMPLES = 4
 
 def measure_batch_dependence(analysis: Analysis,
                              feed_indices: Sequence[int]) -> Generator[None, None, GuardFacts]:
-    """Measures the SQNR of FP32 outputs of single samples against the same samples in the batch in use.
+    """Measures the SQNR between FP32 outputs of single samples and of the same samples in a batch.
 
     Yields between two executions.
     """
@@ -265,15 +265,15 @@ RangeMismatches = dict[str, tuple[float, float]]
 
 def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend, *,
                            method_clips: bool, progress: RunProgress | None = None) -> tuple[RangeMismatches, int, int]:
-    """Finds ranges that the values in samples contradict; see `trt_tui.core.guards.guards`.
+    """Finds ranges that contradict the values in samples.
 
     Args:
         ranges: The amax by tensor name.
-        method_clips: True if the method of the ranges can choose less than the largest magnitude.
+        method_clips: True if the range method may choose an amax below the largest magnitude.
 
     Returns:
-        The amax in use and the amax of the samples, for each mismatched tensor. Then the number of compared tensors,
-            and the number of samples.
+        The mismatched ranges (amax in use and expected amax by tensor), the number of compared tensors, and the number
+            of samples.
 
     Raises:
         InputError: The network cannot be executed on these data.
@@ -304,8 +304,8 @@ def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples
 
 def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend
                            ) -> Iterator[dict[str, float]]:
-    """Measures the share of values above `CLIPPING_FACTOR` times their range, by tensor. Yields the shares after each
-    feed.
+    """Measures the share of values above `CLIPPING_FACTOR` times the range of their tensor. Yields the shares by tensor
+    after each feed.
 
     Args:
         ranges: The amax by tensor name, above 0.

@@ -1,5 +1,6 @@
-"""The reader of all files that ``--config`` accepts: precision.json, or a file of another tool, recognised by its
-content."""
+"""The reader of all files that ``--config`` accepts: precision.json, and files of other tools, recognised by their
+content.
+"""
 
 import json
 import re
@@ -11,7 +12,7 @@ from trt_tui.core.importers.commands import (
     COMMAND_FORMS,
     SCRIPT_OPTIONS,
     CommandLine,
-    config_beside_text,
+    adjacent_config_text,
     has_command_line,
     is_tensorrt_script,
     parse_commands,
@@ -40,10 +41,10 @@ SUPPORTED_FILES_TEXT = (
 
 def read_any_config(path: Path | str, network: Network, *, force: bool = False,
                     sha256: str | None = None) -> LoadedConfig:
-    """Reads a config for a network from a precision.json or from a file of another tool.
+    """Reads a config for a network from precision.json or from a file of another tool.
 
     The arguments are those of `trt_tui.core.moves.config_file.read_config`. For a file of another tool, the warnings
-    list the parts that could not be read. The content of the file determines its kind. The file name counts only if the
+    list the parts that could not be read. The content determines the kind of file. The file name is used only if the
     content cannot be read.
 
     Raises:
@@ -64,7 +65,7 @@ def read_any_config(path: Path | str, network: Network, *, force: bool = False,
             settings = read_tensorrt_script(text, network, path)
         elif path.suffix.lower() in _CPP_SUFFIXES or _CPP_PATTERN.search(text):
             raise InputError(f"{path.name} is C++, which is not read", f"supported files: {SUPPORTED_FILES_TEXT}",
-                             config_beside_text(path, "Name one of them, such as a trtexec line with "
+                             adjacent_config_text(path, "Name one of them, such as a trtexec line with "
                                                       "--layerPrecisions."))
         elif modelopt_commands := find_modelopt_commands(text, path):
             settings = read_modelopt_calls(modelopt_commands, network, path)
@@ -96,7 +97,7 @@ _OMISSIONS_PATTERN = re.compile(rf"^\s*# {OMISSION_MARKER} = (\{{.*\}})\s*$", re
 
 
 def _refuse_folder_or_network(path: Path) -> None:
-    """Refuses a folder that contains a precision.json, and an ONNX file.
+    """Refuses a folder with a precision.json, and an ONNX file.
 
     Raises:
         InputError: The path is one of them.
@@ -109,9 +110,9 @@ def _refuse_folder_or_network(path: Path) -> None:
 
 
 def read_command_script(text: str, network: Network, file: Path) -> ImportedSettings:
-    """Reads the precisions of a script with command lines of trtexec or Polygraphy.
+    """Reads the precisions that trtexec or Polygraphy commands in a script set.
 
-    If several commands set precisions, the one with the most details about layers is used.
+    If several commands set precisions, the most detailed one is used.
 
     Raises:
         InputError: No command sets a precision, or a command cannot be parsed.
@@ -124,7 +125,7 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
         raise InputError(f"{file.name} sets no precisions",
                          f"it holds {len(command_lines)} commands of trtexec or Polygraphy, and none has any of "
                          "--fp16, --int8, --layerPrecisions",
-                         config_beside_text(file, "Name a config, or a line that has one of them."))
+                         adjacent_config_text(file, "Name a config, or a line that has one of them."))
     command = max(precision_commands, key=_precision_sort_key)
     settings = read_command(command, network, file)
     if other_lines := [str(candidate.line_number) for candidate in precision_commands if candidate is not command]:
@@ -136,8 +137,9 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
 
 
 def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
-    """Returns a key that sorts commands by the length of their lists of layers, then by their number of precision
-    options."""
+    """Returns a key that sorts commands by the detail of their precisions: first by the length of their lists of
+    layers, then by the number of precision options.
+    """
     options = COMMAND_FORMS[command.tool].precision_options
     list_length = sum(
         len(entry)

@@ -1,4 +1,4 @@
-"""The importers of command lines and Python scripts of trtexec and Polygraphy, which are read as text and never run.
+"""The importers of trtexec and Polygraphy commands and of Python scripts. Both are read as text and never run.
 
 The options of trtexec are those of NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` of 8.6 and 10:
 
@@ -17,8 +17,8 @@ The options and defaults of Polygraphy are those of its release 0.53 (``tools/ar
 - ``--layer-precisions`` takes ``name:type`` entries separated by spaces, without wildcards.
 - With TensorRT-RTX, Polygraphy passes on no precision flag.
 
-A Python script with the TensorRT API, such as a postprocess script of Polygraphy, contains a table if it is from
-trt-tui. Any other script gives one precision to layers that it lists::
+A Python script with the TensorRT API may be a postprocess script of Polygraphy. A script that trt-tui exported contains
+a table. Any other script gives one precision to the layers that it lists::
 
     for layer in network:
         if layer.name in ["/head/Conv", "/fc/Gemm"]:
@@ -67,7 +67,7 @@ def parse_script(text: str) -> ast.Module:
 
 
 def find_constants(tree: ast.Module) -> dict[str, Any]:
-    """Finds the variables that a script assigns a literal once and does not change, with their values."""
+    """Finds the variables that a script assigns exactly once, with a literal; returns their values by name."""
     changes: Counter[str] = Counter()
     for node in ast.walk(tree):
         if isinstance(node, ast.arg):
@@ -90,7 +90,8 @@ def find_constants(tree: ast.Module) -> dict[str, Any]:
 
 
 def read_literal(expression: ast.expr, constants: Mapping[str, Any]) -> Any:
-    """Returns the value of a literal, of a name in ``constants``, or of a collection or ``json.loads`` of a literal.
+    """Returns the value of an expression: a literal, a name in ``constants``, or a collection or ``json.loads`` of
+    literals.
 
     Raises:
         ValueError: The expression is none of them.
@@ -109,7 +110,7 @@ def read_literal(expression: ast.expr, constants: Mapping[str, Any]) -> Any:
 
 
 def source_text(node: ast.AST) -> str:
-    """Returns the beginning of the source text of a syntax node, on one line."""
+    """Returns the beginning of the source text of a syntax node in one line."""
     try:
         return next(iter(ast.unparse(node).splitlines()), "")[:80]
     except RecursionError:
@@ -146,7 +147,7 @@ _MAX_SCANNED_BYTES = 64 << 20
 
 
 def split_shell_words(line: str, location: str) -> list[str]:
-    """Splits a line of a POSIX shell script into words. Comments are dropped, and variables stay unexpanded.
+    """Splits a line of a POSIX shell script into words. Comments are dropped, and variables are not expanded.
 
     Args:
         location: The position of the line in messages.
@@ -187,24 +188,25 @@ class CommandLine:
     uses_rtx: bool = False
 
     def find_value_of_options(self, *names: str) -> str:
-        """Returns the last value of the first of these options that has a value; "" if none has one."""
+        """Returns the last value of the first option among the given names that has one; "" if none has one."""
         return next((self.options[name][-1] for name in names if self.options.get(name)), "")
 
     @property
     def constraint(self) -> str:
-        """The effect of the precisions of layers: obey, prefer, or another text if they have none."""
+        """The binding force of layer precisions: "obey", "prefer", or another text if they have no effect."""
         older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
         return older_values[0] if older_values else self.find_value_of_options(*CONSTRAINT_OPTIONS)
 
 
 def has_command_line(text: str) -> bool:
-    """Returns True if a text contains a command line of trtexec or Polygraphy, or consists of options only."""
+    """Returns True if a text contains a trtexec or Polygraphy command, or consists only of options."""
     return bool(_TRTEXEC_PATTERN.search(text) or _POLYGRAPHY_PATTERN.search(text)) or text.lstrip().startswith("--")
 
 
 def iterate_shell_lines(text: str) -> Iterator[tuple[int, str, dict[str, str]]]:
-    """Yields the lines of a shell script that are no comments: the number, the line with those that continue it, and
-    the variables that were assigned before."""
+    """Yields each command line of a shell script: its line number, its text with continuation lines, and the variables
+    assigned before.
+    """
     values: dict[str, str] = {}
     lines = iter(enumerate(text.splitlines(), 1))
     for line_number, first_line in lines:
@@ -219,7 +221,7 @@ def iterate_shell_lines(text: str) -> Iterator[tuple[int, str, dict[str, str]]]:
 
 
 def split_command(line: str, values: Mapping[str, str], location: str) -> list[str]:
-    """Splits a line into words after its variables are replaced by their values.
+    """Replaces the variables in a command line by their values, and splits it into words.
 
     Raises:
         InputError: The line has quotes that do not match, or would have more than `MAX_TEXT_BYTES` characters.
@@ -239,7 +241,7 @@ def split_command(line: str, values: Mapping[str, str], location: str) -> list[s
 
 
 def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
-    """Yields the trtexec and Polygraphy command lines of a script.
+    """Yields the trtexec and Polygraphy commands of a script.
 
     Args:
         file_name: The name of the file in messages.
@@ -262,7 +264,7 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
 
 
 def parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
-    """Returns the values of each option in a list of arguments, by its name without dashes."""
+    """Parses command arguments into the values of each option, by its name without dashes."""
     options: dict[str, list[str]] = {}
     open_values: list[str] | None = None  # those of the last option, as long as its values follow
     for argument in arguments:
@@ -279,12 +281,12 @@ def parse_options(arguments: Sequence[str]) -> dict[str, list[str]]:
 
 
 def constraint_notes(constraint: str, setting: str, condition: str) -> list[str]:
-    """Returns a note on precisions of layers that TensorRT need not obey; empty if it obeys them.
+    """Returns a note that TensorRT need not obey layer precisions; [] if it obeys them.
 
     Args:
-        constraint: obey, prefer, or another text if the precisions have no effect.
-        setting: The tool and the option that sets the precisions, with a verb.
-        condition: The options with which they have an effect.
+        constraint: "obey", "prefer", or another text if the precisions have no effect.
+        setting: The beginning of the note: the tool and the option that sets the precisions, with a verb.
+        condition: The options with which the precisions have an effect.
     """
     if constraint == "prefer":
         return ["prefer allows TensorRT another precision where the requested one has no kernel; here the precisions "
@@ -295,29 +297,29 @@ def constraint_notes(constraint: str, setting: str, condition: str) -> list[str]
 
 def refuse_strongly_typed_build(
         file: Path, reason: str = "its precisions are in the ONNX file that it names, not in the command") -> None:
-    """Raises an error for a command that builds a strongly typed network, because such a command contains no
-    precisions.
+    """Raises the error for a command that builds a strongly typed network. Such a command contains no precisions.
 
     Args:
         file: The file with the command.
-        reason: The cause in the error message.
+        reason: The cause for the error message.
 
     Raises:
         InputError: Always.
     """
     raise InputError(f"{file.name} builds a strongly typed network", reason,
-                     config_beside_text(file, "Open that file: --precision file uses its own precisions."))
+                     adjacent_config_text(file, "Open that file: --precision file uses its own precisions."))
 
 
-def config_beside_text(file: Path, next_step: str) -> str:
-    """Returns the next step that names the precision.json beside a file; ``next_step`` if there is none."""
+def adjacent_config_text(file: Path, next_step: str) -> str:
+    """Returns the advice to read the precision.json beside a file; ``next_step`` if there is no such file."""
     config_path = file.parent / "precision.json"
     return f"Name {config_path}, which is in the same folder." if config_path.is_file() else next_step
 
 
 def has_quantized_model(command: CommandLine, network: Network, file: Path) -> bool:
-    """Returns True if the ONNX file of a command contains Q/DQ. The file is the one in the command, or the opened
-    network."""
+    """Returns True if the ONNX file of a command has Q/DQ nodes. If the command names no file, it is the opened
+    network.
+    """
     if network.source_model is not None:
         return True
     try:
@@ -328,10 +330,10 @@ def has_quantized_model(command: CommandLine, network: Network, file: Path) -> b
 
 
 def parse_name_and_types(entry_text: str) -> tuple[str, Precision | None, bool]:
-    """Parses an entry ``name:type``. The types of several outputs are joined by ``+``.
+    """Parses an entry ``name:type`` of a precision list. Types of several outputs are joined by ``+``.
 
     Returns:
-        The name; the precision, or None if there is none; True if all types are integers, which have no precision.
+        The name, the precision (None if there is none), and True if all types are integers, which have no precision.
     """
     name, colon, types_text = entry_text.rpartition(":")
     precisions = {PRECISION_BY_NAME.get(type_name.lower()) for type_name in types_text.split("+")}
@@ -356,9 +358,9 @@ _LOOP_EXITS = (ast.Break, ast.Continue, ast.Return)
 
 
 def is_tensorrt_script(text: str) -> bool:
-    """Returns True if a text is Python with a function, such as a postprocess script, or Python that sets precisions.
+    """Returns True if a text is a Python script that defines a function or sets precisions.
 
-    The file name does not matter.
+    A postprocess script of Polygraphy defines a function. The file name does not matter.
     """
     first_line = next(iter(text.splitlines()), "")
     if not any(word in text for word in ("def ", *_SETTERS, "BuilderFlag.")) or first_line.startswith("#!") and (
@@ -373,12 +375,12 @@ def is_tensorrt_script(text: str) -> bool:
 
 def read_tensorrt_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
                            must_set: bool = True) -> ImportedSettings:
-    """Reads the precisions that a script sets for the nodes of a network.
+    """Reads the layer precisions that a Python script with the TensorRT API sets.
 
     Args:
-        function_name: The function that Polygraphy calls. If the script lacks it, or it sets nothing, the whole script
-            is read.
-        must_set: True if a script that sets nothing is refused.
+        function_name: The function that Polygraphy calls. If the script lacks the function, or the function sets
+            nothing, the whole script is read.
+        must_set: True to refuse a script that sets nothing.
 
     Raises:
         InputError: The text is not valid Python, sets nothing, has a statement that cannot be read, or builds a
@@ -424,9 +426,9 @@ def read_tensorrt_script(text: str, network: Network, file: Path, function_name:
 
 def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], network: Network,
                           file: Path) -> ImportedSettings | None:
-    """Reads the settings of a script that trt-tui exported; None for any other script.
+    """Reads the settings of a script that trt-tui exported; returns None for any other script.
 
-    The script contains a table of layers. The command in its heading contains the other settings.
+    The script has a table of layers. The other settings are in the command in its heading.
     """
     layer_table, flags = constants.get("TOLD"), constants.get("FLAGS")
     settings, heading = ImportedSettings("a Polygraphy script of trt-tui"), ast.get_docstring(tree) or ""
@@ -461,7 +463,7 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
 
 
 def _find_called_functions(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
-    """Finds a function of a script, and the functions that it names; empty if the script lacks it."""
+    """Finds a function of a script and the functions that it calls; [] if the script lacks it."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     return [functions[called] for called in iterate_reachable([name], lambda caller: [
         node.id for node in ast.walk(functions[caller]) if isinstance(node, ast.Name) and node.id in functions])
@@ -469,7 +471,7 @@ def _find_called_functions(tree: ast.Module, name: str) -> list[ast.FunctionDef]
 
 
 class _ScriptReader:
-    """A reader of a script's statements.
+    """A reader of the statements of a Python script that sets precisions.
 
     Attributes:
         layer_names: The names of the layers whose precision the script sets.
@@ -492,7 +494,7 @@ class _ScriptReader:
     def read_statements(self, root: ast.AST) -> None:
         """Reads all statements of a script or function.
 
-        A statement below a condition that is not a list of names, or beside the exit of a loop, cannot be read.
+        Statements in a loop with an exit, or under a condition that does not compare layer names, cannot be read.
         """
         pending: list[tuple[ast.AST, tuple[str, list[str]] | None, bool]] = [(root, None, True)]
         while pending:
@@ -511,21 +513,21 @@ class _ScriptReader:
                                       for child in ast.walk(node) if isinstance(child, _LOOP_EXITS)}
             is_readable = is_readable and not isinstance(node, ast.ExceptHandler | ast.match_case)
             pending += [(child, condition, is_readable) for child in reversed(children)]
-            if not children and isinstance(node, ast.stmt) and self._sets_anything(node) and not (
+            if not children and isinstance(node, ast.stmt) and self._may_set_precision(node) and not (
                     is_readable and self._read_setter(node, condition)):
                 self.unread_lines[node.lineno] = source_text(node)
 
-    def _sets_anything(self, statement: ast.stmt) -> bool:
-        """Returns True if a statement may set a precision: itself, or in a function that it calls with a layer."""
+    def _may_set_precision(self, statement: ast.stmt) -> bool:
+        """Returns True if a statement may set a precision, directly or in a function that it calls with a layer."""
         call = statement.value if isinstance(statement, ast.Expr) else None
         return bool(find_setter_lines(statement)) or isinstance(call, ast.Call) and isinstance(
             call.func, ast.Name) and call.func.id != "print" and any(
                 source_text(argument) in self._layer_texts for argument in call.args)
 
     def _read_name_condition(self, test: ast.expr) -> tuple[str, list[str]] | None:
-        """Returns the source text of a layer and the names in a condition on the layer's name.
+        """Reads a condition on the name of a layer; returns the source text of the layer, and the names.
 
-        None if the condition is of any other form than ``layer.name in [...]`` and ``layer.name == "..."``.
+        Returns None unless the form is ``layer.name in [...]`` or ``layer.name == "..."``.
         """
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
             parts = [self._read_name_condition(value) for value in test.values]
@@ -546,7 +548,7 @@ class _ScriptReader:
         return (source_text(test.left.value), list(value)) if all(isinstance(name, str) for name in value) else None
 
     def _read_setter(self, statement: ast.stmt, condition: tuple[str, list[str]] | None) -> bool:
-        """Reads a statement that sets a precision, a type of a result, or a flag; returns False if it cannot be read.
+        """Reads a statement that sets a precision, an output type or a flag; returns False if it cannot be read.
 
         Args:
             condition: The layer and the names of the condition above the statement; None if there is none.
@@ -576,11 +578,11 @@ class _ScriptReader:
 
     @property
     def has_precision_flags(self) -> bool:
-        """True if the script sets or clears a flag of the builder that allows a precision."""
+        """True if the script sets or clears a builder flag that allows a precision."""
         return not self.flags.keys().isdisjoint((*_FLOAT_FLAGS, *_QUANTIZED_FLAGS))
 
     def set_default_precisions(self, settings: ImportedSettings) -> None:
-        """Sets the default precisions from the flags of the builder, or from the precision of the layers."""
+        """Sets the default precisions from the builder flags, or from the precision of the layers."""
         flags = [name for name, is_set in self.flags.items() if is_set]
         if self.has_precision_flags:
             apply_precision_flags(settings, *([name.lower() for name in names if name in flags]
@@ -604,7 +606,7 @@ class _ScriptReader:
 
 
 def find_setter_lines(tree: ast.AST) -> list[int]:
-    """Finds the lines of a script that set a precision, a type of a result, a range, or a flag of the builder."""
+    """Finds the lines of a script that set a precision, an output type, a range or a builder flag."""
     return sorted({node.lineno for node in ast.walk(tree) if isinstance(node, ast.expr) and _is_setter(node)})
 
 
@@ -625,16 +627,16 @@ _CONFIG_SCRIPT_OPTIONS = ("trt-config-script", "trt-config-postprocess-script", 
 
 
 @dataclass(frozen=True)
-class _CommandForm:
-    """The options of a tool that set precisions.
+class _PrecisionOptions:
+    """The names of the options with which a tool sets precisions.
 
     Attributes:
         strongly_typed: The option of a strongly typed build.
         quantized_flags: The options that allow quantized types.
-        precision_lists: The options with precisions of layers, and with types of their results.
-        cache: The option with the calibration cache.
-        constraint_texts: The verb and the options in a note on precisions of layers without an effect.
-        others: The further options that set precisions, and those that are only read.
+        precision_lists: The option for layer precisions, and the option for layer output types.
+        cache: The option for the calibration cache.
+        constraint_texts: The verb and the options for the note that layer precisions have no effect.
+        others: The other options that set precisions, and the options that are only read.
     """
 
     strongly_typed: str
@@ -651,11 +653,11 @@ class _CommandForm:
 
 
 COMMAND_FORMS = {
-    TRTEXEC: _CommandForm(
+    TRTEXEC: _PrecisionOptions(
         "stronglyTyped", ("int8", "fp8", "int4"), ("layerPrecisions", "layerOutputTypes"), "calib",
         ("trtexec applies precisions and types of layers", "--precisionConstraints=obey or prefer"),
         (("best",), ("noTF32", "onnx"))),
-    POLYGRAPHY: _CommandForm(
+    POLYGRAPHY: _PrecisionOptions(
         "strongly-typed", ("int8", "fp8"), ("layer-precisions",), "calibration-cache",
         ("Polygraphy applies precisions of layers", "--precision-constraints obey or prefer"),
         (SCRIPT_OPTIONS, (*_DATA_LOADER_OPTIONS, *_CONFIG_SCRIPT_OPTIONS, "tf32", "calib-base-cls",
@@ -665,7 +667,7 @@ COMMAND_FORMS = {
 
 
 def read_command(command: CommandLine, network: Network, file: Path) -> ImportedSettings:
-    """Reads the precisions of a command, and of the postprocess scripts that it names.
+    """Reads the precisions that a command sets, itself and by the postprocess scripts that it names.
 
     Raises:
         InputError: The command builds a strongly typed network, or a script cannot be read.
@@ -701,7 +703,7 @@ def read_command(command: CommandLine, network: Network, file: Path) -> Imported
 
 
 def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: Network, file: Path) -> None:
-    """Adds a note on the source of the INT8 ranges unless the command names a calibration cache."""
+    """Adds a note on the source of the INT8 ranges if the command names no calibration cache."""
     if has_quantized_model(command, network, file):
         if network.source_model is None:
             settings.unread_lines.append(
@@ -720,8 +722,7 @@ def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: 
 
 def _read_precision_list(command: CommandLine, option: str, network: Network, precisions: dict[str, Precision],
                          unread_lines: list[str]) -> None:
-    """Reads a list of ``name:type`` entries in an option. Entries of trtexec are separated by commas, and may have
-    wildcards."""
+    """Reads the ``name:type`` entries of an option. Those of trtexec are separated by commas and may have wildcards."""
     names, entries = [layer.name for layer in network.layers], command.options.get(option, ())
     is_trtexec = command.tool == TRTEXEC
     default_precision: Precision | None = None
@@ -748,7 +749,8 @@ def _read_precision_list(command: CommandLine, option: str, network: Network, pr
 def _compile_wildcard(wildcard: str) -> re.Pattern[str]:
     """Returns a pattern in which each ``*`` matches any text.
 
-    The time is linear: the first match of a part, which is final, leaves the most text for the parts after it.
+    Matching takes linear time: the first match of each part is final, because it leaves the most text for the parts
+    after it.
     """
     first, *parts, last = map(re.escape, wildcard.split("*"))
     return re.compile(first + "".join(f"(?>.*?{part})" for part in parts) + f".*{last}", re.DOTALL)
@@ -781,7 +783,7 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
 
 
 def read_builder_options(text: str) -> BuilderOptions:
-    """Reads the options of the builder from arguments of trtexec, such as ``--refit --memPoolSize=workspace:512``.
+    """Reads builder options from trtexec arguments, such as ``--refit --memPoolSize=workspace:512``.
 
     Raises:
         InputError: An argument is not an option of `BuilderOptions`, or its value is not valid.
@@ -836,7 +838,9 @@ _MIB_BY_SUFFIX = {"B": 2.0 ** -20, "K": 2.0 ** -10, "M": 1, "": 1, "G": 1 << 10}
 
 
 def _profile_text(shape_texts: Mapping[str, str]) -> str:
-    """Returns an optimization profile in the form of ``--shapes``. A bound without shapes gets those of another one."""
+    """Returns an optimization profile in the form of ``--shapes``. Missing minimum, optimum or maximum shapes are
+    copied from another.
+    """
     default = next((text for bound in ("--optShapes", "--maxShapes", *_SHAPE_BOUNDS)
                     if (text := shape_texts.get(bound))), "")
     bounds = [dict(entry.rpartition(":")[::2] for entry in re.split(r"(?<=\d),", shape_texts.get(bound) or default))
@@ -846,7 +850,7 @@ def _profile_text(shape_texts: Mapping[str, str]) -> str:
 
 
 def _parse_builder_value(spec: BuilderOptionSpec, text: str) -> Any:
-    """Returns the value of a builder option in the form of its field in `BuilderOptions`; None if it is not valid."""
+    """Parses the value of a builder option for its field in `BuilderOptions`; returns None if it is not valid."""
     prefix = spec.trtexec.partition("=")[2].partition("{")[0]  # such as "workspace:", or the word of a flag
     value = text.removeprefix(prefix)
     if not spec.value_kind:

@@ -1,4 +1,4 @@
-"""The settings that a file of another tool contains, and their conversion into a config of a network."""
+"""The settings in a file of another tool, and their conversion into a config for a network."""
 
 import difflib
 import re
@@ -40,12 +40,11 @@ class ImportedSettings:
     """The precisions, ranges and notes that were read from a file of another tool.
 
     Attributes:
-        tool: The title of the file's kind in messages.
-        quantized, other, tf32: The defaults of `PrecisionConfig`.
-        layer_precisions: Precisions by the name in the file: that of a node, or of a TensorRT layer made of several
-            nodes.
-        optional_names: Names in `layer_precisions` that the network may lack; a warning lists those.
-        output_precisions: Types of results by the name in the file.
+        tool: The title of this kind of file in messages.
+        quantized, other, tf32: The default precisions, as in `PrecisionConfig`.
+        layer_precisions: Precisions by name: that of a node, or of a TensorRT layer of several nodes.
+        optional_names: Names in `layer_precisions` that the network may lack. A warning lists the missing ones.
+        output_precisions: Output types by name.
         ranges: The amax by tensor name.
         cache_path: The calibration cache that the file names; None if it names none.
         excluded_ranges: Tensors whose ranges belong to another network than the opened one.
@@ -67,7 +66,7 @@ class ImportedSettings:
     notes: list[str] = field(default_factory=list)
 
     def restore_omitted_settings(self, omission_record: Any) -> None:
-        """Adds the settings that an export could not represent in its format and stored after `OMISSION_MARKER`.
+        """Adds the settings that an export could not express in its format. It stored them as an omission record.
 
         Args:
             omission_record: The stored value; see `trt_tui.core.exporters.formats`. Values of another type are
@@ -92,7 +91,7 @@ class ImportedSettings:
 
 def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str],
                           quantized_flags: Sequence[str]) -> None:
-    """Sets the default precisions from a builder's flags, which are keys of `PRECISION_BY_NAME`."""
+    """Sets the default precisions from builder flags, which are keys of `PRECISION_BY_NAME`."""
     float_precisions, quantized_precisions = [PRECISION_BY_NAME[flag] for flag in float_flags
                                               ], [PRECISION_BY_NAME[flag] for flag in quantized_flags]
     settings.other = float_precisions[0] if float_precisions else Precision.FP32
@@ -108,10 +107,10 @@ def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str]
 
 
 def build_config(settings: ImportedSettings, network: Network, file_name: str, *, force: bool = False) -> LoadedConfig:
-    """Converts imported settings into a config for a network. The warnings list the parts that were not read.
+    """Converts imported settings into a config for a network. Its warnings list the parts that could not be read.
 
     Args:
-        force: True if names that the network lacks are left out and listed.
+        force: True to ignore names that the network lacks, with a warning.
 
     Raises:
         InputError: The network lacks layers that the file names.
@@ -154,7 +153,8 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
 
 def _find_layer_precisions(settings: ImportedSettings, network: Network, file_name: str, force: bool,
                            unread_lines: list[str]) -> dict[str, Precision]:
-    """Returns the imported precisions by the network's layers. Unknown names are listed as not read, or refused."""
+    """Returns the imported precisions by layer of the network. Unknown names are added to the unread lines, or refused.
+    """
     finder, layer_precisions, unknown_names = LayerFinder(network), {}, []
     for name, precision in settings.layer_precisions.items():
         layers = (name,) if network.has_layer(name) else finder.find_named_layers(name, "")[0]
@@ -179,9 +179,10 @@ def _find_layer_precisions(settings: ImportedSettings, network: Network, file_na
 
 def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network: Network, unread_lines: list[str]
                              ) -> Iterable[tuple[FusionGroup, Precision, bool]]:
-    """Yields each group with an imported precision, that precision, and True if one of its main layers is named.
+    """Yields each group with imported precisions, the chosen one, and True if the file names one of its main layers.
 
-    The precisions of main layers count. If none is named, the highest precision of the other layers counts.
+    The precisions of main layers have priority. If the file names no main layer, the highest precision of the other
+    layers is chosen.
     """
     groups: dict[str, dict[str, Precision]] = {}
     for name, precision in layer_precisions.items():
@@ -202,8 +203,8 @@ def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network:
 
 
 def _unread_output_type_lines(settings: ImportedSettings, network: Network, config: PrecisionConfig) -> list[str]:
-    """Returns a line that lists imported output types which differ from the precision of their layer; empty if none
-    does.
+    """Returns a line for the user with the output types that differ from the precision of their layer; [] if there are
+    none.
 
     A config cannot represent such types.
     """
@@ -225,7 +226,8 @@ def _unread_output_type_lines(settings: ImportedSettings, network: Network, conf
 
 def _read_ranges(settings: ImportedSettings, network: Network,
                  unread_lines: list[str]) -> tuple[dict[str, float], str, list[str]]:
-    """Reads the ranges that the file contains or names; returns them with their method and notes for the user."""
+    """Reads the ranges in the file or in its calibration cache; returns them with their method and notes for the user.
+    """
     ranges = {tensor: amax for tensor, amax in settings.ranges.items() if tensor in network.calibrated_tensors}
     method, notes = "", list[str]()
     if settings.cache_path is not None:
@@ -244,9 +246,9 @@ def _read_ranges(settings: ImportedSettings, network: Network,
 
 
 def _drop_unneeded_ranges(cached_ranges: Mapping[str, float], network: Network) -> dict[str, float]:
-    """Returns the ranges of a cache, without the ranges of constants and of tensors inside fused layers.
+    """Returns the ranges of a cache without those of constants and of tensors inside fused layers.
 
-    TensorRT needs these ranges, but a config does not. TensorRT names the tensor of a constant ``c`` ``c_output``.
+    TensorRT needs these ranges, but a config does not. TensorRT gives the constant ``c`` the tensor name ``c_output``.
     """
     calibrated_tensors, constants = set(network.calibrated_tensors), network.constant_tensors
     return {tensor: amax for tensor, amax in cached_ranges.items() if tensor in calibrated_tensors or not (

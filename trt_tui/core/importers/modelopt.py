@@ -1,4 +1,4 @@
-"""The importer of settings for NVIDIA ModelOpt: JSON, YAML, a command line, or a call in Python.
+"""The importer of settings for NVIDIA ModelOpt: from JSON, YAML, a command line or a Python call.
 
 The keys are the arguments of ``modelopt.onnx.quantization.quantize`` and ``modelopt.onnx.autocast`` of ModelOpt 0.47;
 the options of their command lines have the same names. Names are patterns for ``re.match``, as in ModelOpt, so a
@@ -133,14 +133,14 @@ class ModelOptCall:
 
 
 def is_modelopt_record(record: Any) -> bool:
-    """Returns True if a parsed JSON or YAML record contains arguments of ModelOpt."""
+    """Returns True if a parsed JSON or YAML file contains arguments of ModelOpt."""
     tool_records = (record, record.get("quantize"), record.get("autocast")) if isinstance(record, Mapping) else ()
     return any(
         isinstance(tool_record, Mapping) and not MODELOPT_KEYS.isdisjoint(tool_record) for tool_record in tool_records)
 
 
 def find_modelopt_commands(text: str, file: Path) -> list[ModelOptCall]:
-    """Finds the command lines of ModelOpt's ONNX tools in a text; empty if there are none.
+    """Finds the command lines of ModelOpt's ONNX tools in a text; [] if there are none.
 
     Raises:
         InputError: A command line cannot be parsed.
@@ -161,7 +161,7 @@ def find_modelopt_commands(text: str, file: Path) -> list[ModelOptCall]:
 
 
 def find_modelopt_calls(text: str, file: Path) -> list[ModelOptCall]:
-    """Finds the calls of ModelOpt in a text; empty if there are none or if the text is not Python.
+    """Finds the calls of ModelOpt in a text; [] if there are none or if the text is not Python.
 
     Raises:
         InputError: A call has an argument with an effect on precisions that is not a literal.
@@ -199,7 +199,7 @@ def _read_call(call: ast.Call, tool: str, constants: Mapping[str, Any], file: Pa
 def read_modelopt_calls(calls: Sequence[ModelOptCall], network: Network, file: Path) -> ImportedSettings:
     """Reads the settings in calls or commands of ModelOpt.
 
-    If there are several of one tool, that with the most names in its lists is used.
+    If a tool is called several times, the call with the most names in its lists is used.
 
     Raises:
         InputError: An argument has the wrong type or an unknown value.
@@ -218,7 +218,7 @@ def read_modelopt_calls(calls: Sequence[ModelOptCall], network: Network, file: P
 
 
 def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> ImportedSettings:
-    """Reads settings from a record of ModelOpt's arguments.
+    """Reads the settings in a record with the arguments of ModelOpt.
 
     Raises:
         InputError: An entry has the wrong type or an unknown value.
@@ -265,9 +265,9 @@ def read_modelopt(record: Mapping[str, Any], network: Network, file: Path) -> Im
 
 
 def _unread_option_lines(tool: str, options: dict[str, Any]) -> list[str]:
-    """Returns a line for each effect of options that are not applied. Removes those that ModelOpt ignores.
+    """Returns a line for each effect of the options that are not imported. Options without an effect are removed.
 
-    The beginning of a name with an underscore marks an entry for trt-tui.
+    An entry whose name begins with an underscore is for trt-tui.
     """
     effects: dict[str, list[str]] = {}
     is_int4 = tool == "quantize" and _MODE_PRECISIONS.get(str(options.get("quantize_mode"))) is Precision.INT4
@@ -283,7 +283,7 @@ def _unread_option_lines(tool: str, options: dict[str, Any]) -> list[str]:
 
 
 def _read_calibration(settings: ImportedSettings, options: Mapping[str, Any], file: Path) -> None:
-    """Reads the calibration cache, or adds a note if ModelOpt would choose the scales by another method."""
+    """Reads the calibration cache. If ModelOpt would choose the scales by another method, it adds a note."""
     method = options.get("calibration_method")
     if settings.quantized is Precision.INT4:
         if method is None or "rtn" not in str(method):
@@ -298,7 +298,7 @@ def _read_calibration(settings: ImportedSettings, options: Mapping[str, Any], fi
 
 
 def _find_attention_products(network: Network) -> set[str]:
-    """Finds the MatMuls before and behind the Softmax of each attention, as ModelOpt does."""
+    """Finds the MatMuls before and after the Softmax of each attention, by ModelOpt's rules."""
     products: set[str] = set()
     for first in network.layers:
         pending, visited = [(first, 0)], set[tuple[str, int]]()
@@ -353,7 +353,7 @@ def _set_layer_precisions(settings: ImportedSettings, network: Network, unquanti
 
 
 class _ModelOptNameLists:
-    """The lists of layer names and operators in the arguments of one ModelOpt tool.
+    """The lists of layer names and operators in the arguments of a ModelOpt tool.
 
     Raises:
         InputError: An entry has the wrong type.
@@ -387,12 +387,12 @@ class _ModelOptNameLists:
                     unread_lines.append(f"{key} {entry!r}: it is fused with other layers, whose precision it takes")
 
     def find_excluded_groups(self) -> list[FusionGroup]:
-        """Finds the groups with a main layer that ModelOpt excludes by name or operator."""
+        """Finds the groups whose main layer ModelOpt excludes by name or operator."""
         return [group for group in self.network.groups
                 if any(self._is_excluded_layer(name) for name in group.layers if name in group.main_layers)]
 
     def find_groups_excluded_from_fp16(self) -> list[FusionGroup]:
-        """Finds the groups with a main layer whose operator ModelOpt excludes from FP16."""
+        """Finds the groups whose main layer has an operator that ModelOpt excludes from FP16."""
         excluded_types = self.lists["op_types_to_exclude_fp16"]
         return [group for group in self.network.groups
                 if any(self.network.get_layer(name).op_type in excluded_types for name in group.main_layers)]

@@ -23,11 +23,13 @@ class MoveTexts:
     """The texts for users about one kind of move.
 
     Attributes:
-        column: The property that the move decides, in one word, as the header of a table column. label: The decision of
-        a move as a short text for tables. action: The verb phrase after "cannot" in error messages. row_note: The note
-        in the row of a fusion group. difference_title: The title of a line in a comparison of two configs. difference:
-        The text for a move in a comparison of two configs; ``no_move`` is the text if there is no move. origin: The
-        origin of a move: "user", "search:<method>", or the method of a range.
+        column: The property that the move decides, in one word, as the header of a table column.
+        label: The decision of a move as a short text for tables.
+        action: The verb phrase after "cannot" in error messages.
+        row_note: The note in the row of a fusion group.
+        difference_title: The title of a line in a comparison of two configs.
+        difference: The text for a move in a comparison of two configs; ``no_move`` is the text if there is no move.
+        origin: The origin of a move: "user", "search:<method>", or the method of a range.
     """
 
     column: str
@@ -106,8 +108,9 @@ class ConstantEdit:
 
     Attributes:
         edit_constant: A function from the original constant, or None if the layer has no such input, to the changed
-            one. The result is float32 with the same shape; the original is not modified. weight_edits: For an edit that
-            only rounds a weight, the digest of the edits of other moves before it. None for any other edit.
+            one. The result is float32 with the same shape; the original is not modified.
+        weight_edits: For an edit that only rounds a weight, the digest of the edits of other moves before it. None for
+            any other edit.
     """
 
     edit_constant: Callable[[np.ndarray | None], np.ndarray]
@@ -216,11 +219,13 @@ class Move(ABC):
     and are checked by their types.
 
     Attributes:
-        kind: The name of the kind of move in files. subject_kind: The kind of object to which the move applies.
-        edits_constants: True if the move changes constants; see `find_constant_edits`. scales_channels: True if the
-        move scales the output channels of its group. A group has at most one such move. keeps_precision: True if the
-        fusion group keeps the precision of this move, whatever other moves request. is_normalisation_rewrite: True if
-        the move replaces the decomposed normalisation of its group by the LayerNorm or RMSNorm operator.
+        kind: The name of the kind of move in files.
+        subject_kind: The kind of object to which the move applies.
+        edits_constants: True if the move changes constants; see `find_constant_edits`.
+        scales_channels: True if the move scales the output channels of its group. A group has at most one such move.
+        keeps_precision: True if the fusion group keeps the precision of this move, whatever other moves request.
+        is_normalisation_rewrite: True if the move replaces the decomposed normalisation of its group by the LayerNorm
+            or RMSNorm operator.
     """
 
     kind: ClassVar[str]

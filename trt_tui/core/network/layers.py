@@ -241,7 +241,7 @@ class QdqFinding:
             nodes. None if no precision repairs it.
         converting_nodes: The Q nodes that may become separate kernels; empty unless the rule needs an engine.
         conversions: The engine layers that convert the values, each with its time in ms or None; empty unless the rule
-        needs an engine.
+            needs an engine.
     """
 
     rule: str
