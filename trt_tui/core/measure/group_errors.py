@@ -19,6 +19,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -306,8 +307,13 @@ def measure_group_errors(
     }
     overflows = {run: analysis.find_fp16_overflows(config, magnitudes, range_feeds) for run, config in configs.items()}
     weight_errors = {run: measure_weight_errors(network, config, ranges) for run, config in configs.items()}
-    task = _GroupErrorsTask(configs, ranges, analysis.mask_axes_by_tensor, with_isolated, fp16, not known_sums,
-                            keeps_gates)
+    features = GatedFeatures.from_precisions((), ())
+    for config in configs.values():
+        features |= GatedFeatures.from_config(network, config)
+    task = _GroupErrorsTask(partial(
+        _ErrorTableSession, features=features, configs=dict(configs), ranges=ranges,
+        masked_groups=analysis.mask_axes_by_tensor, with_isolated=with_isolated, counts_fp16=fp16,
+        with_accumulated=not known_sums, keeps_gates=keeps_gates))
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[ErrorSums]]] = {}
     results_by_feed: dict[int, _FeedTables] = {}
@@ -369,9 +375,8 @@ class ConfigWithGroupErrors(SimulatedConfig):
         network = analysis.network
         evaluation = MagnitudeEvaluation(analysis) if uses_fp16(network, config) else None
         session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
-                                     ranges, analysis.mask_axes_by_tensor, with_isolated=False,
-                                     counts_fp16=False, with_outputs=True, extremes=evaluation,
-                                     keeps_gates=self._keeps_gates)
+                                     ranges, analysis.mask_axes_by_tensor, with_isolated=False, counts_fp16=False,
+                                     with_outputs=True, extremes=evaluation, keeps_gates=self._keeps_gates)
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
@@ -405,39 +410,33 @@ _FeedTables = tuple[Sequence[str], list[dict[str, np.ndarray]]]
 
 
 class _GroupErrorsTask(LoadingTask):
-    """A task that measures the errors at all groups on one feed, for all configs."""
+    """A task that measures the errors at all groups on one feed, for all configs.
 
-    def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
-                 masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool, counts_fp16: bool,
-                 with_accumulated: bool, keeps_gates: bool) -> None:
-        self._configs, self._ranges, self._masked_groups = dict(configs), ranges, dict(masked_groups)
-        self._isolated, self._counts_fp16, self._accumulated = with_isolated, counts_fp16, with_accumulated
-        self._keeps_gates = keeps_gates
-        self._loaded: _ErrorTableSession | None = None
+    Args:
+        load_session: A function that loads the graph for a simulation.
+    """
+
+    _loaded: "_ErrorTableSession | None" = None
+
+    def __init__(self, load_session: "Callable[[Analysis], _ErrorTableSession]") -> None:
+        self._load_session = load_session
 
     def describe_item(self, feed_index: int) -> str:
         return f"the errors at the groups on feed {feed_index}"
 
     def run_item(self, context: AnalysisProvider, feed_index: int) -> Generator[None, None, _FeedTables]:
-        analysis, tables = context.analysis, []
-        if self._loaded is None:
-            features = GatedFeatures.from_precisions((), ())
-            for config in self._configs.values():
-                features |= GatedFeatures.from_config(analysis.network, config)
-            self._loaded = _ErrorTableSession(analysis, features, self._configs, self._ranges, self._masked_groups,
-                                              self._isolated, self._counts_fp16,
-                                              with_accumulated=self._accumulated, keeps_gates=self._keeps_gates)
-        feed = self._loaded.read_feed(feed_index)
+        session = self._loaded = self._loaded or self._load_session(context.analysis)
+        feed, tables = session.read_feed(feed_index), []
         counts: np.ndarray | None = None  # counts of the reference, which all configs share
-        for run in self._configs:
-            tables_by_kind, *_ = self._loaded.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
+        for run in session.configs:
+            tables_by_kind, *_ = session.execute_feed(run, feed, counts_values_beyond_fp16=counts is None)
             for table in tables_by_kind.values():
                 if counts is None:
                     counts = table[:, _FP16_COUNT_COLUMNS]
                 table[:, _FP16_COUNT_COLUMNS] = counts
             tables.append(tables_by_kind)
             yield
-        return tuple(self._loaded.measured_groups), tables
+        return tuple(session.measured_groups), tables
 
 
 class _ErrorTableSession:
@@ -448,6 +447,7 @@ class _ErrorTableSession:
 
     Args:
         counts_fp16: True to count values that FP16 cannot represent.
+        configs: The configs by the name of their run.
         with_accumulated: False to measure isolated errors only, without outputs of the config.
         with_outputs: True to fetch the judged tensors.
         keeps_gates: True to keep the gates of a single config on a CPU.
@@ -464,13 +464,9 @@ class _ErrorTableSession:
                  ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
                  counts_fp16: bool, with_outputs: bool = False, extremes: MagnitudeEvaluation | None = None,
                  with_accumulated: bool = True, keeps_gates: bool = False) -> None:
-        self._evaluation = extremes
-        self._accumulated = with_accumulated
-        self._keeps_gates = keeps_gates
-        self._analysis = analysis
+        self._analysis, self._features, self.configs, self._ranges = analysis, features, configs, ranges
+        self._evaluation, self._accumulated, self._keeps_gates = extremes, with_accumulated, keeps_gates
         self._counts_fp16 = counts_fp16
-        self._features = features
-        self._configs, self._ranges = configs, ranges
         self._masked_groups, self._isolated = masked_groups, with_isolated
         self._mask = np.zeros(0, bool)
         self._fetched_tensors = analysis.fetched_tensors if with_outputs else ()
@@ -503,13 +499,13 @@ class _ErrorTableSession:
             gates_as_data=self._uses_gates_as_data,
             expects_finite_sums=self._has_single_config_graph, measured_groups=names,
             extreme_tensors=by_group if self._extreme_tensors else None, shape_tensors=shape_tensors)
-        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self._configs.items()}
+        self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self.configs.items()}
         if self._has_single_config_graph:
             (feed,) = self._config_feeds.values()
             if gated_graph.counting_gate is not None:
                 feed = {**feed, gated_graph.counting_gate: np.array(self._counts_fp16)}
             freeze_inputs(gated_graph.model, feed)
-            self._config_feeds = {run: {} for run in self._configs}
+            self._config_feeds = {run: {} for run in self.configs}
         analysis.session_count += 1
         return gated_graph
 
@@ -520,7 +516,7 @@ class _ErrorTableSession:
     @property
     def _has_single_config_graph(self) -> bool:
         """True if the graph computes a single config without gates, and its sums in float32."""
-        return (len(self._configs) == 1 and not self._keeps_gates and self._has_finite_sums
+        return (len(self.configs) == 1 and not self._keeps_gates and self._has_finite_sums
                 and not self._uses_gates_as_data)
 
     @property
