@@ -64,11 +64,10 @@ def peak_bytes(process: subprocess.Popen, found: dict[str, int]) -> None:
     with_children = psutil.Process(process.pid)
     while process.poll() is None:
         try:
-            sizes = [one.memory_info().rss for one in (with_children, *with_children.children(recursive=True))]
             private = [one.memory_full_info().uss for one in with_children.children(recursive=True)]
         except psutil.NoSuchProcess:
             continue
-        found["resident"] = max(found.get("resident", 0), sum(sizes))
+        found["resident"] = max(found.get("resident", 0), measure.resident_bytes(process.pid))
         found["private"] = max(found.get("private", 0), sum(private))
         time.sleep(0.05)
 

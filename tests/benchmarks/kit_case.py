@@ -176,6 +176,8 @@ def run_process(command: Sequence[str], limit_s: float, variables: dict[str, str
     """The values that a process says, with its peak memory until it says its seconds."""
     import psutil
 
+    from tests.benchmarks import measure
+
     values: dict[str, Any] = {}
     errors: list[str] = []
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={
@@ -199,7 +201,7 @@ def run_process(command: Sequence[str], limit_s: float, variables: dict[str, str
     while process.poll() is None:
         family = _family(process.pid)
         if "ended" not in values:
-            peak = max(peak, sum(_resident_bytes(member) for member in family))
+            peak = max(peak, measure.resident_bytes(process.pid))
         if sum(_processor_s(member) for member in family[1:]) + (
                 _processor_s(family[0], True) if family else 0) > limit_s or time.monotonic() > deadline:
             values["failed"] = f"not done in {limit_s:.0f} processor seconds" if time.monotonic() <= deadline else (
@@ -226,15 +228,6 @@ def _family(pid: int) -> list[Any]:
         return [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-
-
-def _resident_bytes(process: Any) -> int:
-    import psutil
-
-    try:
-        return int(process.memory_info().rss)
-    except psutil.NoSuchProcess:
-        return 0
 
 
 def _processor_s(process: Any, with_ended_children: bool = False) -> float:

@@ -55,6 +55,15 @@ class Result:
         return self.peak_bytes / 1e6
 
 
+def resident_bytes(pid: int) -> int:
+    """The resident memory of a process and its children; 0 if one of them ends meanwhile."""
+    try:
+        process = psutil.Process(pid)
+        return sum(one.memory_info().rss for one in (process, *process.children(recursive=True)))
+    except psutil.NoSuchProcess:
+        return 0
+
+
 class _Child:
     def __init__(self, name: str, module: str, function: str, arguments: Sequence[str]) -> None:
         self.result = Result(name)
@@ -80,14 +89,9 @@ class _Child:
         return json.loads(line)
 
     def _sample(self) -> None:
-        try:
-            process = psutil.Process(self._process.pid)
-            while self._process.poll() is None:
-                sizes = [one.memory_info().rss for one in (process, *process.children(recursive=True))]
-                self.result.peak_bytes = max(self.result.peak_bytes, sum(sizes))
-                time.sleep(_SAMPLING_S)
-        except psutil.NoSuchProcess:
-            pass
+        while self._process.poll() is None:
+            self.result.peak_bytes = max(self.result.peak_bytes, resident_bytes(self._process.pid))
+            time.sleep(_SAMPLING_S)
 
     def close(self) -> None:
         self._process.stdin.close()
