@@ -8,6 +8,7 @@ import tempfile
 import time
 from collections.abc import Callable, Collection
 from contextlib import ExitStack
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,17 @@ from unittest.mock import patch
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 from onnx import numpy_helper
 
 from tests import networks
 from tests.driven import LocalClient, SharedStore
-from tests.standins.null import NullBackend, NullBuilder, NullRunner, execute
+from tests.standins.null import LOADED, NullBackend, NullBuilder, NullRunner, execute
+from trt_tui.core.lowering.gated.assembly import build_gated_graph
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph
+from trt_tui.core.lowering.gated.pieces import split_into_pieces
 from trt_tui.core.network.layers import NetworkOutline
-from trt_tui.core.network.network import open_network
+from trt_tui.core.network.network import Network, open_network
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.store import ResultStore
@@ -124,11 +129,36 @@ class Clock:
     time = monotonic = perf_counter
 
 
+_graphs: dict[str, GatedGraph] = {}
+_pieces: dict[tuple[object, ...], tuple[GatedGraph, list[ir.Model]]] = {}
+
+
+def build_graph(network: Network, **features: Any) -> GatedGraph:
+    """A gated graph, built once for all sessions. One with a reference is changed where it is used."""
+    if features.get("with_reference"):
+        return build_gated_graph(network, **features)
+    key = f"{network.sha256()} {features}"
+    if key not in _graphs:
+        _graphs[key] = build_gated_graph(network, **features)
+    return _graphs[key]
+
+
+def split_graph(graph: GatedGraph, *arguments: Any, **options: Any) -> list[ir.Model]:
+    """The pieces of a gated graph, which are made and loaded once for all sessions."""
+    key = id(graph), arguments, *options.items()
+    if key not in _pieces:
+        _pieces[key] = graph, [*split_into_pieces(graph, *arguments, **options)]
+        for piece in _pieces[key][1]:
+            piece.meta[LOADED] = NullBackend().load(piece)
+    return _pieces[key][1]
+
+
 class NullClient(LocalClient):
     """Answers with the null backend, and with a builder where there is one.
 
     Args:
         held: Requests that stay unanswered, as those of a slow job do, by their types.
+        sweeps: Changed configs are measured group by group.
 
     Attributes:
         sent: All that was asked.
@@ -137,7 +167,7 @@ class NullClient(LocalClient):
     """
 
     def __init__(self, deliver: Callable[[ev.Event], None], store: ResultStore, builder: NullBuilder | None,
-                 held: Collection[type]) -> None:
+                 held: Collection[type], sweeps: bool) -> None:
         super().__init__(self._deliver, store)
         self._works_in_steps, reports = False, itertools.count()
         # All that is told, on machines of any speed, but of the progress of work up to its end every 25th report.
@@ -146,12 +176,13 @@ class NullClient(LocalClient):
         self.sent: list[rq.Request] = []
         self.stops = 0
         self.closed = False
-        self.held = set(held)
+        self.held, self._sweeps = set(held), sweeps
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, rq.Request]] = []
         self._stand_ins = {"get_simulation_backend": lambda *_, **__: NullBackend(),
-                           "get_engine_builder": lambda *_, **__: builder, "execute_exported_file": execute}
+                           "get_engine_builder": lambda *_, **__: builder, "execute_exported_file": execute,
+                           "build_gated_graph": build_graph, "split_into_pieces": split_graph}
 
     def _deliver(self, event: ev.Event) -> None:
         self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations
@@ -159,7 +190,8 @@ class NullClient(LocalClient):
 
     def send_request(self, request: rq.Request) -> int:
         self.sent.append(request)
-        job = super().send_request(request)
+        swept = self._sweeps or not isinstance(request, rq.MeasureWhatIf)
+        job = super().send_request(request if swept else replace(request, with_shares=False))
         if type(request) in self.held:
             self._waiting.append(self.scheduler.inbox.pop())
         return job
@@ -206,7 +238,7 @@ class NullSession(Session):
 
     Args:
         deliver: Takes the events; by default they are applied.
-        builder, held, searched: See `NullClient`.
+        builder, held, sweeps, searched: See `NullClient`.
 
     Attributes:
         measured_before: Folder of what was measured, for all sessions.
@@ -216,12 +248,12 @@ class NullSession(Session):
     measured_before: Path
 
     def __init__(self, options: Options, deliver: Callable[[ev.Event], None] | None = None, *, folder: Path,
-                 builder: NullBuilder | None = None, held: Collection[type] = (), searched: int | None = None,
-                 **arguments: Any) -> None:
+                 builder: NullBuilder | None = None, held: Collection[type] = (), sweeps: bool = True,
+                 searched: int | None = None, **arguments: Any) -> None:
         deliver = deliver or self.apply_event
         super().__init__(options, deliver, session_folder=SessionFolder(folder / "sessions"), **arguments)
         self.child = self._client = NullClient(
-            deliver, SharedStore(self.measured_before, folder / "engines"), builder, held)
+            deliver, SharedStore(self.measured_before, folder / "engines"), builder, held, sweeps)
         self.child.searched = searched
 
     def rest(self) -> NullSession:

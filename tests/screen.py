@@ -32,10 +32,10 @@ def make_app(folder: Path, network: str = "vit", target: str | None = "sqnr>=20"
 
 
 @asynccontextmanager
-async def opened(folder: Path, size: tuple[int, int] = SMALL, **options: Any
+async def opened(folder: Path, size: tuple[int, int] = SMALL, *, sweeps: bool = False, **options: Any
                  ) -> AsyncIterator[tuple[TrtTuiApp, MainScreen, Pilot]]:
     """Runs an app until what is not held is answered."""
-    app = make_app(folder, **options)
+    app = make_app(folder, sweeps=sweeps, **options)
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
         yield app, app.main_screen, pilot

@@ -164,7 +164,7 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
 
 
 async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_dimmed(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, sweeps=True) as (app, main, pilot):
         listing, tree, group = main.layer_list, main.layer_tree, main.current_group
         order, first = [line.key for line in tree.rows], app.session.config
         app.session.child.held.add(rq.MeasureWhatIf)
@@ -240,7 +240,7 @@ async def test_the_measurement_of_a_closed_list_stops_and_begins_again_with_the_
 
 
 async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_cursor_keeps_its_row(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, sweeps=True) as (app, main, pilot):
         listing, tree, session = main.layer_list, main.layer_tree, app.session
         await press(pilot, "t", "down", "down", "down")
         chosen, order = current(main), [line.key for line in tree.rows]
@@ -323,7 +323,7 @@ async def test_the_order_of_each_column_follows_its_values(tmp_path, view):
 
 
 async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
-    async with opened(tmp_path, (120, 40)) as (app, main, pilot):
+    async with opened(tmp_path, (120, 40), sweeps=True) as (app, main, pilot):
         session, listing = app.session, main.layer_list
         worst = listing.row_values.group_names_worst_first
         groups = [session.outline.get_group(name) for name in (worst[0], worst[3], worst[5])]
@@ -724,7 +724,7 @@ async def test_resizes_live(tmp_path):
 
 
 async def test_a_network_without_blocks_has_none_and_a_filter_keeps_its_rows_until_new_shares_are_measured(tmp_path):
-    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet", sweeps=True) as (app, main, pilot):
         await press(pilot, "t", "t")
         assert main.layer_list.view is View.TREE
         await answered(pilot, "slash", *"share>1%", "enter")

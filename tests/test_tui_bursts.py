@@ -23,7 +23,7 @@ def burst(app, *keys: str) -> None:
 
 async def test_a_dialog_is_answered_once(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         for after in (("enter", "enter"), ("escape", "escape", "escape"), ("down", "y", "y")):
             for key in ("g", "p", "e", "v", "c", "f2", "question_mark", "o"):
                 burst(app, key, *after)
@@ -35,7 +35,7 @@ async def test_a_dialog_is_answered_once(tmp_path, monkeypatch):
 
 
 async def test_an_answer_that_is_late_does_not_close_what_came_over_it(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         await pilot.press("g")
         prompt = app.screen
         app.push_screen(ErrorDialog("a job failed"))
@@ -46,7 +46,7 @@ async def test_an_answer_that_is_late_does_not_close_what_came_over_it(tmp_path)
 
 
 async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
-    async with opened(tmp_path) as (app, _, _pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, _, _pilot):
         burst(app, "q", "space", "g", "t", "enter", "e")
         while not app._exit:
             await asyncio.sleep(0.01)

@@ -64,7 +64,8 @@ WAYS = {"as it opens": (), "from the end": ("end",), "worst first": ("t", "home"
 @pytest.mark.parametrize(("network", "target", "ways"), [
     ("tiny_resnet", "sqnr>=60", WAYS), ("vit", "sqnr>=20", {"in a cell of the blocks": ("t", "t", "right", "down")})])
 async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, network, target, ways):
-    async with opened(tmp_path, size=(120, 40), network=network, target=target) as (app, main, pilot):
+    options = {"size": (120, 40), "network": network, "target": target, "sweeps": True}
+    async with opened(tmp_path, **options) as (app, main, pilot):
         for way, keys in ways.items():
             await answered(pilot, *keys)
             if not hint_of(main).actions:
@@ -189,7 +190,8 @@ def test_every_hint_of_many_configs_names_a_row_that_can_be_raised(tmp_path, mea
 
 
 async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
-    async with opened(tmp_path, size=(120, 40), network="tiny_resnet", target="sqnr>=60") as (app, main, pilot):
+    options = {"size": (120, 40), "network": "tiny_resnet", "target": "sqnr>=60", "sweeps": True}
+    async with opened(tmp_path, **options) as (app, main, pilot):
         await add_config(main, pilot)
         for keys, said in (((), "raises this one"), (("slash",), "goes to the rows"), (("escape",), "raises this one"),
                            (("tab",), "raises fc"), (("tab",), "raises this one"), (("2",), "raises fc"),

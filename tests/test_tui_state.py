@@ -59,8 +59,8 @@ MODEL = TreeModel(VIT)
 
 @pytest.fixture
 def session(tmp_path, measured_before):
-    """A session that has measured everything."""
-    return local.measured(tmp_path)
+    """A session that has measured everything; of other configs it measures no single groups."""
+    return local.measured(tmp_path, sweeps=False)
 
 
 def text(line) -> str:
@@ -254,7 +254,8 @@ def test_rows_are_counted_by_the_codes_in_use(session):
                 str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
 
 
-def test_shares_of_an_earlier_config_carry_its_name(session):
+def test_shares_of_an_earlier_config_carry_its_name(tmp_path, measured_before):
+    session = local.measured(tmp_path)
     before, shares = session.config, dict(found(session).group_values)
     session.toggle_fp32([VIT.groups[0]])
     figures = found(session, last=before)

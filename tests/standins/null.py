@@ -47,6 +47,9 @@ _LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
 _SPLITTING = ("split", "rest", "summed")
 """How the nodes begin that `trt_tui.core.lowering.fp16_accumulation.veltkamp_split_factor` is made for."""
 
+LOADED = "runner"
+"""The key of a model's metadata under which its runner is, if the model does not change."""
+
 _AROUND = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
 _TYPES = {TensorProto.FLOAT: np.dtype(np.float64), TensorProto.BFLOAT16: _LOW[1]}
 
@@ -223,7 +226,7 @@ class NullBackend:
     def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
              on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
              frees_tensors_early: bool = False, first_piece: object = None) -> NullRunner:
-        return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
+        return model.meta.get(LOADED) or _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
 @lru_cache(maxsize=16)
