@@ -20,7 +20,10 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.registry import get_simulation_backend
 from trt_tui.cli.main import main
+from trt_tui.core.moves.config import PrecisionConfig, RangeMove
+from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 
@@ -50,12 +53,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
                 pytest.skip(f"TensorRT-RTX {trt.__version__} is another release than {mark.args[0]}")
 
 
+@pytest.fixture(scope="session")
+def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder that all processes of a test run share."""
+    base = tmp_path_factory.getbasetemp()
+    return base.parent if "PYTEST_XDIST_WORKER" in os.environ else base
+
+
 @pytest.fixture(autouse=True)
-def _isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
-              tmp_path_factory: pytest.TempPathFactory) -> None:
+def _isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, common_folder: Path
+              ) -> None:
     """The user's state and cache are the test's own."""
     shared = request.node.get_closest_marker("shares_cache")
-    isolate(monkeypatch, tmp_path, tmp_path_factory.getbasetemp() / "cache" if shared else None)
+    isolate(monkeypatch, tmp_path, common_folder / "cache" if shared else None)
     monkeypatch.setattr(os, "fsync", lambda file: None)  # nothing of a test outlives a loss of power
     monkeypatch.setattr(Session, "requests_previews", False)
     monkeypatch.setattr(Session, "requests_toggles", False)
@@ -86,6 +96,17 @@ def answered(mlp: Options) -> tuple[Options, np.ndarray, np.ndarray]:
     with np.load(mlp.data) as data:
         x = data["x"]
     return mlp, x, quiet_session(onnx.load(mlp.model)).run(None, {"x": x})[0]
+
+
+@pytest.fixture
+def config(tmp_path: Path, mlp: Options) -> Path:
+    """A config of the three-layer network with one group in FP32 and with ranges, in a file."""
+    network = open_network(mlp.model)
+    made = PrecisionConfig.from_precision(Precision.INT8).with_group_precision(network.groups[:1], Precision.FP32)
+    for tensor in network.calibrated_tensors:
+        made = made.with_range(tensor, RangeMove(4.0))
+    (tmp_path / "precision.json").write_text(config_text(network, made))
+    return tmp_path / "precision.json"
 
 
 @pytest.fixture
@@ -149,12 +170,11 @@ def session(tmp_path: Path) -> Iterator[Callable[..., DrivenSession]]:
 
 
 @pytest.fixture(scope="session")
-def measured_before(tmp_path_factory: pytest.TempPathFactory) -> None:
+def measured_before(common_folder: Path) -> None:
     """Gives sessions on the null backend one folder for what they measure."""
     from tests.local import NullSession
 
-    base = tmp_path_factory.getbasetemp()
-    NullSession.measured_before = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
+    NullSession.measured_before = common_folder / "measured"
 
 
 @pytest.fixture

@@ -2,9 +2,6 @@
 
 import os
 import pickle
-import resource
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,9 +10,7 @@ import pytest
 
 from tests import networks
 from trt_tui.cli.main import main
-from trt_tui.core.moves.config import PrecisionConfig, RangeMove
-from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.network.network import open_network
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
@@ -177,16 +172,6 @@ def test_a_remainder_of_a_static_batch_without_a_row_for_each_sample(refused, ml
     assert "5" in refused("compare", mlp.model, "--data", mlp.data)
 
 
-@pytest.fixture
-def config(tmp_path, mlp):
-    network = open_network(mlp.model)
-    made = INT8.with_group_precision(network.groups[:1], Precision.FP32)
-    for tensor in network.calibrated_tensors:
-        made = made.with_range(tensor, RangeMove(4.0))
-    (tmp_path / "precision.json").write_text(config_text(network, made))
-    return tmp_path / "precision.json"
-
-
 @pytest.mark.parametrize(("change", "named"), [
     (lambda text: text.replace('"version": 2', '"version": 3'), "version 3"),
     (lambda text: text.replace('"fp32"', '"fp7"'), "fp7"), (lambda text: text[:-3], "not valid JSON")])
@@ -225,16 +210,3 @@ def test_a_place_that_is_none(refused, mlp, config, tmp_path, command, place):
     (tmp_path / "here").mkdir()
     more = ["--format", "onnx"] if command == "export" else []
     assert place in refused(command, mlp.model, "--config", config, *more, "-o", place)
-
-
-def test_a_limit_on_file_sizes_leaves_nothing(mlp, config, tmp_path):
-    before = files(tmp_path)
-
-    def limit():
-        resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
-
-    run = subprocess.run([sys.executable, "-m", "trt_tui", "build", mlp.model, "--config", config, "-o", "typed.onnx"],
-                         preexec_fn=limit, capture_output=True, text=True,
-                         env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"})  # it would be cut off, and stay
-    assert run.returncode == 2 and "typed.onnx cannot be written" in run.stderr and "Traceback" not in run.stderr
-    assert files(tmp_path) == before

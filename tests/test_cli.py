@@ -13,7 +13,7 @@ import pytest
 from tests.schemas import mismatches
 from trt_tui.core.calibration.cache import read_cache_header, read_calibration_cache, write_calibration_cache
 from trt_tui.core.calibration.calibration import Calibration
-from trt_tui.core.moves.config import PrecisionConfig, RangeMove
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -22,18 +22,6 @@ INT8 = PrecisionConfig.from_precision(Precision.INT8)
 
 
 pytestmark = pytest.mark.shares_cache
-
-
-@pytest.fixture
-def config(tmp_path, mlp):
-    """A config with one group in FP32 and with ranges."""
-    network = open_network(mlp.model)
-    path = tmp_path / "precision.json"
-    made = INT8.with_group_precision(network.groups[:1], Precision.FP32)
-    for tensor in network.calibrated_tensors:
-        made = made.with_range(tensor, RangeMove(4.0))
-    path.write_text(config_text(network, made))
-    return path
 
 
 def test_compare_prints_a_table(run, mlp, config):

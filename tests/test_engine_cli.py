@@ -13,24 +13,9 @@ import pytest
 from tests import standins
 from tests.schemas import mismatches
 from trt_tui import demo
-from trt_tui.core.moves.config import PrecisionConfig, RangeMove
-from trt_tui.core.moves.config_file import config_text
-from trt_tui.core.network.network import open_network
-from trt_tui.core.precision import Precision
 
 ROOT = Path(__file__).parent.parent
 REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
-
-
-@pytest.fixture
-def config(tmp_path, mlp) -> Path:
-    """A config with one group in FP32 and with ranges."""
-    network = open_network(mlp.model)
-    made = PrecisionConfig.from_precision(Precision.INT8).with_group_precision(network.groups[:1], Precision.FP32)
-    for tensor in network.calibrated_tensors:
-        made = made.with_range(tensor, RangeMove(4.0))
-    (tmp_path / "precision.json").write_text(config_text(network, made))
-    return tmp_path / "precision.json"
 
 
 def elsewhere(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:

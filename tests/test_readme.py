@@ -1,5 +1,6 @@
 """README and the pages beside the code: output is as shown, commands are accepted, links lead to existing files."""
 
+import contextlib
 import inspect
 import re
 import shlex
@@ -179,10 +180,16 @@ def test_the_readme_names_every_extra():
     assert sorted(find_names("README.md", "extra")) == sorted(read_project()["optional-dependencies"])
 
 
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
+@pytest.fixture(scope="module")
+def named_files(tmp_path_factory):
     """A folder with what the README's commands name; its samples are made by the README's lines."""
-    monkeypatch.chdir(tmp_path)
+    folder = tmp_path_factory.mktemp("named")
+    with contextlib.chdir(folder):
+        write_named_files()
+    return folder
+
+
+def write_named_files():
     rng = np.random.default_rng(0)
     dataset = [SimpleNamespace(x=rng.random((3, 32, 32), dtype=np.float32), label=at % 10) for at in range(16)]
     exec(NUMPY, {"dataset": dataset, "preprocess": lambda one: one.x})
@@ -194,7 +201,13 @@ def folder(tmp_path, monkeypatch):
     Path("metric.py").write_text(METRIC)
     Path("trtexec.sh").write_text("trtexec --onnx=model.onnx --fp16 --saveEngine=model.plan\n")
     Path("production.plan").write_bytes(b"no engine")
-    return tmp_path
+
+
+@pytest.fixture
+def folder(named_files, tmp_path, monkeypatch):
+    """A copy of these files, in the current folder."""
+    shutil.copytree(named_files, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
 
 
 @pytest.mark.parametrize(("trouble", "command"), ROWS)

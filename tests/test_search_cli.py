@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import onnx
@@ -95,8 +94,6 @@ def test_what_was_found_is_what_compare_measures(run, files, out):
 def test_stdout_takes_the_config(run, files):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-")
     assert code == 0 and json.loads(shown)["format"] == "trt-tui/precision-config"
-    code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-", "--markdown", "-")
-    assert code == 2 and "two outputs go to stdout" in told
 
 
 def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
@@ -172,14 +169,10 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
 @pytest.mark.parametrize(("options", "title"), [
     ([], "a search needs a tolerance"),
     (["--tolerance", "snr>=2"], "snr>=2: snr is not a known value"),
-    (["--tolerance", "sqnr>=40", "--method", "guess"], "unknown search method 'guess'"),
     (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
     (["--tolerance", "sqnr>=40", "--keep", "first"], "no layer first"),
     (["--tolerance", "metric>=0.9"], "needs a metric"),
-    (["--tolerance", "nowhere:sqnr>=9"], "nowhere is not a judged output"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
-    (["--tolerance", "sqnr>=40", "--max-latency", "2"], "needs a latency"),
-    (["--check", "no-such-program"], "the check command does not start"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "--precision has no effect"),
     (["--tolerance", "sqnr>=40", "--rungs", "int8,nf4"], "nf4 is not a precision"),
     (["--tolerance", "sqnr>=40", "--rungs", "fp32,int8"], "two or more precisions"),
@@ -296,19 +289,6 @@ def test_a_plot_of_equal_points_is_drawn():
     assert any("B" in line for line in pareto_plot_lines([(2.0, 1.0), (2.0, 1.0)]))
 
 
-@pytest.mark.parametrize(("place", "what"), [
-    ("model", "-o"), ("data", "-o"), ("model", "--markdown"), ("data", "--timingCacheFile"),
-    ("model", "--timingCacheFile")])
-def test_nothing_that_is_read_is_written_over(run, files, tmp_path, place, what):
-    model, _, data = files[:3]
-    victim = Path(model if place == "model" else data)
-    before, other = victim.read_bytes(), tmp_path / "out.json"
-    words = {"-o": ["-o", victim], "--markdown": ["-o", other, what, victim]}.get(
-        what, ["-o", other, f"--trtexec={what}={victim}"])
-    code, _, told = run("search", *files, "--tolerance", "sqnr>=40", *words)
-    assert code == 2 and "is an input file" in told and victim.read_bytes() == before and not other.exists()
-
-
 def test_two_results_go_to_two_files(run, files, tmp_path):
     out = tmp_path / "out.json"
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", out, "--markdown", out)
@@ -317,14 +297,11 @@ def test_two_results_go_to_two_files(run, files, tmp_path):
     assert code == 2 and "is an input file" in told
 
 
-def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
-    out = tmp_path / "out.json"
-    for option, name in (("--keep", "/enc1/widen/conv/Conv"), ("--keep", "enc1/widen/conv")):
-        code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,
-                            name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
-        assert code == 0, told
-        found = read_config(out, open_network(demo.network_path())).config
-        assert "/enc1/widen/conv/Conv" in found.groups_fixed_by_rule
+@pytest.mark.parametrize("name", ["/layer1/conv1/Conv", "layer1/conv1"])
+def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, files, out, name):
+    code, _, told = run("search", *files, "--keep", name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
+    assert code == 0, told
+    assert "/layer1/conv1/Conv" in read_config(out, open_network(files[0])).config.groups_fixed_by_rule
 
 
 @pytest.mark.parametrize("tolerance", ["sqnr>=40", "agreement>=1"])
