@@ -295,23 +295,6 @@ def test_a_new_session_leaves_the_saved_one_alone(session):
     assert moved == {*config.precision_moves, *fresh.config.precision_moves}
 
 
-def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
-    first = session().settled()
-    first.toggle_fp32([first.outline.groups[0]])
-    first.session_writer.flush()
-    second = session().settled()
-    assert second.config == first.config and not second.warnings
-    second.toggle_fp32([second.outline.groups[1]])
-    first.toggle_fp32([first.outline.groups[2]])
-    ones, others = first.config, second.config
-    first.close()
-    second.close()
-    assert session().settled().config == others
-    kept = [{move["target"] for move in msgspec.json.decode(path.read_bytes())["current"]["moves"]}
-            for path in first.session_folder.folder.glob("*.json")]
-    assert sorted(map(sorted, kept)) == sorted(map(sorted, (ones.precision_moves, others.precision_moves)))
-
-
 @pytest.mark.parametrize("content", [b"nonsense", b'{"format": "trt-tui/session", "version": 99}'])
 def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content):
     """One of another version stays where it is; a damaged one is kept aside, and its place is taken."""

@@ -262,7 +262,7 @@ async def test_a_step_up_and_a_step_down_lead_back_to_the_scales_of_the_file(tmp
     onnx.save(qdq.residual(skip=False), tmp_path / "q.onnx")
     np.savez(tmp_path / "x.npz", image=np.random.default_rng(1).standard_normal((8, 32, 16, 16)).astype("f4"))
     app = TrtTuiApp(Options(str(tmp_path / "q.onnx"), str(tmp_path / "x.npz")),
-                    partial(NullSession, folder=tmp_path), target="sqnr>=20", resume=False)
+                    partial(NullSession, folder=tmp_path, sweeps=False), target="sqnr>=20", resume=False)
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         session, presenter = app.session, app.main_screen

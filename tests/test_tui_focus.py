@@ -67,7 +67,7 @@ async def test_a_search_that_ends_leaves_the_keys_where_they_are(tmp_path):
 
 
 async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
-    async with opened(tmp_path, held=(rq.CompareRangeMethods,)) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet", held=(rq.CompareRangeMethods,)) as (app, main, pilot):
         await press(pilot, "7", "p")
         group = main.current_group
         app.session.child.release()
@@ -81,7 +81,7 @@ async def test_keys_typed_while_methods_are_compared_choose_no_method(tmp_path):
 
 
 async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         for closing in ("o", "escape"):
             app.post_session_event(ev.JobFailed(99, "out of memory", "it is full", "Free some."))
             await settle(pilot)
@@ -95,7 +95,7 @@ async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
 
 async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         def keys():
             return str(app.screen.query_one(KeyHints).render())
 
@@ -119,7 +119,7 @@ async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path, monkey
 
 
 async def test_a_change_of_the_calibration_is_named_undone_and_saved(tmp_path):
-    async with opened(tmp_path) as (app, main, pilot):
+    async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
         session, before = app.session, app.session.config
         old = session.get_run_results("config").accuracy
         await answered(pilot, "7", "7", "3")

@@ -58,7 +58,7 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
 
 @pytest.mark.parametrize("size", SIZES)
 async def test_precisions_stand_on_tints_and_an_exact_value_has_no_interval(tmp_path, size):
-    async with opened(tmp_path, size=size) as (app, main, pilot):
+    async with opened(tmp_path, size=size, sweeps=True) as (app, main, pilot):
         await answered(pilot, "w", "space", "t")
         region = main.layer_tree.region
         tints = {}
