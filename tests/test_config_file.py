@@ -15,11 +15,11 @@ from tests.schemas import mismatches, schema
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
     BarrierMove,
-    KeepMove,
+    KeepRuleMove,
+    NormRewriteMove,
     PrecisionConfig,
     PrecisionMove,
     RangeMove,
-    RewriteMove,
 )
 from trt_tui.core.moves.config_file import CONFIG_FORMAT, config_text, read_config
 from trt_tui.core.moves.constant_moves import (
@@ -145,12 +145,12 @@ def test_the_file_names_every_node_of_a_group(network):
 def test_the_schema_knows_what_is_written(network):
     tensor = network.calibrated_tensors[0]
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
-    for move in (RewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+    for move in (NormRewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
                  RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
                  BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
-    config = config.with_moves({FC1: KeepMove("layernorm")
+    config = config.with_moves({FC1: KeepRuleMove("layernorm")
                                 }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
                                     tolerance="sqnr>=20", made_with={"trt_tui": "0"}))

@@ -12,7 +12,7 @@ from tests import networks
 from tests.driven import LocalSession
 from tests.refusals import refused
 from trt_tui.core.measure.target import Outcome, judge_accuracy, parse_target
-from trt_tui.core.moves.config import KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.keep_rules import (
     apply_default_keep_rules,
@@ -155,7 +155,7 @@ def test_the_rule_is_on_by_default_and_named_with_its_rows(opened):
     file = PrecisionConfig.from_precision(Precision.FILE)
     assert not apply_default_keep_rules(network, fp32).moves and not apply_default_keep_rules(network, file).moves
     other = apply_keep_rules(network, FP16, ["indices=bf16"])
-    assert apply_default_keep_rules(network, other).get_moves(KeepMove) == other.get_moves(KeepMove)
+    assert apply_default_keep_rules(network, other).get_moves(KeepRuleMove) == other.get_moves(KeepRuleMove)
     by_hand = FP16.with_group_precision([network.get_group("/position/Mul")], Precision.BF16)
     assert apply_default_keep_rules(network, by_hand) == by_hand
 

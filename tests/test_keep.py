@@ -10,7 +10,7 @@ from textual.widgets import Input
 from tests.refusals import refused
 from tests.screen import opened, press, settle, status
 from tests.test_search import toy
-from trt_tui.core.moves.config import KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.keep_rules import (
     KEEP_RULE_TEXTS,
@@ -78,7 +78,7 @@ def test_what_is_kept_stays():
                               ["layernorm,softmax=fp16", "/g[04]/"])
     assert count_groups_by_keep_rule(config) == {"layernorm": 1, "softmax": 1, "/g[04]/": 2
                                                  } and not config.precision_moves
-    kept = {name: move.precision for name, move in config.get_moves(KeepMove).items()}
+    kept = {name: move.precision for name, move in config.get_moves(KeepRuleMove).items()}
     fp32 = Precision.FP32
     assert kept == {"g0": fp32, "g1": Precision.FP16, "g3": fp32, "g4": fp32}
     for precision in (Precision.INT8, Precision.FP16):

@@ -173,7 +173,7 @@ def test_what_a_group_computes_in_and_with_whom(recorded, name, group, precision
     network, config, preview = recorded(name)
     made = preview.implementations[group]
     asked = config.precision_of(network.get_group(group))
-    assert (made.implemented_precision(asked), set(made.kernel_mates), made.in_mha) == (precision, shares, mha)
+    assert (made.implemented_precision(asked), set(made.sharing_groups), made.in_mha) == (precision, shares, mha)
 
 
 @pytest.mark.parametrize(("name", "marks"), [

@@ -295,8 +295,8 @@ def test_a_stage_that_is_not_built_shows_what_its_preview_knows(tmp_path):
     first, second, third = (group.name for group in quantizable)
     kernels = tuple(Kernel("gemm", (), (), (str(number),)) for number in range(6))
     preview = Preview("1.7.1", (8, 9), implementations={
-        first: GroupImplementation(Precision.INT8, False, (), kernel_mates=(second,)),
-        second: GroupImplementation(Precision.INT8, False, (), kernel_mates=(first,)),
+        first: GroupImplementation(Precision.INT8, False, (), sharing_groups=(second,)),
+        second: GroupImplementation(Precision.INT8, False, (), sharing_groups=(first,)),
         third: GroupImplementation(Precision.FP16, False, ()),
         other.name: GroupImplementation(Precision.FP16, False, ()),
     }, kernels=kernels)

@@ -380,9 +380,9 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
 SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.attention == CORE)
 PREVIEW = Preview("1.7.1", (8, 9), implementations={
     QKV: GroupImplementation(Precision.FP16, False, ("a",), cast_count=1, reformat_count=3),
-    SCORES: GroupImplementation(Precision.INT8, False, ("b",), kernel_mates=(WEIGHTS, PRODUCT), in_mha=True),
-    WEIGHTS: GroupImplementation(None, False, ("b",), kernel_mates=(SCORES, PRODUCT), in_mha=True),
-    FIRST[0].name: GroupImplementation(Precision.INT8, False, ("c",), kernel_mates=(QKV,), qdq_count=1)},
+    SCORES: GroupImplementation(Precision.INT8, False, ("b",), sharing_groups=(WEIGHTS, PRODUCT), in_mha=True),
+    WEIGHTS: GroupImplementation(None, False, ("b",), sharing_groups=(SCORES, PRODUCT), in_mha=True),
+    FIRST[0].name: GroupImplementation(Precision.INT8, False, ("c",), sharing_groups=(QKV,), qdq_count=1)},
     kernels=(Kernel("gemm", ("INT8",), ("FP16",), (QKV,)), Kernel("mha", ("INT8",), ("INT8",), (SCORES,))),
     ineffective_groups=(), mha_breakers=())
 

@@ -31,7 +31,7 @@ from trt_tui.core.measure.zero_cost_kinds import (
     list_searched_stages,
     list_zero_cost_moves,
 )
-from trt_tui.core.moves.config import MOVE_KINDS, BarrierMove, PrecisionConfig, RangeMove, RewriteMove
+from trt_tui.core.moves.config import MOVE_KINDS, BarrierMove, NormRewriteMove, PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text, read_config
 from trt_tui.core.moves.constant_moves import (
     AttentionScaleMove,
@@ -145,8 +145,8 @@ NORM = "/norm/mean/ReduceMean"
 
 
 @pytest.mark.parametrize(("model", "subject", "move", "why"), [
-    (transformer, "/in/MatMul", RewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
-    (transformer, NORM, RewriteMove("RMSNormalization"), "is LayerNormalization"),
+    (transformer, "/in/MatMul", NormRewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
+    (transformer, NORM, NormRewriteMove("RMSNormalization"), "is LayerNormalization"),
     (transformer, NORM, SmoothQuantMove(0.5, ones(3)), "3 values for 16 channels"),
     (transformer, NORM, SmoothQuantMove(0.5, encode_vector(np.zeros(16))), "above 0"),
     (transformer, NORM, SmoothQuantMove(0.5, "?"), "not base64"),
@@ -309,7 +309,7 @@ def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch, req
     request.addfinalizer(lambda: (ZERO_COST_MOVE_CLASSES.clear(), ZERO_COST_MOVE_CLASSES.update(classes)))
     monkeypatch.setattr(zero_cost_kinds, "ZERO_COST_KINDS", (*ZERO_COST_KINDS, other))
     ZERO_COST_MOVE_CLASSES[OtherMove] = other
-    del ZERO_COST_MOVE_CLASSES[RewriteMove]
+    del ZERO_COST_MOVE_CLASSES[NormRewriteMove]
     assert list_searched_stages()[-1][-1] is other
     reasons = [find_refusal_reasons(network, PrecisionConfig(), network.get_group(name))["another change"]
                for name in (READER, NORM)]

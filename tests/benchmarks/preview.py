@@ -125,7 +125,7 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     ]
     others, told = len(preview.find_groups_in_unrequested_precision(outline, start)), sum(word not in ("", "fused")
                                                                                           for word in words)
-    shared = sum(bool(made.kernel_mates) for made in preview.implementations.values())
+    shared = sum(bool(made.sharing_groups) for made in preview.implementations.values())
     middle = [statistics.median(times) for times in (marks, verdicts, seconds, used)]
     return [Path(model).stem, f"{len(outline.groups)}", f"{len(preview.kernels)}", f"{shared}", f"{told - others}",
             f"{others}", *(f"{one:.1f}" for one in middle), f"{statistics.median(alone):.2f}",

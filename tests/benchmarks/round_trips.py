@@ -33,7 +33,7 @@ from trt_tui.core.data.tensor_files import DumpTensor, open_dump
 from trt_tui.core.exporters import formats
 from trt_tui.core.exporters.bundle import BundleContents, SampleRun, write_bundle
 from trt_tui.core.importers.any_config import read_any_config
-from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, RangeMove, RewriteMove
+from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, NormRewriteMove, PrecisionConfig, RangeMove
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.constant_moves import BiasCorrectionMove, SmoothQuantMove, encode_vector
 from trt_tui.core.network.network import Network, open_network
@@ -84,11 +84,11 @@ def every_move(network: Network, *, free: bool = True) -> PrecisionConfig:
     norm = next(name for name in named if name.startswith("/norm"))
     read = [one.activation for one in network.zero_cost_support.channel_scalings[norm].readers]
     half = np.full(CHANNELS, 2, np.float32)
-    config = config.with_moves({norm: RewriteMove("LayerNormalization")})
+    config = config.with_moves({norm: NormRewriteMove("LayerNormalization")})
     config = config.with_moves({norm: SmoothQuantMove(0.5, encode_vector(half), dict.fromkeys(read, 1.25))})
     config = config.with_moves({"/out/MatMul": BiasCorrectionMove(encode_vector(np.zeros(2 * CHANNELS, np.float32)))})
     config = config.with_moves({named["/left/MatMul"].final_tensor: BarrierMove(), "x": RangeMove(2.5)})
-    return config.with_moves({"/softmax/Softmax": KeepMove("softmax", FP32)})
+    return config.with_moves({"/softmax/Softmax": KeepRuleMove("softmax", FP32)})
 
 
 # -- what is written -------------------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from trt_tui.core.calibration.tensor_collection import (
     AMAX_OPERATORS,
     CalibrationContext,
     CalibrationInputs,
+    CollectedTensor,
     NetworkProbe,
     RunProgress,
-    TensorReading,
     collect_tensors,
     make_non_finite_error,
     read_amax,
@@ -255,7 +255,7 @@ def collect_tensor_stats(
     """
     axes = channel_axes or {}
     accumulators = {tensor: StatsReducer(axes.get(tensor)) for tensor in tensors}
-    collect_tensors(network_model, [*starmap(TensorReading, accumulators.items())], samples, backend, progress,
+    collect_tensors(network_model, [*starmap(CollectedTensor, accumulators.items())], samples, backend, progress,
                     executor)
     return {tensor: accumulator.compute_stats() for tensor, accumulator in accumulators.items()}
 
@@ -375,7 +375,8 @@ def calibrate(
         ranges = _measure_minmax_ranges(network_model, tensors, samples, backend, executor, progress)
         return Calibration(method, samples.count, samples.hash_inputs(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
-    collect_tensors(network_model, [*starmap(TensorReading, histograms.items())], samples, backend, progress, executor)
+    collect_tensors(network_model, [*starmap(CollectedTensor, histograms.items())], samples, backend, progress,
+                    executor)
     ranges = {tensor: choose_amax(histogram, method) for tensor, histogram in histograms.items()}
     ranges_by_type = {
         quantized_type.precision.value: {

@@ -322,8 +322,8 @@ class TensorCollector(Protocol):
         """Adds the values of another collector of the same class, which received later feeds."""
 
 
-class TensorReading(NamedTuple):
-    """A request to pass the values of a tensor to a collector. With divisors, the values are divided first."""
+class CollectedTensor(NamedTuple):
+    """A tensor whose values a collector receives. With divisors, the collector receives the divided values."""
 
     tensor: str
     collector: TensorCollector
@@ -373,8 +373,8 @@ class _NonFiniteValue(NamedTuple):
 class _TensorCollectionTask(LoadingTask):
     """A task that collects the values of one chunk of tensors over one slice of the feeds."""
 
-    def __init__(self, chunks: Sequence[Sequence[str]], readings: Sequence[TensorReading]) -> None:
-        self._chunks, self._empty_readings = chunks, copy.deepcopy(list(readings))
+    def __init__(self, chunks: Sequence[Sequence[str]], collected_tensors: Sequence[CollectedTensor]) -> None:
+        self._chunks, self._initial_tensors = chunks, copy.deepcopy(list(collected_tensors))
         self._loaded: Runner | None = None
         self._chunk_index = -1
 
@@ -391,11 +391,11 @@ class _TensorCollectionTask(LoadingTask):
             self._chunk_index = item.chunk_index
             self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
         runner, outputs = self._loaded, self._outputs
-        readings = {number: copy.deepcopy(reading) for number, reading in enumerate(self._empty_readings)
-                    if reading.tensor in outputs}
+        collected_tensors = {number: copy.deepcopy(collected) for number, collected in enumerate(self._initial_tensors)
+                    if collected.tensor in outputs}
         for index in range(item.start, item.stop):
             arrays = runner.run(context.calibration_samples.read_feed(index))
-            for tensor, collector, divisors in readings.values():
+            for tensor, collector, divisors in collected_tensors.values():
                 array = arrays[outputs[tensor]]
                 try:
                     collector.add_values(array if divisors is None else array / divisors)
@@ -403,12 +403,12 @@ class _TensorCollectionTask(LoadingTask):
                     return _NonFiniteValue(tensor, str(error), index)
             del arrays, array  # before the next execution, which returns as many
             yield
-        return {number: reading.collector for number, reading in readings.items()}
+        return {number: collected.collector for number, collected in collected_tensors.items()}
 
 
 def collect_tensors(
     model: ir.Model,
-    readings: Sequence[TensorReading],
+    collected_tensors: Sequence[CollectedTensor],
     samples: Samples,
     backend: Backend,
     progress: RunProgress | None = None,
@@ -419,21 +419,21 @@ def collect_tensors(
     One pass over the feeds reads at most `MEMORY_LIMIT_BYTES` of tensors.
 
     Args:
-        readings: The tensors, each with an empty collector.
+        collected_tensors: The tensors, each with an empty collector.
         executor: The executor of the feeds, with the same network and samples; this process by default.
 
     Raises:
         NonFiniteTensorError: A collector refuses NaN or an infinity.
     """
-    if not readings:
+    if not collected_tensors:
         return
-    tensors = dict.fromkeys(reading.tensor for reading in readings)
+    tensors = dict.fromkeys(collected.tensor for collected in collected_tensors)
     chunks = list(_split_tensors_into_chunks(measure_tensor_shapes(model, tensors, samples, backend)))
     feed_count, count = len(samples), min(MAX_SLICES, len(samples))
     bounds = [feed_count * number // count for number in range(count + 1)]
     slices = [FeedSlice(chunk, start, stop) for chunk in range(len(chunks))
               for start, stop in zip(bounds, bounds[1:], strict=False)]
-    task = _TensorCollectionTask(chunks, readings)
+    task = _TensorCollectionTask(chunks, collected_tensors)
     try:
         for _, collectors_of_slice in run_items_in_order(
                 executor or LocalExecutor(CalibrationInputs(model, samples, backend)), task,
@@ -441,7 +441,7 @@ def collect_tensors(
             if isinstance(collectors_of_slice, _NonFiniteValue):
                 raise make_non_finite_error(model, samples, backend, *collectors_of_slice)
             for number, collector in collectors_of_slice.items():
-                readings[number].collector.merge_values(collector)
+                collected_tensors[number].collector.merge_values(collector)
     finally:
         task.close()
 

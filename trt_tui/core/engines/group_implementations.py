@@ -50,7 +50,7 @@ class GroupImplementation:
         reformat_count: Number of adjacent engine layers that change a layout or a type.
         possible_precisions: The float types of the kernel's inputs, outputs and inner Casts; empty if the kernel
             reports its precision.
-        kernel_mates: Names of the other groups in the same kernel, in network order.
+        sharing_groups: Names of the other groups in the same kernel, in network order.
         in_mha: True if its kernel is a fused attention.
         cast_count: Number of reformats that change a float type.
         qdq_count: Number of unfused Q or DQ nodes whose result the group reads.
@@ -62,7 +62,7 @@ class GroupImplementation:
     latency_ms: float | None = None
     reformat_count: int = 0
     possible_precisions: tuple[Precision, ...] = ()
-    kernel_mates: tuple[str, ...] = ()
+    sharing_groups: tuple[str, ...] = ()
     in_mha: bool = False
     cast_count: int = 0
     qdq_count: int = 0

@@ -23,7 +23,7 @@ from trt_tui.core.lowering.implicit_quantization import ImplicitQuantizationCons
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.lowering.scales import compute_activation_ranges
 from trt_tui.core.measure.zero_cost_kinds import ZERO_COST_MOVE_CLASSES
-from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.config_file import config_text
 from trt_tui.core.moves.move import Move
 from trt_tui.core.network.network import Network
@@ -108,7 +108,7 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
     unread_tensors = [tensor for tensor in config.range_moves if tensor not in range_tensors]
     lines += [f"the range that was set for {name_list_text(unread_tensors, 3)}: no layer in INT8 reads it"
               ] if unread_tensors else []
-    keep_moves = config.get_moves(KeepMove)
+    keep_moves = config.get_moves(KeepRuleMove)
     if keep_moves:
         lines.append(
             f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")

@@ -11,7 +11,7 @@ from trt_tui.core.engines.group_implementations import (
     has_unrequested_precision,
 )
 from trt_tui.core.measure.engine_agreement import find_unused_quantization, unused_qdq_record
-from trt_tui.core.moves.config import KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline, QdqFinding
 from trt_tui.core.network.qdq.check import QDQ_RULES
@@ -63,7 +63,7 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
                 f"{group.precision_label(requested)} by "
                 f"{'you' if precision_move.reason == 'user' else precision_move.reason}"
             )
-        if not reason and (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
+        if not reason and (keep_move := config.get_moves(KeepRuleMove).get(group.name)) is not None:
             reason = keep_move.row_note
         if not reason and group.file_precision is not None and requested is Precision.FILE:
             reason = f"{group.file_precision.label} in the file"
@@ -154,7 +154,7 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
             entry |= {"made": precision.value} if precision is not None else {}
             entry |= {
                 "as_asked": not has_unrequested_precision(group, config, preview.implementations),
-                "shares_kernel_with": list(implementation.kernel_mates), "attention_kernel": implementation.in_mha,
+                "shares_kernel_with": list(implementation.sharing_groups), "attention_kernel": implementation.in_mha,
                 "reformats": implementation.reformat_count, "casts": implementation.cast_count,
                 "stand_alone_qdq": implementation.qdq_count
             }
@@ -196,7 +196,7 @@ def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGrou
     """Returns a text with the other groups in the kernel of a group. Names within the scope of the group are shortened.
     """
     scope_prefix = titles_by_group.get(group.name, "").rpartition("/")[0] + "/"
-    names = [titles_by_group.get(name, name).removeprefix(scope_prefix) for name in implementation.kernel_mates]
+    names = [titles_by_group.get(name, name).removeprefix(scope_prefix) for name in implementation.sharing_groups]
     return name_list_text(names, _MAX_NAMES)
 
 
@@ -229,7 +229,7 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     The lines count kernels and groups, and list groups in unrequested precisions and the warnings of the builder.
     """
     other_groups = preview.find_groups_in_unrequested_precision(network, config)
-    shared_count = sum(bool(implementation.kernel_mates) for implementation in preview.implementations.values())
+    shared_count = sum(bool(implementation.sharing_groups) for implementation in preview.implementations.values())
     groups = len(network.groups)
     gpu_text = "the GPU here" if preview.is_gpu_present else "no such GPU is here; nothing was executed"
     lines = ([
@@ -264,7 +264,7 @@ def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, previ
     for name, implementation in preview.implementations.items():
         group = network.get_group(name)
         precision_text = group_precision_text(implementation, group, config.precision_of(group))
-        kernel_precisions.setdefault(frozenset((name, *implementation.kernel_mates)), precision_text)
+        kernel_precisions.setdefault(frozenset((name, *implementation.sharing_groups)), precision_text)
     counts = Counter(kernel_precisions.values())
     texts = [f"{count} in {text}" if text != "fused" else f"{count} fused, of unknown precision"
              for text, count in counts.most_common()]

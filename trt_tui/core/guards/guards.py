@@ -871,7 +871,7 @@ def _sqnr_against_fp32_db(accuracy: Accuracy, guard_facts: GuardFacts) -> float 
     return None if output.errors.sqnr_db is None else guard_facts.sqnr_without_fp32_error(output.errors.sqnr_db, name)
 
 
-def find_fp16_floor(facts: GuardFacts) -> Iterator[Alarm]:
+def find_fp16_error_floor(facts: GuardFacts) -> Iterator[Alarm]:
     """Warns if FP16 rounding alone causes the error of a quantized run.
 
     Rule: it warns if three conditions hold. The run misses the target, and FP32 does not. A run with all layers in FP16
@@ -987,7 +987,7 @@ GUARDS = (
     Guard("more-samples", "the quantized run with a quarter, a half and all of the calibration samples",
           find_sample_divergence),
     Guard("beyond-range", "judged values outside their range", find_clipped_values),
-    Guard("fp16-floor", "error of FP16 rounding alone against the error of the run", find_fp16_floor),
+    Guard("fp16-floor", "error of FP16 rounding alone against the error of the run", find_fp16_error_floor),
     Guard("back-in-float", "share of the quantized work that runs in floating point", find_float_fallback),
 )
 """All guards, the most serious first."""

@@ -192,7 +192,7 @@ class CommandLine:
         return next((self.options[name][-1] for name in names if self.options.get(name)), "")
 
     @property
-    def constraint(self) -> str:
+    def constraint_mode(self) -> str:
         """The binding force of layer precisions: "obey", "prefer", or another text if they have no effect."""
         older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
         return older_values[0] if older_values else self.find_value_of_options(*CONSTRAINT_OPTIONS)
@@ -689,7 +689,7 @@ def read_command(command: CommandLine, network: Network, file: Path) -> Imported
     for script in (script for option in SCRIPT_OPTIONS for script in command.options.get(option, ())):
         _add_script_settings(settings, script, network, file)
     if settings.layer_precisions or settings.output_precisions and command.tool == TRTEXEC:
-        settings.notes += constraint_notes(command.constraint, *form.constraint_texts)
+        settings.notes += constraint_notes(command.constraint_mode, *form.constraint_texts)
     if cache := command.find_value_of_options(form.cache):
         settings.cache_path = file.parent / cache
     if settings.quantized is Precision.INT8:

@@ -11,9 +11,9 @@ import numpy as np
 
 from trt_tui.core.calibration.tensor_collection import (
     CalibrationContext,
+    CollectedTensor,
     NetworkProbe,
     RunProgress,
-    TensorReading,
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
@@ -95,7 +95,8 @@ def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], sample
     """
     layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
     collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}
-    collect_tensors(network.model, [*starmap(TensorReading, collectors.items())], samples, backend, progress, executor)
+    collect_tensors(network.model, [*starmap(CollectedTensor, collectors.items())], samples, backend, progress,
+                    executor)
     return {name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
             for name, layers in layers_by_group.items()}
 

@@ -35,7 +35,7 @@ from trt_tui.core.measure.results import (
     EngineResult,
     GroupErrors,
 )
-from trt_tui.core.moves.config import KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOAT_PRECISIONS, Precision
@@ -509,7 +509,7 @@ def _fixed_reason(group: FusionGroup, config: PrecisionConfig, precision: Precis
                   fixed_reasons: Mapping[str, str]) -> str:
     """Returns the reason why a group keeps its precision; "" if it can have another one."""
     if group.name in config.groups_fixed_by_rule:
-        return config.get_moves(KeepMove)[group.name].row_note
+        return config.get_moves(KeepRuleMove)[group.name].row_note
     if group.name in fixed_reasons:
         return fixed_reasons[group.name]
     move = config.precision_moves.get(group.name)

@@ -34,13 +34,13 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.calibration.tensor_collection import RunProgress, TensorReading, collect_tensors
+from trt_tui.core.calibration.tensor_collection import CollectedTensor, RunProgress, collect_tensors
 from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples, can_mix_samples, mix_samples_into_batches
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants, find_weight_edits_digest
 from trt_tui.core.lowering.typed_network import lower_to_typed_network
-from trt_tui.core.moves.config import KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.constant_moves import (
     RoundingMove,
     decode_vector,
@@ -538,7 +538,7 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     config = replace_file_precision(config, network.groups)
     kept = {group.name for group in network.groups if (precision := config.precision_of(group)) in QUANTIZED_TYPES
             and QUANTIZED_TYPES[precision].quantizes_activations and precision not in BLOCK_PRECISIONS}
-    simulated = replace(config.without_moves(KeepMove), other=Precision.FP32, tf32=False)
+    simulated = replace(config.without_moves(KeepRuleMove), other=Precision.FP32, tf32=False)
     simulated = simulated.with_group_precision((group for group in network.groups if group.name not in kept),
                                                Precision.FP32)
     for group in network.groups:
@@ -569,7 +569,7 @@ def collect_input_products(network: Network, model: ir.Model, wave: Sequence[Rou
     """Returns the sums of products of the inputs of some layers, by group. Layers with equal inputs share them."""
     shared: dict[object, InputProductCollector] = {}
     by_group: dict[str, InputProductCollector] = {}
-    readings: list[TensorReading] = []
+    readings: list[CollectedTensor] = []
     for layer in wave:
         tensor = network.get_layer(layer.site.layer).inputs[0]
         activation = next((scale for site, scale in lowerings[layer.group.name].scales.items()
@@ -582,7 +582,7 @@ def collect_input_products(network: Network, model: ir.Model, wave: Sequence[Rou
             rows = max(MIN_ROWS, ROWS_PER_COLUMN * form.columns)
             shared[key] = InputProductCollector(form, max(math.ceil(rows / len(samples)), 1),
                                                 None if activation is None else activation.quantized_type, scale)
-            readings.append(TensorReading(tensor, shared[key]))
+            readings.append(CollectedTensor(tensor, shared[key]))
         by_group[layer.group.name] = shared[key]
     collect_tensors(model, readings, samples, backend, steps.make_pass_callback())
     return by_group

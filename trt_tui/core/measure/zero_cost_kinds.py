@@ -25,8 +25,8 @@ import numpy as np
 from trt_tui.core.calibration.range_methods import Histogram, choose_amax
 from trt_tui.core.calibration.tensor_collection import (
     CalibrationContext,
+    CollectedTensor,
     RunProgress,
-    TensorReading,
     collect_tensors,
 )
 from trt_tui.core.data.samples import Samples
@@ -34,7 +34,7 @@ from trt_tui.core.execution import Executor
 from trt_tui.core.lowering import rulebook
 from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.measure.weight_rounding import RoundingProposal, count_simulated_configs, measure_roundings
-from trt_tui.core.moves.config import PrecisionConfig, RangeMove, RewriteMove
+from trt_tui.core.moves.config import NormRewriteMove, PrecisionConfig, RangeMove
 from trt_tui.core.moves.constant_moves import (
     CLIP_HEADROOM,
     DEFAULT_STRENGTH,
@@ -356,7 +356,8 @@ def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: S
     shapes = network.zero_cost_support.scaled_tensor_shapes
     collectors = {tensor: ChannelExtremaCollector(shapes[tensor])
                   for tensor in tensors if tensor not in known_extrema}
-    collect_tensors(network.model, [*starmap(TensorReading, collectors.items())], samples, backend, progress, executor)
+    collect_tensors(network.model, [*starmap(CollectedTensor, collectors.items())], samples, backend, progress,
+                    executor)
     known_extrema.update(collectors)
 
 
@@ -491,7 +492,7 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
     if method not in ("", "minmax"):
         histograms = {tensor: [Histogram() for _ in factor_sets] for tensor in scaled_tensors}
         collect_tensors(network.model, [
-            TensorReading(tensor, histogram, scaled.compute_divisors(factors[group]))
+            CollectedTensor(tensor, histogram, scaled.compute_divisors(factors[group]))
             for tensor, (group, scaled) in scaled_tensors.items()
             for factors, histogram in zip(factor_sets, histograms[tensor], strict=True)
         ], samples, backend, progress, executor)
@@ -655,10 +656,10 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
 
 
 def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGroup],
-                                   reason: str = "user") -> dict[str, RewriteMove]:
+                                   reason: str = "user") -> dict[str, NormRewriteMove]:
     """Returns moves that replace decomposed normalisations by one operator, for the groups where this is possible."""
     return {
-        group.name: RewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
+        group.name: NormRewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
         for group in groups
         if not rewrite_refusal_reason(network, group)
     }
@@ -799,7 +800,7 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
         collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step)
     tensors = {name: site.tensor for name, (site, _) in sites_by_group.items()}
-    collect_tensors(network.model, [TensorReading(tensors[name], collector, divisors.get(tensors[name]))
+    collect_tensors(network.model, [CollectedTensor(tensors[name], collector, divisors.get(tensors[name]))
                                     for name, collector in collectors.items()], samples, backend, progress, executor)
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
@@ -1033,7 +1034,7 @@ class RewriteKind(GroupMoveKind):
     """One ONNX operator in place of a decomposed LayerNorm or RMSNorm, for groups in FP16 or BF16."""
 
     title = "operator"
-    move_class = RewriteMove
+    move_class = NormRewriteMove
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         precision = replace_file_precision(config, [group]).precision_of(group)

@@ -34,7 +34,7 @@ from trt_tui.core.moves.move import (
     TENSOR_SUBJECTS,
     DefaultPrecisions,
     Move,
-    SubjectKind,
+    MoveSubjectKind,
     sort_names_in_order,
 )
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -83,7 +83,7 @@ KEEP_PRECISIONS = (Precision.FP32, Precision.FP16, Precision.BF16)
 
 
 @dataclass(frozen=True)
-class KeepMove(Move):
+class KeepRuleMove(Move):
     """The precision in which a keep rule fixes a fusion group.
 
     Attributes:
@@ -141,7 +141,7 @@ class RangeMove(Move):
         amax_by_tensor.update(dict.fromkeys(tensors, self.amax))
 
 
-class _LayerOutputSubjectKind(SubjectKind):
+class _LayerOutputSubjectKind(MoveSubjectKind):
     """The outputs of layers, which fusion barriers can be set at. A fusion group has its output tensors."""
 
     shared_move_reason = "a barrier has no value"
@@ -181,7 +181,7 @@ class BarrierMove(Move):
 
 
 @dataclass(frozen=True)
-class RewriteMove(Move):
+class NormRewriteMove(Move):
     """The replacement of a decomposed normalisation by its ONNX operator.
 
     TensorRT computes mean and variance of the operator in FP32, whatever the surrounding type. In the decomposed form
@@ -212,7 +212,7 @@ class RewriteMove(Move):
 
 MOVE_KINDS: dict[str, type[Move]] = {
     kind.kind: kind
-    for kind in (KeepMove, PrecisionMove, RewriteMove, AttentionScaleMove, SmoothQuantMove,
+    for kind in (KeepRuleMove, PrecisionMove, NormRewriteMove, AttentionScaleMove, SmoothQuantMove,
                  EqualizationMove, RangeMove, RoundingMove, BiasCorrectionMove, BarrierMove)
 }
 """The kinds of move in the order of files and reports. If several moves set the precision of a group, the first kind in

@@ -29,7 +29,7 @@ from trt_tui.core.calibration.calibration import Calibration
 from trt_tui.core.calibration.range_methods import TYPES_WITH_OWN_RANGES
 from trt_tui.core.moves.config import (
     MOVE_KINDS,
-    KeepMove,
+    KeepRuleMove,
     PrecisionConfig,
     PrecisionMove,
     RangeMove,
@@ -39,7 +39,7 @@ from trt_tui.core.moves.config import (
     encode_move,
     entry_type_error,
 )
-from trt_tui.core.moves.move import MOVE_TEXTS, Move, SubjectKind
+from trt_tui.core.moves.move import MOVE_TEXTS, Move, MoveSubjectKind
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import PRODUCTS
@@ -142,14 +142,14 @@ class FileMoveApplier:
         self.warnings = [f"{file_name}: {named_move.location}: unknown entry {entry!r} is ignored."
                          for named_move in moves for entry in named_move.unknown_entries]
 
-    def find_unknown_names(self, subject_kind: SubjectKind) -> list[str]:
+    def find_unknown_names(self, subject_kind: MoveSubjectKind) -> list[str]:
         """Returns the names of groups or tensors in the moves of the file that the network lacks."""
         return [
             name for named_move in self.moves if named_move.move.subject_kind is subject_kind
             for name in named_move.names if not subject_kind.has_subject_name(self.network, name)
         ]
 
-    def check_subject_names(self, subject_kind: SubjectKind, names: Iterable[str], file_part_text: str) -> None:
+    def check_subject_names(self, subject_kind: MoveSubjectKind, names: Iterable[str], file_part_text: str) -> None:
         """Refuses names of layers or tensors that the network lacks. If `is_lenient` is True, it adds a warning
         instead.
 
@@ -185,12 +185,12 @@ class FileMoveApplier:
             names = [name for named_move in named_moves for name in named_move.names]
             self.check_subject_names(move_class.subject_kind, names, f"a move of kind {move_class.kind!r} names")
             moves_by_subject = self._choose_moves_by_subject(move_class, named_moves)
-            self._warn_of_shared_moves(move_class, names, moves_by_subject)
+            self._warn_of_unnamed_layers(move_class, names, moves_by_subject)
             config = config.with_moves({
                 subject: moves_by_subject[subject][1]
                 for subject in move_class.subject_kind.sort_subjects(self.network, moves_by_subject)
             })
-        for subject, keep_move in config.get_moves(KeepMove).items():
+        for subject, keep_move in config.get_moves(KeepRuleMove).items():
             precision_move = config.precision_moves.get(subject)
             if precision_move is not None and precision_move.precision is not keep_move.precision:
                 raise InputError(f"{self.file}: {subject} has two precisions", f"it is kept in {keep_move.label} by "
@@ -224,7 +224,7 @@ class FileMoveApplier:
                 moves_by_subject[subject_name] = (name, move)
         return moves_by_subject
 
-    def _warn_of_shared_moves(self, move_class: type[Move], names: Sequence[str],
+    def _warn_of_unnamed_layers(self, move_class: type[Move], names: Sequence[str],
                               moves_by_subject: Mapping[str, tuple[str, Move]]) -> None:
         """Adds a warning about layers that the file does not name but that get a move of their fusion group."""
         named_names = set(names)

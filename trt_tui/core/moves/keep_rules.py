@@ -14,7 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepRuleMove, PrecisionConfig
 from trt_tui.core.network.layer_tree import build_scope_tree, group_titles
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.network.model_editing import iterate_reachable
@@ -208,7 +208,7 @@ def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts:
     for text in _split_rule_texts(network, rule_texts):
         rule, precision = _split_rule_precision(text) if not network.has_layer(text) else (text, Precision.FP32)
         groups = [group for group in find_groups_of_rule(network, rule) if precision in group.allowed_precisions]
-        existing_moves = config.get_moves(KeepMove)
+        existing_moves = config.get_moves(KeepRuleMove)
         for group in groups:
             existing = existing_moves.get(group.name)
             if existing is not None and existing.precision is not precision:
@@ -225,7 +225,7 @@ def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts:
                     f"{group.precision_label(precision_move.precision)}",
                     "Leave out the rule, or the entry of the config.")
         config = config.without_group_precision(groups).with_moves({
-            group.name: KeepMove(rule, precision) for group in groups if group.name not in existing_moves})
+            group.name: KeepRuleMove(rule, precision) for group in groups if group.name not in existing_moves})
     return config
 
 
@@ -246,7 +246,7 @@ def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> 
                 group.name not in config.precision_moves or config.precision_moves[group.name].reason != "user")
         ]
         config = config.without_group_precision(changeable).with_moves(
-            {group.name: KeepMove(rule)
+            {group.name: KeepRuleMove(rule)
              for group in changeable})
     return config
 
@@ -258,7 +258,7 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
     """
     rule_by_group = {
         subject: move.rule
-        for subject, move in config.get_moves(KeepMove).items()
+        for subject, move in config.get_moves(KeepRuleMove).items()
         if move.rule in DEFAULT_KEEP_RULES
     }
     rules = dict.fromkeys(rule_by_group.values())
@@ -273,7 +273,7 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
 
 def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
     """Returns the number of fusion groups that each keep rule of a config fixes."""
-    return Counter(move.rule for move in config.get_moves(KeepMove).values())
+    return Counter(move.rule for move in config.get_moves(KeepRuleMove).values())
 
 
 def keep_rules_text(config: PrecisionConfig) -> str:

@@ -117,7 +117,7 @@ class ConstantEdit:
     weight_edits: str | None = None
 
 
-class SubjectKind:
+class MoveSubjectKind:
     """The kind of object to which a kind of move applies (its subjects), and the names of such objects in files.
 
     This class is for tensors; subclasses are for other objects. A fusion group has the tensors that it reads through
@@ -162,7 +162,7 @@ class SubjectKind:
         return sort_names_in_order(network.calibrated_tensors, subjects)
 
 
-class _GroupSubjectKind(SubjectKind):
+class _GroupSubjectKind(MoveSubjectKind):
     """Fusion groups, to which moves such as a precision apply.
 
     A file names all layers of a group, so that its readers need not know the groups.
@@ -199,7 +199,7 @@ def sort_names_in_order(ordered_names: Iterable[str], names: Iterable[str]) -> l
     return sorted(names, key=lambda name: (positions.get(name, len(positions)), name))
 
 
-GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), SubjectKind()
+GROUP_SUBJECTS, TENSOR_SUBJECTS = _GroupSubjectKind(), MoveSubjectKind()
 
 
 @dataclass(frozen=True)
@@ -229,7 +229,7 @@ class Move(ABC):
     """
 
     kind: ClassVar[str]
-    subject_kind: ClassVar[SubjectKind]
+    subject_kind: ClassVar[MoveSubjectKind]
     edits_constants: ClassVar[bool] = False
     scales_channels: ClassVar[bool] = False
     keeps_precision: ClassVar[bool] = False

@@ -45,17 +45,17 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
                     if all(_is_copy_or_elementwise(graph.by_name[name]) or graph.by_name[name].kind is LayerKind.INTEGER
                            for name in group.layers)}
 
-    def find_layer(tensor: str) -> Layer | None:
+    def find_producer(tensor: str) -> Layer | None:
         layer = graph.by_name.get(graph.producer.get(tensor, ""))
         return layer if layer is not None and _is_copy_or_elementwise(layer) else None
 
-    def list_sources(tensor: str) -> list[str]:
-        layer = find_layer(tensor)
+    def list_source_tensors(tensor: str) -> list[str]:
+        layer = find_producer(tensor)
         return [name for name in layer.inputs if name and name not in graph.static_tensors] if layer is not None else []
 
     starts = [tensor for layer in graph.layers for tensor in _iterate_index_tensors(graph, layer)
               if tensor not in graph.static_tensors]
-    layers = [find_layer(tensor) for tensor in iterate_reachable(starts, list_sources)]
+    layers = [find_producer(tensor) for tensor in iterate_reachable(starts, list_source_tensors)]
     index_groups = {group_by_layer[layer.name].name for layer in layers
                     if layer is not None and layer.name in group_by_layer}
     return tuple(group.name for group in groups if group.name in index_groups & exact_groups)

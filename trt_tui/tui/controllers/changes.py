@@ -14,7 +14,7 @@ from trt_tui.core.measure.zero_cost_kinds import (
     find_refusal_reasons,
     list_zero_cost_moves,
 )
-from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, find_network_range_method
+from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig, find_network_range_method
 from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, REQUESTABLE, Precision
@@ -78,7 +78,7 @@ class PrecisionController(Presenter):
         config, groups = self.session.config, self.list_chosen_groups()
         if any(group.name not in config.groups_fixed_by_rule for group in groups):
             return ""
-        move = config.get_moves(KeepMove)[groups[0].name]
+        move = config.get_moves(KeepRuleMove)[groups[0].name]
         return f"{move.row_note}: {shown_key('rules')} changes the rules"
 
     def refuse_toggle(self) -> str:
@@ -203,7 +203,7 @@ class PrecisionController(Presenter):
         outline = session.opened_network.outline
 
         def apply_rules(rule_texts: list[str]) -> PrecisionConfig:
-            return apply_keep_rules(outline, session.config.without_moves(KeepMove), rule_texts)
+            return apply_keep_rules(outline, session.config.without_moves(KeepRuleMove), rule_texts)
 
         def set_chosen_config(config: PrecisionConfig) -> None:
             if config != session.config:

@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.core.lowering.lowering_checks import quantizes_activations
-from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepMove, PrecisionConfig
+from trt_tui.core.moves.config import KEEP_PRECISIONS, KeepRuleMove, PrecisionConfig
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS, KEEP_RULES
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision, precision_rank
@@ -181,7 +181,7 @@ class RulesDialog(FieldsDialog):
                  apply_rules: Callable[[list[str]], PrecisionConfig]) -> None:
         super().__init__()
         self.apply_rules = apply_rules
-        kept_precisions = {move.rule: move.precision for move in config.get_moves(KeepMove).values()}
+        kept_precisions = {move.rule: move.precision for move in config.get_moves(KeepRuleMove).values()}
         self.choice_fields: list[ChoiceField[str]] = []
         for rule, groups in KEEP_RULES.items():
             if count := len(groups(outline)):

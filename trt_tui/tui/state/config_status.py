@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.measure.results import Accuracy, RunKind, on_common_samples
 from trt_tui.core.measure.target import Target, TargetOutcome
-from trt_tui.core.moves.config import KeepMove, PrecisionConfig, PrecisionMove, RangeMove, find_network_range_method
+from trt_tui.core.moves.config import KeepRuleMove, PrecisionConfig, PrecisionMove, RangeMove, find_network_range_method
 from trt_tui.core.moves.move import MOVE_TEXTS
 from trt_tui.core.precision import Precision
 from trt_tui.formatting import (
@@ -51,7 +51,7 @@ def config_title(session: Session, width: int = 40) -> str:
     for kind, moves in config.list_moves(outline):
         other_moves = [move for _, move in moves if not (method and isinstance(move, RangeMove)
                                                         and move.method == method)]
-        if other_moves and kind not in (PrecisionMove, KeepMove):
+        if other_moves and kind not in (PrecisionMove, KeepRuleMove):
             changes.append(counted_noun_text(len(other_moves), MOVE_TEXTS[kind.kind].column))
     ranges = [f"{method} ranges"] * bool(method), [method] * bool(method)
     texts = [*(f"{name} · {', '.join([*choice, *changes]) or 'edited'}" for choice in ranges),

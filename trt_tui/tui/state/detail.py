@@ -19,7 +19,7 @@ from trt_tui.core.measure.engine_agreement import PREVIEW_REASON
 from trt_tui.core.measure.results import ErrorShare
 from trt_tui.core.measure.target import Target
 from trt_tui.core.measure.zero_cost_kinds import list_zero_cost_moves
-from trt_tui.core.moves.config import BarrierMove, KeepMove, PrecisionConfig, PrecisionMove
+from trt_tui.core.moves.config import BarrierMove, KeepRuleMove, PrecisionConfig, PrecisionMove
 from trt_tui.core.moves.keep_rules import KEEP_RULE_TEXTS
 from trt_tui.core.network.layer_tree import GroupRow, OtherNodesRow, Scope, UngroupedRow
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
@@ -323,7 +323,7 @@ def settings_text(session: Session, config: PrecisionConfig, group: FusionGroup)
 def _precision_source_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     choice = config.precision_moves.get(group.name)
     default = _default_precision_text(config, group)
-    if (keep_move := config.get_moves(KeepMove).get(group.name)) is not None:
+    if (keep_move := config.get_moves(KeepRuleMove).get(group.name)) is not None:
         return f"{keep_move.row_note} ({KEEP_RULE_TEXTS.get(keep_move.rule, 'by name')}); {default}"
     if choice is None:
         return default
@@ -346,7 +346,7 @@ def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGro
     """Returns a text about the moves on a group except those on its precision; "" if there are none."""
     moves = [(subject, move)
              for subject, move in config.find_moves_on_group(group)
-             if not isinstance(move, (PrecisionMove, KeepMove))]
+             if not isinstance(move, (PrecisionMove, KeepRuleMove))]
     config_subjects = {(move.kind, subject) for subject, move in moves}
     if (outline := session.outline) is not None:
         moves += [(subject, config.moves[kind.kind, subject])

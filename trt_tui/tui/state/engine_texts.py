@@ -326,7 +326,7 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
     if is_unrequested_precision(group, requested_precision, implementation):
         text = f"{OTHER_PRECISION_MARK} {text}, requested {requested_label}"
     parts = [f"{title}: {text}"]
-    if implementation.kernel_mates:
+    if implementation.sharing_groups:
         parts.append(f"one kernel {kernel_sharing_text(implementation, group, titles)}")
     if neighbours := adjacent_layers_text(implementation):
         parts.append(f"{neighbours} around it")

@@ -16,7 +16,7 @@ from trt_tui.core.engines.inspector import COMPUTE, EngineReport
 from trt_tui.core.measure.error_metrics import ErrorMetrics
 from trt_tui.core.moves.config import (
     BarrierMove,
-    KeepMove,
+    KeepRuleMove,
     PrecisionConfig,
     PrecisionMove,
     RangeMove,
@@ -682,7 +682,7 @@ def find_move_letter(move: Move) -> str:
         return RANGE_MARKS.get(move.method, RANGE_MARKS["percentile"] if is_percentile else USER_RANGE_MARK)
     if isinstance(move, (PrecisionMove, BarrierMove)):
         return ""
-    return KEPT_MARK if isinstance(move, KeepMove) else OTHER_CHANGE_MARK
+    return KEPT_MARK if isinstance(move, KeepRuleMove) else OTHER_CHANGE_MARK
 
 
 def _sum_scope_values(row_values: RowValues) -> None:

@@ -14,7 +14,7 @@ from trt_tui.core.lowering.gated.error_sums import (
     ErrorSumsEmitter,
     emit_error_sums_per_sample,
 )
-from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GraphInputs
+from trt_tui.core.lowering.gated.gated_graph import GatedGraph, GatedGraphInputs
 from trt_tui.core.lowering.gated.gates import ControlFlowEmitter, DataFlowEmitter
 from trt_tui.core.lowering.gated.group_body import emit_ungated_group
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
@@ -132,7 +132,7 @@ def build_gated_graph(
         group.name for group in network.groups if group.final_tensor not in network.blocking_plugins)
     emitter = NodeEmitter(network)
     _add_network_inputs(emitter)
-    inputs = GraphInputs(emitter, features, gates_as_data=gates_as_data)
+    inputs = GatedGraphInputs(emitter, features, gates_as_data=gates_as_data)
     flow = (DataFlowEmitter if gates_as_data else ControlFlowEmitter)(emitter, inputs, RoundingEmitter(emitter))
     for layer in network.layers:
         # Without a reference branch, shape arithmetic uses the tensors of the test branch.

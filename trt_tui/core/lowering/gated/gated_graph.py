@@ -46,7 +46,7 @@ class WeightInput:
     shape: tuple[int, ...] = ()
 
 
-class GraphInputs:
+class GatedGraphInputs:
     """The inputs of a gated graph for all fusion groups that can run in several precisions.
 
     Attributes:

@@ -209,14 +209,14 @@ class _PrecisionBranch(PrecisionBody):
         def emit_rounded_value(nodes: Nodes) -> ir.Value:
             return self.rounding.round_to_precision(value, self._boundary_type, nodes) if rounds else value
 
-        def convert(operand_type: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
+        def convert_value(operand_type: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
             return self.rounding.convert_operand(operand_type, self.group, tensor, source, scale, nodes)
 
         def emit_converted_value(operand_type: Precision, nodes: Nodes) -> ir.Value:
             if not rounds or self._already_rounded_gate is None:
-                return convert(operand_type, emit_rounded_value(nodes), nodes)
-            return select(self._already_rounded_gate, lambda inner: convert(operand_type, value, inner),
-                          lambda inner: convert(operand_type, emit_rounded_value(inner), inner), tensor, nodes)
+                return convert_value(operand_type, emit_rounded_value(nodes), nodes)
+            return select(self._already_rounded_gate, lambda inner: convert_value(operand_type, value, inner),
+                          lambda inner: convert_value(operand_type, emit_rounded_value(inner), inner), tensor, nodes)
 
         def emit_choice_of_types(candidate_types: Sequence[Precision], nodes: Nodes) -> ir.Value:
             """Emits the conversion to the candidate type whose gate is true, or else to floats."""

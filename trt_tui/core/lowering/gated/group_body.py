@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import fp16_accumulation, rulebook
 from trt_tui.core.lowering.gated.emitter import BranchTensors, NodeEmitter, Nodes
-from trt_tui.core.lowering.gated.gated_graph import GraphInputs
+from trt_tui.core.lowering.gated.gated_graph import GatedGraphInputs
 from trt_tui.core.lowering.gated.rounding import RoundingEmitter
 from trt_tui.core.network.layers import FusionGroup, Layer, LayerKind
 from trt_tui.core.network.model_editing import iterate_reachable
@@ -22,7 +22,7 @@ class GroupEmitter(ABC):
     """The base class of emitters of gated fusion groups. Subclasses define the form of the gates."""
 
     emitter: NodeEmitter
-    inputs: GraphInputs
+    inputs: GatedGraphInputs
     rounding: RoundingEmitter
 
     @abstractmethod
@@ -250,7 +250,7 @@ class PrecisionBody(GroupBody):
                 and rulebook.commutes_with_rounding(self.network.get_layer(users[0])))
 
 
-def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GraphInputs, group: FusionGroup,
+def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GatedGraphInputs, group: FusionGroup,
                        branch_tensors: BranchTensors, nodes: Nodes) -> None:
     """Emits a fusion group without gates. Constants that are graph inputs replace those of the network."""
     for name in group.layers:

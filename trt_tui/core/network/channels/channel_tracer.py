@@ -415,7 +415,7 @@ class ChannelTracer(SizeReader):
 
     def _trace_reshape(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         if layer.op_type == "Reshape":
-            self._refine_shape(layer, self.read_sizes(layer.inputs[1]) if len(layer.inputs) > 1 else None)
+            self._store_requested_shape(layer, self.read_sizes(layer.inputs[1]) if len(layer.inputs) > 1 else None)
         before, after = self._shape(layer.inputs[0]), self._shape(layer.outputs[0])
         assert before is not None and after is not None  # both ranks are known
         if not channel_ids.any():
@@ -428,7 +428,7 @@ class ChannelTracer(SizeReader):
         return reshape_channels(channel_ids, before, after, blocks)
 
     def _trace_expand(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
-        self._refine_shape(layer, self.read_sizes(layer.inputs[1]))
+        self._store_requested_shape(layer, self.read_sizes(layer.inputs[1]))
         return self._align_channel_ids(layer, layer.inputs[0])
 
     def _trace_tile(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:

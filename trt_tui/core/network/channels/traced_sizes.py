@@ -39,7 +39,7 @@ class SizeReader:
         return tuple(number_size if number_size > 1 else size
                      for size, number_size in zip(shape, channel_ids.shape, strict=True))
 
-    def _refine_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
+    def _store_requested_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
         """Stores the shape of a layer's result, as requested by the input that holds the new shape."""
         before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
         if sizes is None or len(sizes) != len(after) or all(isinstance(size, int) for size in after):

@@ -502,7 +502,7 @@ def _find_quantized_value(node: ir.Node) -> ir.Value | None:
 def _find_refusals(rule_name: str) -> Callable[[QuantizedFile], Findings]:
     """Builds the rule that finds the nodes that TensorRT refuses for one reason; `typed_refusals` has the reasons."""
 
-    def find(file: QuantizedFile) -> Findings:
+    def find_refused_nodes(file: QuantizedFile) -> Findings:
         for name in file.source.node_refusals:
             node = file.source.find_node(name)
             if node is not None and (is_quantize(node) or is_dequantize(node)):
@@ -510,7 +510,7 @@ def _find_refusals(rule_name: str) -> Callable[[QuantizedFile], Findings]:
                 if refusal_rule == rule_name:
                     yield QdqFinding(rule_name, name, "", detail)
 
-    return find
+    return find_refused_nodes
 
 
 def _describe_refused_node(node: ir.Node, step: QdqStep) -> tuple[str, str]:
