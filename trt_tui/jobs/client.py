@@ -1,6 +1,7 @@
 """The client of the background process, which starts the process, sends requests, stops jobs and detects a crash."""
 
 import contextlib
+import itertools
 import os
 import subprocess
 import threading
@@ -69,15 +70,18 @@ class _BackgroundProcess(ChildProcess):
     def is_alive(self) -> bool:
         return not self.is_unreachable and self.process.poll() is None
 
-    def send_request(self, job_number: int, request: rq.Request, is_silent: bool = False) -> bool:
-        """Sends a request to the process. Returns False if the process can no longer be reached."""
+    def send_request(self, job_number: int, request: rq.Request, is_silent: bool = False) -> None:
+        """Sends a request to the process.
+
+        Args:
+            is_silent: True to drop the events of its job.
+        """
         self.last_job = max(self.last_job, job_number)
         if is_silent:
             self.silent_jobs.add(job_number)
         else:
             self.running_jobs[job_number] = request
         self.send((job_number, request))
-        return not self.is_unreachable
 
     def kill(self) -> None:
         """Kills the process and its process group at once."""
@@ -100,18 +104,16 @@ class JobClient:
         self._list_reopen_requests = list_reopen_requests
         self._child: _BackgroundProcess | None = None
         self._lock = threading.Lock()
-        self._last_job = 0
+        self._job_numbers = itertools.count(1)
         self._is_closing = False
 
     def send_request(self, request: rq.Request) -> int:
         """Sends a request. Returns the number of its job, which each of its events contains."""
         with self._lock:
             child = self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork))
-            if not child.send_request(self._allocate_job_number(), request):
-                child.running_jobs.pop(self._last_job)
-                self._ensure_child_process(is_opening=isinstance(request, rq.OpenNetwork)).send_request(
-                    self._allocate_job_number(), request)
-            return self._last_job
+            job_number = next(self._job_numbers)
+            child.send_request(job_number, request)
+            return job_number
 
     def stop_jobs(self, jobs: Collection[int] | None = None, is_urgent: bool = True) -> None:
         """Stops some jobs; by default all.
@@ -155,10 +157,6 @@ class JobClient:
 
     # -- private ------------------------------------------------------------------------------------------------
 
-    def _allocate_job_number(self) -> int:
-        self._last_job += 1
-        return self._last_job
-
     def _ensure_child_process(self, is_opening: bool = False) -> _BackgroundProcess:
         """Returns the running background process, or starts a new one.
 
@@ -169,7 +167,7 @@ class JobClient:
             self._child = child = _BackgroundProcess()
             if not is_opening:
                 for request in self._list_reopen_requests():
-                    child.send_request(self._allocate_job_number(), request, is_silent=True)
+                    child.send_request(next(self._job_numbers), request, is_silent=True)
             threading.Thread(target=self._read_events, args=(child,), daemon=True).start()
         return self._child
 
