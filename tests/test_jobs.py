@@ -239,9 +239,9 @@ def test_a_preview_waits_for_the_one_that_another_job_has_requested(opened, monk
     assert not next(second).ready()
     assert [one.config for one in sent if isinstance(one, PreviewRequest)] == [FP16, raised(worker, 0)]
     second.close()
-    assert sent[2:] == [None] and not connection.is_free(), "a cancelled request is answered too"
+    assert sent[2:] == [None] and not connection.is_idle(), "a cancelled request is answered too"
     answers.put(Preview())
-    assert in_time(connection.is_free)
+    assert in_time(connection.is_idle)
 
 
 def test_the_gpu_of_previews_can_be_chosen(opened, monkeypatch):

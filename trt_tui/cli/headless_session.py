@@ -26,7 +26,7 @@ from trt_tui.formatting import duration_text, escape_hidden_characters, take_fir
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
-from trt_tui.session.loss_causes import config_without_raises
+from trt_tui.session.loss_causes import reset_raised_groups
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text
 from trt_tui.session.session import Session
 
@@ -343,7 +343,7 @@ def _measure_raise_causes(session: HeadlessSession) -> None:
 
     If the user interrupts or the measurement fails, the report of the search has no causes.
     """
-    lowered = config_without_raises(session, session.config)
+    lowered = reset_raised_groups(session, session.config)
     if lowered == session.config:
         return
     try:

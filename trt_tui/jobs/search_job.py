@@ -396,7 +396,7 @@ def list_group_times(engine: EngineResult, group_names: Iterable[str]) -> dict[s
             and (ms := engine.implementations[name].latency_ms) is not None}
 
 
-def config_without_ranges(config: PrecisionConfig) -> PrecisionConfig:
+def drop_ranges_and_measured_moves(config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config without its ranges and measured moves, which do not affect latency."""
     return config.without_moves(RangeMove).without_measured_moves()
 
@@ -411,7 +411,7 @@ class LatencyModel:
     its part, by the bytes of a value (`Precision.value_bytes`). The estimate is exact for every measured config.
 
     Attributes:
-        measured: The latencies in ms of the engines built as requested, by `config_without_ranges`.
+        measured: The latencies in ms of the engines built as requested, by `drop_ranges_and_measured_moves`.
     """
 
     measured: dict[PrecisionConfig, float] = field(default_factory=dict)
@@ -430,7 +430,7 @@ class LatencyModel:
 
     def estimate_latency_ms(self, config: PrecisionConfig) -> float:
         """Returns the latency of a config in ms."""
-        if (measured_ms := self.measured.get(config_without_ranges(config))) is not None:
+        if (measured_ms := self.measured.get(drop_ranges_and_measured_moves(config))) is not None:
             return measured_ms
         measured_points = {self._raised_time_fraction(other): latency for other, latency in self.measured.items()}
         points = self._end_points | {fraction: latency for fraction, latency in measured_points.items()
@@ -945,7 +945,7 @@ class SearchJob:
             return error
         self.engines[config] = engine
         if engine.latency_ms is not None and engine.is_built_as_requested:
-            self._latency_model.measured[config_without_ranges(config)] = engine.latency_ms[0]
+            self._latency_model.measured[drop_ranges_and_measured_moves(config)] = engine.latency_ms[0]
         return engine
 
     def _count_builds_left(self) -> int:
@@ -1063,7 +1063,7 @@ class SearchJob:
                     and best.estimated_latency <= budget)
         if best is None or not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
             return False, ""
-        is_known = is_timed and config_without_ranges(result.config) in self._latency_model.measured
+        is_known = is_timed and drop_ranges_and_measured_moves(result.config) in self._latency_model.measured
         if result.config not in self.requested_configs and self._count_builds_left() <= 0:
             return False, (f"not confirmed by an engine: {len(self.requested_configs)} builds are used up "
                            "(--max-builds)") if self.request.max_builds else ""

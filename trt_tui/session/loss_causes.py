@@ -73,7 +73,7 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
             if name in session.results.get_values(GROUP_DETAILS)}
 
 
-def config_without_raises(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
+def reset_raised_groups(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config in which raised groups have their default precision again. Its other moves stay.
 
     The losses in this config are the reason why a search raised the groups.
@@ -91,7 +91,7 @@ def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[st
     Groups whose loss was not measured with the default precision are left out.
     """
     outline = session.opened_network.outline
-    lowered_configs = [config_without_raises(session, config)]
+    lowered_configs = [reset_raised_groups(session, config)]
     causes = {name: find_raised_group_causes(session, lowered_configs, outline.get_group(name))
               for name in config.find_raised_groups(outline)}
     return {name: group_causes for name, group_causes in causes.items() if group_causes is not None}
@@ -118,7 +118,7 @@ def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: 
     default = config.default_precision_of(group)
     if group.precision_rank(config.precision_of(group)) <= group.precision_rank(default):
         return []
-    return [config_without_raises(session, config), *(
+    return [reset_raised_groups(session, config), *(
         run_config for run_config in session.list_run_configs().values() if run_config.precision_of(group) is default)]
 
 
