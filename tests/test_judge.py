@@ -164,6 +164,17 @@ def test_values_at_the_places_of_a_mask_of_the_inputs_are_judged_themselves(open
     assert names(select_judged_outputs(network)) == ["y"] and not find_outputs_computed_behind_selection(network)
 
 
+def test_a_class_as_a_row_of_floats_has_no_layer_behind_its_selection(opened):
+    b = Builder()
+    b.node("ArgMax", [b.gemm("x", (8, 4), "/head", output="logits")], "/argmax", axis=1, keepdims=0, output="label")
+    rows = b.node("OneHot", ["label", b.weight("depth", np.array(4)), b.weight("ends", np.float32([0, 1]))], "/row")
+    b.node("Where", [b.node("Cast", [rows], "/bool", to=TensorProto.BOOL), "logits", "ends_0"], "/kept", output="y")
+    b.weight("ends_0", np.float32(0))
+    network = opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4)]))
+    assert names(select_judged_outputs(network)) == ["logits"]
+    assert not find_outputs_computed_behind_selection(network)
+
+
 def test_an_output_without_values_is_not_judged(opened):
     b = Builder()
     b.gemm("x", (8, 4), "/head", output="y")

@@ -603,17 +603,21 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
 def find_outputs_computed_behind_selection(network: Network) -> dict[str, str]:
     """Returns the reason why a float output is judged in part only, by name of the output.
 
-    The output is judged before a selection, and layers behind the selection compute it from the selected values.
+    The output is judged before a selection, and layers behind the selection compute it from selected floats.
     """
+    copying = SELECTION_OPERATORS | COPIES | _UNCHANGED_OPERATORS | {"Where"}
     reasons = {}
     for name in list_tensor_outputs(network):
         if name not in network.producer or network.ir_value(name).dtype not in FLOAT_TYPES:
             continue
-        computing = [layer.name for layer in reversed(_find_layers_behind_selection(network, name))
-                     if layer.op_type not in SELECTION_OPERATORS | COPIES | _UNCHANGED_OPERATORS
-                     and network.ir_value(layer.outputs[0]).dtype in FLOAT_TYPES]
+        behind = _find_layers_behind_selection(network, name)
+        selected = {result for layer in behind for result in layer.outputs
+                    if result and network.ir_value(result).dtype in FLOAT_TYPES}
+        computing = [layer.name for layer in reversed(behind)
+                     if layer.op_type not in copying and not selected.isdisjoint(layer.inputs)]
         if computing:
-            reasons[name] = f"{name_list_text(computing, 2)} compute it behind a selection, and it is judged before it"
+            reasons[name] = (f"computed from selected values by {name_list_text(computing, 2)}, and judged before the "
+                             "selection")
     return reasons
 
 
