@@ -320,7 +320,7 @@ def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
 def _record_run_outputs(workspace: Workspace, reporter: JobReporter, source: IterableRunSource) -> Steps[RecordedRun]:
     """Executes a run on the samples in use. Returns its outputs."""
     recorded, feeds = RecordedRun(source, workspace.analysis.fetched_tensors), workspace.feeds.all_feeds
-    for done, _ in enumerate(recorded.record(feeds), 1):
+    for done, _ in enumerate(recorded.record_outputs(feeds), 1):
         reporter.send(ev.JobProgress(reporter.job, f"stage {source.run.name}", done, len(feeds)))
         yield Urgency.ACCURACY
     return recorded

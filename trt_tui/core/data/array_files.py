@@ -79,7 +79,7 @@ class NpyHeader:
     def order(self) -> Literal["C", "F"]:
         return "F" if self.is_fortran_order else "C"
 
-    def store(self, load: Callable[[], np.ndarray]) -> StoredArray:
+    def make_stored_array(self, load: Callable[[], np.ndarray]) -> StoredArray:
         return StoredArray(self.dtype, self.shape, load)
 
     def build_array(self, value_bytes: bytes) -> np.ndarray:
@@ -139,7 +139,7 @@ class ArraySpool:
         self._file.flush()
         if self._file.tell() - offset != header.nbytes:
             raise ValueError("an array is not as long as its header says")
-        return header.store(partial(_map_array, self._file, offset, header))
+        return header.make_stored_array(partial(_map_array, self._file, offset, header))
 
 
 @dataclass(frozen=True)
@@ -281,7 +281,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
     with archive.open(member_info) as stream:
         header = read_npy_header(stream, member_info.file_size, array_name)
     if member_info.compress_type != zipfile.ZIP_STORED:
-        return header.store(partial(_unpack_array, path, member_info.filename, header, fits_in_memory))
+        return header.make_stored_array(partial(_unpack_array, path, member_info.filename, header, fits_in_memory))
     # A local file header has 30 bytes. Name and extra field follow; their lengths are at offsets 26 and 28.
     position = file.tell()
     file.seek(member_info.header_offset + 26)
@@ -294,7 +294,7 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
         available_bytes = min(member_info.compress_size, end - start)
         raise _damaged_array_error(array_name,
                                    f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present")
-    return header.store(partial(_map_array, path, start + header.offset, header))
+    return header.make_stored_array(partial(_map_array, path, start + header.offset, header))
 
 
 # ------------------------------------------------------------------------------------------------------ feeds in memory

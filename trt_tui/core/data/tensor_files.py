@@ -129,7 +129,7 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
             if base64_text.length % 4:
                 raise binascii.Error("its length is not a multiple of 4")
             header = read_npy_header(io.BytesIO(head), size, "")
-            return header.store(partial(_load_base64_array, base64_text, header))
+            return header.make_stored_array(partial(_load_base64_array, base64_text, header))
         except (binascii.Error, ValueError) as error:
             raise InputError(f"{title} is not an array", str(error), "Save it again with Polygraphy.") from None
         except InputError as error:

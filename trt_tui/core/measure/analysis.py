@@ -296,7 +296,7 @@ class SimulatedConfig(IterableRunSource):
     """The source of the outputs of a precision config in the simulation.
 
     Args:
-        name: The name of its row.
+        name: The name in tables, where the config has one row.
 
     Raises:
         InputError: an input of an INT8 layer has no range.

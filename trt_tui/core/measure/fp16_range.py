@@ -1,6 +1,7 @@
 """The prediction of FP16 overflow in a config, from the FP32 magnitudes measured on the samples.
 
-Each fusion group has one state. The rules follow TensorRT 8.6 on an H200, measured on 41 small networks. TensorRT folds
+Each fusion group has one state (`Fp16RangeState`). A group in file precision has the types that the model file has.
+The rules follow TensorRT 8.6 on an H200, measured on 41 small networks. TensorRT folds
 a constant Mul or a BatchNormalization into the weights of a Conv, and multiplies a constant into a MatMul. It computes
 the sums inside ReduceMean, pooling, ReduceL2 and InstanceNormalization in FP32. An overflow that changes no judged
 output is no reason for doubt, whether a kernel rounds the value or not.
@@ -236,7 +237,8 @@ class MagnitudeEvaluation:
         tensors = {tensor: max(values[0], -values[1]) for tensor, values in extremes.items()}
         tensors.update((tensor, max(extremes[tensor][2], -extremes[tensor][3])) for tensor in self.mask_axes
                        if tensors[tensor] <= FP16_MAX)
-        inner = {layer.name: _max_log_argument(layer, *extremes[layer.outputs[0]][:2]) for layer in self._logarithms}
+        inner = {layer.name: _find_largest_log_argument(layer, *extremes[layer.outputs[0]][:2])
+                 for layer in self._logarithms}
         inner |= {bound.layer.name: bound.compute_bound(tensors, sizes) for bound in self._bounds}
         if infinite := {tensor for tensor, amax in tensors.items() if not math.isfinite(amax)}:
             if self._finite_graph is None or not self._finite_graph.tensors >= infinite:
@@ -303,7 +305,7 @@ def _find_layers_of_operators(network: Network, operators: Collection[str]) -> l
             and network.blocking_plugins.keys().isdisjoint(layer.outputs) and any(map(network.is_fp32, layer.outputs))]
 
 
-def _max_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
+def _find_largest_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
     """Returns the largest argument of a layer's logarithm; infinite if FP16 rounds the smallest argument to 0.
 
     Args:
@@ -340,7 +342,7 @@ class _InnerBound:
         bound = INNER_BOUNDS[self.layer.op_type](self) if self.operands else 0.0
         return bound if math.isfinite(bound) else 0.0
 
-    def amax(self, *indices: int) -> float:
+    def input_amax(self, *indices: int) -> float:
         """Returns the largest magnitude of some inputs; 0 without them."""
         return max((self.find_amax(self.layer.inputs[index]) for index in indices if index < len(self.layer.inputs)),
                    default=0.0)
@@ -351,7 +353,7 @@ class _InnerBound:
                     else 0.0)
         return self._tensor_magnitudes.get(tensor, 0.0)
 
-    def shape(self, index: int) -> Sequence[int]:
+    def input_shape(self, index: int) -> Sequence[int]:
         """Returns the sizes of an input; () without it."""
         return self.find_shape(self.layer.inputs[index] if index < len(self.layer.inputs) else "")
 
@@ -359,11 +361,11 @@ class _InnerBound:
         sizes = self._network.shape(tensor) or () if tensor in self._network.constant_tensors else ()
         return self._shapes.get(tensor) or [size for size in sizes if isinstance(size, int)]
 
-    def sum_of_row(self, index: int, axis: int = -1) -> float:
+    def max_row_sum(self, index: int, axis: int = -1) -> float:
         """Returns the largest sum of magnitudes along an axis of an input, or along all axes from that one on."""
         tensor = self.layer.inputs[index] if index < len(self.layer.inputs) else ""
         if tensor not in self._network.constant_tensors:
-            return self.amax(index) * math.prod(self.shape(index)[axis:])
+            return self.input_amax(index) * math.prod(self.input_shape(index)[axis:])
         weight = np.abs(self._network.constant_value(tensor).astype(np.float64))
         return float(weight.reshape(*weight.shape[:axis], -1).sum(-1).max(initial=0))
 
@@ -414,7 +416,7 @@ def _bound_product(inputs: _InnerBound) -> float:
     operator, amaxes = inputs.layer.op_type, [inputs.find_amax(tensor) for tensor in inputs.operands]
     if len(amaxes) == 1:
         return amaxes[0] * inputs.max_weight_l1_norm
-    shape = inputs.shape(operator in _CONVOLUTIONS) or (1, 1)
+    shape = inputs.input_shape(operator in _CONVOLUTIONS) or (1, 1)
     if operator in _CONVOLUTIONS:
         return math.prod(shape) / shape[operator == "ConvTranspose"] * math.prod(amaxes)
     size = shape[0 if inputs.attributes.get_int("transA", 0) else -1]
@@ -428,7 +430,7 @@ def _bound_einsum(inputs: _InnerBound) -> float:
     operand_terms, _, result = equation.replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     for index, axes in enumerate(operand_terms.split(",")):
-        shape = inputs.shape(index)
+        shape = inputs.input_shape(index)
         before, _, behind = axes.partition("...")
         sizes |= {**dict(zip(before, shape, strict=False)),
                   **dict(zip(reversed(behind), reversed(shape), strict=False))}
@@ -446,12 +448,12 @@ def _bound_normaliser(inputs: _InnerBound) -> float:
 
 def _bound_attention(inputs: _InnerBound) -> float:
     """Returns the bound of the scaled scores and of the unnormalised sum of values."""
-    sizes, scale = inputs.shape(0), inputs.attributes.get_float("scale", 0.0)
+    sizes, scale = inputs.input_shape(0), inputs.attributes.get_float("scale", 0.0)
     heads = inputs.attributes.get_int("q_num_heads", 1) if len(sizes) == 3 else 1
     channels = sizes[-1] / (heads or 1) if sizes else 1.0
-    keys = sum(shape[-2] for shape in (inputs.shape(1), inputs.shape(4)) if len(shape) > 1)
-    scores = inputs.amax(0) * inputs.amax(1, 4) * channels * abs(scale or 1 / math.sqrt(channels))
-    return max(scores, inputs.amax(2, 5) * keys)
+    keys = sum(shape[-2] for shape in (inputs.input_shape(1), inputs.input_shape(4)) if len(shape) > 1)
+    scores = inputs.input_amax(0) * inputs.input_amax(1, 4) * channels * abs(scale or 1 / math.sqrt(channels))
+    return max(scores, inputs.input_amax(2, 5) * keys)
 
 
 def _bound_recurrent_sum(inputs: _InnerBound) -> float:
@@ -459,22 +461,22 @@ def _bound_recurrent_sum(inputs: _InnerBound) -> float:
     activations, states = inputs.attributes.get_strings("activations", ()), inputs.layer.outputs[:2]
     if not _SATURATING_ACTIVATIONS.issuperset(activations or ()) and not states[0]:
         return float(np.finfo(np.float32).max)  # no tensor has all states
-    state = max(1.0, inputs.amax(5), *map(inputs.find_amax, filter(None, states)))
-    return inputs.amax(0) * inputs.sum_of_row(1) + state * inputs.sum_of_row(2) + 2 * inputs.amax(3)
+    state = max(1.0, inputs.input_amax(5), *map(inputs.find_amax, filter(None, states)))
+    return inputs.input_amax(0) * inputs.max_row_sum(1) + state * inputs.max_row_sum(2) + 2 * inputs.input_amax(3)
 
 
 def _bound_sum_of_powers(inputs: _InnerBound) -> float:
     """Returns the bound of the sum of powers under the root of an Lp operator."""
-    attributes, sizes = inputs.attributes, inputs.shape(0)
+    attributes, sizes = inputs.attributes, inputs.input_shape(0)
     axis = attributes.get_int("axis", -1) or 0
     summed = sizes[axis:][:1] if inputs.layer.op_type == "LpNormalization" else sizes[2:]
     kernel = tuple(attributes.get_ints("kernel_shape", ()) or summed)
-    return float(inputs.amax(0)**(attributes.get_int("p", 2) or 2) * math.prod(kernel))
+    return float(inputs.input_amax(0)**(attributes.get_int("p", 2) or 2) * math.prod(kernel))
 
 
 def _bound_sum(inputs: _InnerBound) -> float:
     """Returns the bound of a sum of several tensors; 0 for a Sum of two, which is its result."""
-    amaxes = [inputs.amax(index) for index in range(len(inputs.layer.inputs))]
+    amaxes = [inputs.input_amax(index) for index in range(len(inputs.layer.inputs))]
     return sum(amaxes) if len(amaxes) > 2 or inputs.layer.op_type == "Mean" else 0.0
 
 
@@ -482,12 +484,12 @@ INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
     **dict.fromkeys(_PRODUCTS_OF_TWO, _bound_product), "Einsum": _bound_einsum, "Softmax": _bound_normaliser,
     "Attention": _bound_attention,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _bound_recurrent_sum),
-    "DeformConv": lambda inputs: inputs.amax(0) * inputs.sum_of_row(1, 1) * max(1.0, inputs.amax(4)),
-    "STFT": lambda inputs: inputs.amax(0) * (inputs.sum_of_row(2) or math.prod(inputs.shape(0)[1:])),
+    "DeformConv": lambda inputs: inputs.input_amax(0) * inputs.max_row_sum(1, 1) * max(1.0, inputs.input_amax(4)),
+    "STFT": lambda inputs: inputs.input_amax(0) * (inputs.max_row_sum(2) or math.prod(inputs.input_shape(0)[1:])),
     **dict.fromkeys(("Mean", "Sum"), _bound_sum),
-    "LRN": lambda inputs: inputs.amax(0)**2 * (inputs.attributes.get_int("size", 1) or 1),
+    "LRN": lambda inputs: inputs.input_amax(0)**2 * (inputs.attributes.get_int("size", 1) or 1),
     **dict.fromkeys(("GlobalLpPool", "LpNormalization", "LpPool"), _bound_sum_of_powers),
-    "RotaryEmbedding": lambda inputs: inputs.amax(0) * (inputs.amax(1) + inputs.amax(2)),
+    "RotaryEmbedding": lambda inputs: inputs.input_amax(0) * (inputs.input_amax(1) + inputs.input_amax(2)),
 }
 """Operators with inner values, each with a function that returns their upper bound."""
 
@@ -672,13 +674,13 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
     if precision is not Precision.FILE and find_boundary_type(group, precision, config.other) is not Precision.FP16:
         return
 
-    def amax_beyond_fp16(tensor: str) -> float:
+    def find_amax_beyond_fp16(tensor: str) -> float:
         amax = magnitudes.tensor_magnitudes.get(tensor, 0.0)
         return amax if amax >= FP16_OVERFLOW else 0.0
 
     readers_by_tensor = _find_readers_in_fp16(network, config, group)
     for tensor, readers in readers_by_tensor.items():
-        amax = amax_beyond_fp16(tensor)
+        amax = find_amax_beyond_fp16(tensor)
         if amax and not _is_rounded_by_producer(network, config, tensor):
             # An input of the network may be a mask, whose infinity in FP16 is correct.
             may_stay_finite = tensor not in network.producer or _is_always_quantized_by_group(
@@ -686,7 +688,7 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if may_stay_finite else Fp16RangeState.OVERFLOWS,
                                f"its input {tensor}", amax, tensor, readers)
     for name, tensor, quantized in _find_constants_in_float_type(network, config, group):
-        if amax := amax_beyond_fp16(tensor):
+        if amax := find_amax_beyond_fp16(tensor):
             # A kernel that multiplies quantized values never has the weight in FP16. Any other kernel for it does.
             yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if quantized else Fp16RangeState.OVERFLOWS,
                                f"the constant {tensor} of {name}", amax, tensor, (name,))
@@ -694,7 +696,7 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
     for name in _list_layers_with_rounded_results(network, config, group):
         layer = network.get_layer(name)
         for tensor in filter(None, layer.outputs):
-            if amax := amax_beyond_fp16(tensor):
+            if amax := find_amax_beyond_fp16(tensor):
                 outside = tensor in handed_on and not _is_quantized_by_all_readers(network, config, tensor)
                 yield Fp16Overflow(group.name, Fp16RangeState.OVERFLOWS if outside else Fp16RangeState.MAY_OVERFLOW,
                                    f"{layer.op_type} {name}", amax, tensor)
@@ -956,14 +958,15 @@ class OverflowEffect:
         key = sites, feed_index
         if key not in self._results:
             try:
-                self._results[key] = self._measure_feed(sites, feed_index)
+                self._results[key] = self._are_outputs_unchanged(sites, feed_index)
             except OutOfMemoryError:
                 raise
             except InputError:  # an index that was computed from an infinity, for example
                 self._results[key] = False
         return self._results[key]
 
-    def _measure_feed(self, sites: frozenset[_Site], feed_index: int) -> bool:
+    def _are_outputs_unchanged(self, sites: frozenset[_Site], feed_index: int) -> bool:
+        """Returns True if the judged outputs of a feed stay the same while the tensors of some sites overflow."""
         if self._runner is None or not sites <= self._gates.keys():
             self.unload_session()
             if not sites <= self._gates.keys():
@@ -973,8 +976,8 @@ class OverflowEffect:
             return False
         feed = self._context.samples.read_feed(feed_index)
         if feed_index not in self._references:
-            self._references.put(feed_index, self._runner.run({**feed, **self._make_gate_feed(frozenset())}))
-        reference = self._references.get(feed_index)
+            self._references.put_tensors(feed_index, self._runner.run({**feed, **self._make_gate_feed(frozenset())}))
+        reference = self._references.get_tensors(feed_index)
         outputs = self._runner.run({**feed, **self._make_gate_feed(sites)})
         judged = [(output, self._output_names[output.tensor]) for output in self._context.judged_outputs]
         pairs = [tuple(take_judged_slice(arrays[name], output) for arrays in (outputs, reference))

@@ -1,7 +1,9 @@
 """Accumulated and isolated errors at the fusion groups, measured in one graph that holds both the reference and the
 config.
 
-Only error sums leave the graph.
+Only error sums leave the graph. An error table has one row for each group, with the columns `ERROR_SUM_COLUMNS`.
+
+The gates of the graph are runtime inputs that select the precision of each group.
 
 Coordinates and angles get a warning if a 16-bit float type is too coarse for them.
 

@@ -1,14 +1,13 @@
 """The measurement of each group's effect on the judged outputs, in the order that a `SweepPlanner` plans.
 
-Samples are executed apart from their feeds if the result stays the same. The rows of every input and judged output must
-then be the samples. Samples of several feeds in one batch must also have the same FP32 outputs as in their own feeds.
-Whole feeds are executed if not.
+Error shares, sensitivities and the accuracy with groups raised follow from it. The errors of single samples, and the
+error shares of the groups on one sample, are here too.
 
-Error shares, sensitivities and the accuracy with groups raised follow from it.
+A unit is what one measurement covers: a sample, or a whole feed. Samples are executed apart from their feeds if the
+result stays the same. The rows of every input and judged output must then be the samples. Samples of several feeds in
+one batch must also have the same FP32 outputs as in their own feeds.
 
-The errors of single samples, and the error shares of the groups on one sample, are here too.
-
-A sweep measures groups and samples in this order, and estimates a sum over all samples from a few.
+A sweep estimates a sum over all samples from a few of them.
 
 All groups are measured on `FIRST_SAMPLES` samples. Groups whose error share may exceed `MIN_RELEVANT_SHARE`, and is not
 known to `MAX_HALF_WIDTH`, are then measured on `SECOND_SAMPLES`. A `SweepPlanner` executes nothing. It plans

@@ -67,7 +67,7 @@ class Run:
     """Something with outputs that are compared with the reference and with other runs, such as an engine or a dump.
 
     Attributes:
-        name: The name of its row.
+        name: The name in tables, where the run has one row.
         config_name: The name of the config of a simulated or built run, from `trt_tui.formatting.RUN_TITLES`.
         config: That config, under which the results are stored; None until it is known.
         file_path: The file of a run that is read from a file, as the user named it.

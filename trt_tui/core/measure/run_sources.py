@@ -52,7 +52,7 @@ class TensorCache:
     def __contains__(self, feed_index: int) -> bool:
         return feed_index in self._arrays or feed_index in self._spooled
 
-    def put(self, feed_index: int, arrays: Mapping[str, np.ndarray]) -> None:
+    def put_tensors(self, feed_index: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Stores the tensors of a feed.
 
         Raises:
@@ -66,7 +66,7 @@ class TensorCache:
         spool = self._spool = self._spool or ArraySpool()
         self._spooled[feed_index] = {name: spool.append_array(array) for name, array in arrays.items()}
 
-    def get(self, feed_index: int) -> dict[str, np.ndarray]:
+    def get_tensors(self, feed_index: int) -> dict[str, np.ndarray]:
         """Returns the tensors of a feed. Tensors in memory are the same arrays each time."""
         if feed_index in self._arrays:
             return self._arrays[feed_index]
@@ -171,14 +171,14 @@ class RecordedRun(IndexedRunSource):
         super().__init__(source.run, source.available_tensors & frozenset(tensors))
         self._source, self._recorded_outputs = source, TensorCache()
 
-    def record(self, feed_indices: Sequence[int]) -> Iterator[None]:
+    def record_outputs(self, feed_indices: Sequence[int]) -> Iterator[None]:
         """Keeps the outputs of feeds; yields after each feed."""
         for index, outputs in zip(feed_indices, self._source.iterate_outputs(feed_indices), strict=True):
-            self._recorded_outputs.put(index, {tensor: outputs[tensor] for tensor in self.available_tensors})
+            self._recorded_outputs.put_tensors(index, {tensor: outputs[tensor] for tensor in self.available_tensors})
             yield
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
-        return self._recorded_outputs.get(feed_index)
+        return self._recorded_outputs.get_tensors(feed_index)
 
 
 _MIN_REPRODUCED_SQNR_DB = {"float16": 75.0, "bfloat16": 65.0}

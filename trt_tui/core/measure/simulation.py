@@ -638,14 +638,14 @@ class Simulation(ClosingContext):
                     for feed in {feed
                                  for feed, _ in self._sample_positions[feed_index]}
                 }
-                self._reference_cache.put(
+                self._reference_cache.put_tensors(
                     feed_index, {
                         tensor: np.stack(
                             [original_outputs[feed][tensor][row]
                              for feed, row in self._sample_positions[feed_index]])
                         for tensor in self.fetched_tensors
                     })
-            return self._reference_cache.get(feed_index)
+            return self._reference_cache.get_tensors(feed_index)
         if self.reference_source is None:
             return self.get_fp32_outputs(feed_index)
         if feed_index not in self._reference_cache:
@@ -655,8 +655,8 @@ class Simulation(ClosingContext):
                                          self.reference_source.run.name)
             if len(arrays) < len(self.fetched_tensors):
                 arrays = self.get_fp32_outputs(feed_index) | arrays
-            self._reference_cache.put(feed_index, arrays)
-        return self._reference_cache.get(feed_index)
+            self._reference_cache.put_tensors(feed_index, arrays)
+        return self._reference_cache.get_tensors(feed_index)
 
     def get_fp32_outputs(self, feed_index: int) -> dict[str, np.ndarray]:
         """Returns the judged tensors of the network in FP32 for one feed, measured only once.
@@ -667,7 +667,7 @@ class Simulation(ClosingContext):
         if feed_index not in self._fp32_cache:
             result, _ = next(self.execute_feeds(PrecisionConfig.from_precision(Precision.FP32), {}, [feed_index]))
             self.store_fp32_outputs(feed_index, result)
-        return self._fp32_cache.get(feed_index)
+        return self._fp32_cache.get_tensors(feed_index)
 
     def store_fp32_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray]) -> None:
         """Checks the judged tensors of the network in FP32 for one feed, and keeps them; the first ones remain.
@@ -682,7 +682,7 @@ class Simulation(ClosingContext):
         if self.reference_source is None:
             self._refuse_nan_in_fp32_outputs(feed_index, outputs)
         self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), outputs)
-        self._fp32_cache.put(feed_index, outputs)
+        self._fp32_cache.put_tensors(feed_index, outputs)
 
     def _refuse_nan_in_fp32_outputs(self, feed_index: int, fp32_outputs: Mapping[str, np.ndarray]) -> None:
         """Raises an error if the FP32 outputs of the network contain NaN outside masked elements, and names its origin.

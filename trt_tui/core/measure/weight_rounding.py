@@ -320,9 +320,9 @@ def choose_scale_factors(weight: np.ndarray, steps: np.ndarray, products: np.nda
             best_errors[..., index] = np.where(better, errors, best_errors[..., index])
             best_factors[..., index] = np.where(better, np.float32(factor), best_factors[..., index])
     if len(segments) > 1:
-        loses = measure_row_errors(_nearest_errors(weight, round_steps(steps * spread_factors(best_factors, segments)),
+        loses = measure_row_errors(_compute_errors(weight, round_steps(steps * spread_factors(best_factors, segments)),
                                                    quantized_type), products) >= measure_row_errors(
-                                                       _nearest_errors(weight, steps, quantized_type), products)
+                                                       _compute_errors(weight, steps, quantized_type), products)
         best_factors[loses] = 1
     return best_factors
 
@@ -332,7 +332,8 @@ def spread_factors(factors: np.ndarray, segments: Sequence[slice]) -> np.ndarray
     return np.repeat(factors, [columns.stop - columns.start for columns in segments], axis=2)
 
 
-def _nearest_errors(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType) -> np.ndarray:
+def _compute_errors(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType) -> np.ndarray:
+    """Returns the errors of weights that are rounded to the nearest quantized values."""
     errors: np.ndarray = weight - quantized_type.quantize(weight / steps) * steps
     return errors
 
@@ -415,14 +416,14 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
         fit, held_out = (collect_input_products(network, model, wave, lowerings, part, backend, steps)
                          for part in parts)
         for layer in wave:
-            steps.add(1)
+            steps.add_done_steps(1)
             scale = lowerings[layer.group.name].scales[layer.site]
             weight = folds.compute_constant((layer.site.layer, layer.site.index), with_rounding=False)
             assert weight is not None
             digest = find_weight_edits_digest(network, current, (layer.site.layer, layer.site.index))
             for method, (candidate, gain) in _round_layer(layer, weight, scale, fit[layer.group.name].products,
                                                           held_out[layer.group.name].products, methods,
-                                                          steps.check).items():
+                                                          steps.report_progress).items():
                 moves[method][layer.group.name] = replace(candidate, weight_edits=digest, reason="user")
                 gains[method][layer.group.name] = gain
         del fit, held_out
@@ -449,16 +450,16 @@ def count_simulated_configs(network: Network, config: PrecisionConfig, groups: I
 
 
 class StepProgress:
-    """The progress over several passes; its callback stops the work by an exception."""
+    """The progress over several passes over the samples. An exception from its callback stops the work."""
 
     def __init__(self, callback: RunProgress | None, total: int) -> None:
         self._callback, self._total, self._done = callback, total, 0
 
-    def add(self, count: int) -> None:
+    def add_done_steps(self, count: int) -> None:
         self._done += count
-        self.check()
+        self.report_progress()
 
-    def check(self) -> None:
+    def report_progress(self) -> None:
         if self._callback is not None:
             self._callback(min(self._done, self._total), self._total)
 
@@ -467,7 +468,7 @@ class StepProgress:
 
         def on_progress(done: int, _total: int) -> None:
             self._done = start + done
-            self.check()
+            self.report_progress()
 
         return on_progress
 
@@ -617,7 +618,7 @@ def _run_outputs(model: ir.Model, names: Sequence[str], samples: Samples, backen
             outputs = runner.run(samples.read_feed(index))
             results.append({name: np.asarray(outputs[name]) for name in names})
             if steps is not None:
-                steps.add(1)
+                steps.add_done_steps(1)
     return results
 
 

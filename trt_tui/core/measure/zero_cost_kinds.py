@@ -2,6 +2,9 @@
 
 A new kind is a subclass of `ZeroCostKind` here, and has one entry in `ZERO_COST_KINDS`.
 
+The subject of a zero-cost move is the group that has it. The move of a group that reads scaled channels belongs to the
+group that produces them. A group in file precision has the precisions and ranges of a quantized or FP16 file.
+
 A kind measures its proposals in a `ProposalContext`. Factors of channels and bias corrections are computed here from
 the calibration samples.
 
