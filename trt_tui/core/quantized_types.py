@@ -46,7 +46,7 @@ MAX_E4M3, MIN_E4M3 = 448.0, 2.0**-9
 
 @dataclass(frozen=True)
 class QuantizedType:
-    """The properties of a quantized type.
+    """A quantized type: its operators, its values, its scales, and the releases and GPUs that support it.
 
     Attributes:
         precision: The precision of layers that read quantized values of the type.

@@ -99,10 +99,10 @@ class ExecutionMode:
 
 
 class ClosingContext:
-    """An object that frees what it holds at the end of a ``with`` block."""
+    """An object that frees its resources at the end of a ``with`` block."""
 
     def close(self) -> None:
-        """Frees what the object holds."""
+        """Frees the resources of the object."""
 
     def __enter__(self) -> Self:
         return self

@@ -272,7 +272,7 @@ class NoEngineError(TrtTuiError):
 
 
 class BuildError(NoEngineError):
-    """The error for a failed build.
+    """The error for a build that TensorRT's builder could not complete.
 
     Attributes:
         details: The last verbose messages of the builder.

@@ -501,8 +501,8 @@ _MAX_LAYER_MS = 1e9
 
 
 def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineReport:
-    """Reads the layers of an engine with their times from a profile; types come from the layer information beside it,
-    if any.
+    """Reads the layers of an engine and their times from a profile. Their types come from the layer information beside
+    it.
 
     Raises:
         InputError: A file cannot be read.
@@ -664,7 +664,7 @@ class _KernelResultFinder:
             engine_layer.output_tensors) == len(leaving_tensors) else None
 
     def _list_possible_outputs(self, tensor_name: str, engine_layer: EngineLayer) -> tuple[KernelOutput, ...]:
-        """Returns the outputs of a kernel that may contain a tensor: floats, and quantized values if a Quantize reads
+        """Returns the outputs of a kernel that may contain a tensor. Quantized values count only if a Quantize reads
         the tensor.
         """
         float_outputs = [

@@ -238,7 +238,9 @@ def _quoted_names_text(names: Iterable[str]) -> str:
 
 def _profile_arguments(network: Network, shapes: Mapping[str, ShapeRange],
                        additional_profiles: Sequence[Mapping[str, ShapeRange]], *, include_static: bool) -> list[str]:
-    """Returns the shape options of all optimization profiles. If there are several, each follows its number."""
+    """Returns the shape options of all optimization profiles. With several profiles, the number of each precedes its
+    options.
+    """
     if not additional_profiles:
         return _shape_arguments(network, shapes, include_static=include_static)
     return [argument for index, profile in enumerate((shapes, *additional_profiles))

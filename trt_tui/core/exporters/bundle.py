@@ -134,7 +134,7 @@ class SampleRun:
 
 @dataclass(frozen=True)
 class BundleContents:
-    """The contents of a bundle.
+    """The config, ranges, options and samples from which a bundle is written.
 
     Attributes:
         release: A name of `RELEASE_TITLES`.

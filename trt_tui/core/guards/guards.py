@@ -247,7 +247,7 @@ _NO_FACTS = GuardFacts()
 
 @dataclass(frozen=True)
 class GuardWarning:
-    """A warning of a guard.
+    """A warning that measured results can mislead.
 
     Attributes:
         guard_name: The name of the guard.
@@ -661,7 +661,8 @@ def _amax_ratio(amax_pair: tuple[float, float]) -> float:
 
 
 def find_exceeded_ranges(facts: GuardFacts) -> dict[str, float]:
-    """Returns the tensors whose values far exceed their range, with the ratio; {} if the ranges are not stale."""
+    """Returns the tensors whose values far exceed their range, with the ratio of both; {} if the ranges are not stale.
+    """
     ranges = facts.range_facts
     if ranges is None or not ranges.checked_samples or not any(find_stale_ranges(facts)):
         return {}

@@ -193,7 +193,7 @@ class CommandLine:
 
     @property
     def constraint_mode(self) -> str:
-        """The binding force of layer precisions: "obey", "prefer", or another text if they have no effect."""
+        """The effect of layer precisions in the build: "obey", "prefer", or another text if they have no effect."""
         older_values = [value for name, value in _CONSTRAINTS_OF_OPTIONS.items() if name in self.options]
         return older_values[0] if older_values else self.find_value_of_options(*CONSTRAINT_OPTIONS)
 

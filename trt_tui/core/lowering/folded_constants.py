@@ -126,7 +126,7 @@ def _list_edited_layers(network: NetworkOutline, config: PrecisionConfig) -> Ite
 
 
 def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig) -> None:
-    """Refuses moves that edit layers in file precision.
+    """Refuses a config with moves that edit layers in file precision.
 
     Raises:
         InputError: a move edits such a layer; the error names both.

@@ -53,7 +53,8 @@ _WEIGHT_OPERATORS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
 
 @dataclass(frozen=True)
 class ImplicitQuantizationConstraints(LayerConstraints):
-    """The layer constraints and ranges of a config for implicit quantization, and the layers that it cannot express.
+    """The layer constraints and ranges of a config for implicit quantization. Layers whose precision cannot be
+    expressed are listed.
 
     Attributes:
         model: The FP32 network with the edits of the config; read-only. Its node names are the layer names.

@@ -171,10 +171,9 @@ def mask_clamp_limit(network: Network, tensor: str, precision: Precision) -> flo
 
 
 def min_divisor_epsilon(network: Network, tensor: str, precision: Precision) -> float | None:
-    """Returns the smallest value to which an epsilon is raised before rounding to a precision; None for other
-    constants.
+    """Returns the smallest value to which rounding to a precision must raise a constant; None if it need not raise it.
 
-    An epsilon keeps a divisor from being zero. It is raised only if FP16 would round it to zero.
+    Only epsilons are raised, which keep a divisor from being zero, and only if FP16 would round them to zero.
     """
     return FP16_MIN if precision is Precision.FP16 and tensor in network.epsilon_constants else None
 

@@ -419,7 +419,7 @@ class TypedLowering(GraphEditor):
 
     def _add_block_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value, boundary_type: ir.DataType,
                             suffix: str) -> ir.Value:
-        """Adds quantization in MXFP8 or NVFP4 blocks to an input.
+        """Adds the Q and DQ nodes of MXFP8 or NVFP4 to an input.
 
         TensorRT computes the scales of an activation in an operator of its own (domain ``trt``). In MXFP8, another of
         its operators reads scales as bytes, which are exponents with a bias of 127. In NVFP4, a DequantizeLinear

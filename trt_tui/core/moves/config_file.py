@@ -123,7 +123,7 @@ def decode_file_move(file_name: str, location: str, entry: Any, implied_entries:
 
 
 class FileMoveApplier:
-    """An applier of the moves of a file to a network.
+    """The moves in a file, which it checks against a network and adds to a config.
 
     Args:
         file_name: The name of the file, for messages.
@@ -206,7 +206,7 @@ class FileMoveApplier:
             if not subject_kind.has_subject_name(self.network, name):
                 continue
             subject_name = subject_kind.find_move_subject(self.network, name)
-            reason = subject_kind.missing_subject_reason(
+            reason = subject_kind.name_refusal_reason(
                 self.network, name) if subject_name is None else move.refusal_reason(self.network, subject_name)
             if subject_name is None or reason:
                 if not self.is_lenient:
@@ -302,7 +302,7 @@ class _ModelEntry(msgspec.Struct):
     weights_of: str = ""
 
 
-class _DefaultEntry(msgspec.Struct):
+class _DefaultPrecisionsEntry(msgspec.Struct):
     quantized: _DefaultPrecision = "int8"
     other: Literal["fp32", "bf16", "fp16", "file"] = "fp16"
 
@@ -321,7 +321,7 @@ class _ConfigFile(msgspec.Struct, kw_only=True):
     format: str
     version: int
     model: _ModelEntry
-    default: _DefaultEntry
+    default: _DefaultPrecisionsEntry
     tf32: bool = False
     calibration: _CalibrationEntry | None = None
     tolerance: str = ""

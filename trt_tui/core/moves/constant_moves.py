@@ -463,7 +463,7 @@ def compute_equalization_factors(formula: str, activation_amax: np.ndarray, prod
 
 
 def limit_factors(factors: np.ndarray, min_factors: np.ndarray, is_fixed: np.ndarray) -> np.ndarray:
-    """Returns factors that make no range larger, float32 ``(channels,)``.
+    """Adjusts channel factors so that no range becomes larger, float32 ``(channels,)``.
 
     All factors are multiplied by a common number, which does not change quantization errors. It is the smallest number
     with which every factor reaches its minimum. If there are fixed channels, it is the number that brings their factors
@@ -607,7 +607,8 @@ class AttentionScaleMove(Move):
 
     def find_constant_edits(self, network: NetworkOutline, subject: str,
                             default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
-        """Returns the edits of the constants before the product, and of the numbers in the layers that scale.
+        """Returns the edits of the weights and biases that absorb the scale, and of the numbers in the layers that
+        scale.
 
         Implements `Move.find_constant_edits`.
         """

@@ -45,7 +45,7 @@ def _find_first_and_last_groups(network: NamedNetwork) -> list[str]:
 
 
 def _find_head_groups(network: NamedNetwork) -> list[str]:
-    """Returns the fusion groups between the last quantizable groups and the network outputs, including these groups."""
+    """Returns the fusion groups from the last quantizable groups (included) to the network outputs."""
     producers = {tensor: group for group in network.groups for tensor in group.outputs}
     copied_inputs = {tensor: layer.inputs for layer in network.layers if network.find_group(layer.name) is None
                      for tensor in layer.outputs}

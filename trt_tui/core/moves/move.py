@@ -145,8 +145,8 @@ class MoveSubjectKind:
         """Returns the fusion group or tensor to which a name in a file belongs; None if there is none."""
         return name
 
-    def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
-        """Returns the reason why a move cannot apply to a name of the network."""
+    def name_refusal_reason(self, network: NetworkOutline, name: str) -> str:
+        """Returns the reason why the network has no group or tensor of this kind for a name."""
         return f"it is not a {self.subject_noun}"
 
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:
@@ -180,7 +180,7 @@ class _GroupSubjectKind(MoveSubjectKind):
         group = network.find_group(name)
         return None if group is None else group.name
 
-    def missing_subject_reason(self, network: NetworkOutline, name: str) -> str:
+    def name_refusal_reason(self, network: NetworkOutline, name: str) -> str:
         return f"it has no selectable precision: {network.get_layer(name).refusal_reason or 'no float result'}"
 
     def list_names_of_subject(self, network: NetworkOutline, subject: str) -> tuple[str, ...]:

@@ -172,9 +172,7 @@ def propagate_types(model: ir.Model) -> bool:
 
 
 def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir.DataType | None, list[ir.Value]]]:
-    """Yields sets of tensors of a node that must have equal types, with the type itself if the operator allows only
-    one.
-    """
+    """Yields sets of a node's tensors that must have equal types, each with the type if only one is allowed."""
     if node.op_type in _INPUT_TYPED_OPERATORS.get(node.domain, ()):
         if node.inputs and node.inputs[0] is not None:
             yield None, [node.inputs[0], node.outputs[0]]
@@ -193,8 +191,8 @@ def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir
 @functools.cache
 def _find_type_parameters(operator: str, opset: int, input_count: int, output_count: int) -> tuple[
         tuple[str, ...], tuple[str, ...], dict[str, ir.DataType]]:
-    """Returns the type parameter of each input and each output, and the types of those parameters that allow only one
-    type.
+    """Returns the schema's type parameter of each input and each output, and the type of each parameter with only one
+    allowed type.
 
     The parameter is "" for an input or output of any type.
     """

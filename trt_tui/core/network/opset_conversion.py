@@ -36,7 +36,8 @@ NEWEST_WRITTEN_OPSET = 23
 
 
 class OpsetChange(Enum):
-    """The way in which the meaning of an operator is preserved when its schema changes."""
+    """The kind of change of an operator's schema, which tells how a conversion preserves the meaning of the operator.
+    """
 
     DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
     MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"

@@ -86,7 +86,6 @@ class ScaledTensor:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape of the divisors."""
         return self.factor_ids.shape
 
     @property

@@ -168,8 +168,8 @@ class ErrorSumsEmitter(ABC):
 
     @abstractmethod
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
-        """Emits the error sums of a test tensor against a reference tensor: `ERROR_SUM_COLUMNS` without the counts,
-        float64 ``(8,)``.
+        """Emits the error sums of a tensor of the test branch against its reference, without the counts, float64
+        ``(8,)``.
         """
 
     @abstractmethod

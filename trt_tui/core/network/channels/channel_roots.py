@@ -41,7 +41,9 @@ class ChannelRoots:
 
 
 def _node_index(channel_ids: np.ndarray) -> np.ndarray:
-    """Returns the graph node of each channel id: ``2n`` for the id ``n``, ``2n + 1`` for ``-n``."""
+    """Returns the node of each signed channel id in the graph of united ids: ``2n`` for the id ``n``, ``2n + 1`` for
+    ``-n``.
+    """
     nodes: np.ndarray = 2 * np.abs(channel_ids) + (channel_ids < 0)
     return nodes
 

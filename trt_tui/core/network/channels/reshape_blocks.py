@@ -1,4 +1,4 @@
-"""The reshaping of channel ids along blocks of axes. A Reshape keeps the elements of such a block together."""
+"""The reshaping of channel ids along blocks of axes, such as the axes that a Reshape merges into one axis."""
 
 import math
 from collections.abc import Sequence
@@ -43,9 +43,7 @@ def has_equal_sizes(before: Shape, after: Shape) -> bool:
 
 
 def match_all_blocks(before: Shape, after: Shape) -> list[Block]:
-    """Returns the blocks of axes of a Reshape: blocks matched from the left, the rest, and blocks matched from the
-    right.
-    """
+    """Returns the blocks of a Reshape: ranges of axes before and after it with equal numbers of elements."""
     blocks = _match_blocks(before, after)
     taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
     ends = len(before), len(after)

@@ -219,7 +219,8 @@ def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None
 
 def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, rotated_product: Layer,
                           add: Layer) -> list[Layer]:
-    """Returns the ungrouped layers of a rotary embedding, in network order; [] if the layers are not one."""
+    """Returns the ungrouped layers of a rotary embedding, in network order; [] if they do not form a rotary embedding.
+    """
     for factor in rotated_product.inputs:
         rotated_concat = _match_rotated_concat(grouping, factor)
         if rotated_concat is None:

@@ -171,7 +171,7 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
 
 
 def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer) -> FusionGroupDraft | None:
-    """Returns the group that computes the float tensor that a copy reads; None if it reads several, or if no group
+    """Returns the group that computes the input of a copy; None if the copy has several float inputs, or no group
     computes it.
 
     Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: copies need no separate precision.

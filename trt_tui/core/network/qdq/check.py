@@ -216,8 +216,8 @@ class QdqRule:
 
 def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel
                       ) -> tuple[tuple[QdqFinding, ...] | None, tuple[QdqFinding, ...]]:
-    """Returns all findings in a file, in the order of `QDQ_RULES`, and the candidates; None instead of findings without
-    Q/DQ nodes.
+    """Returns the findings in a file, in the order of `QDQ_RULES`, and its candidates. Without Q/DQ nodes, the findings
+    are None.
 
     A candidate becomes a finding only if an engine converts the values with a separate kernel
     (`trt_tui.core.engines.group_implementations`).
@@ -385,8 +385,8 @@ def _find_coarse_weight_scales(file: QuantizedFile) -> Findings:
 
 
 def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tuple[QdqStep, str] | None:
-    """Finds a weight with one INT8 scale for all channels whose worst channel loses many bits; returns the step and the
-    loss as text.
+    """Returns the step of a weight whose one INT8 scale is too coarse for a channel, and the loss of this channel as
+    text.
 
     A channel loses the binary logarithm of 127 divided by its largest quantized value. Channels of zeros do not count.
     """
@@ -448,7 +448,9 @@ def _find_floats_between_quantized_layers(file: QuantizedFile) -> Findings:
 
 def _find_quantized_producer(file: QuantizedFile, group: FusionGroup, group_by_layer: Mapping[str, FusionGroup],
                              quantized: Mapping[str, Layer]) -> Layer | None:
-    """Returns the nearest quantized product before a float group, through other float groups; None if there is none."""
+    """Returns the nearest quantized product on which a float group depends through float groups only; None if there is
+    none.
+    """
     pending, visited = [group], {group.name}
     while pending:
         for tensor in pending.pop(0).inputs:

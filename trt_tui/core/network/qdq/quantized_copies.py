@@ -17,7 +17,7 @@ _COPY_OPERATORS = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten
 def rewrite_quantized_copies(graph: ir.Graph) -> int:
     """Rewrites copies of quantized values as copies of floats between a DQ and a Q, in place; returns their number."""
     has_quantized_values = any(node.op_type == "QuantizeLinear" or is_dequantize(node) for node in graph)
-    return _CopyRewriter(graph).rewrite_all_copies() if has_quantized_values else 0
+    return _CopyRewriter(graph).rewrite_copies() if has_quantized_values else 0
 
 
 class _CopyRewriter(GraphEditor):
@@ -25,7 +25,7 @@ class _CopyRewriter(GraphEditor):
         super().__init__(graph)
         self._parameters_by_value: dict[ir.Value | None, list[ir.Value]] = {}  # scale, and zero point if stated
 
-    def rewrite_all_copies(self) -> int:
+    def rewrite_copies(self) -> int:
         count = 0
         for node in filter(has_known_attributes, list(self.graph)):
             if node.op_type == "QuantizeLinear" and len(node.inputs) > 1 and node.inputs[1] is not None:

@@ -161,7 +161,7 @@ def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, i
 
 
 class _RefusedNodeRewriter(GraphEditor):
-    """The rewriter of the refused nodes of one graph.
+    """A rewriter that replaces the nodes of one graph that TensorRT refuses by nodes that it accepts.
 
     Attributes:
         released_values: The values that rewritten nodes no longer read.
