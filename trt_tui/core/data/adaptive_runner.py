@@ -1,9 +1,10 @@
 """Execution of feeds that are filled up to a fixed batch, and that continues after memory ran out: first with fewer
 samples at a time, then in another execution mode.
 
-A feed whose first axis is dynamic is divided in halves, and again in halves, down to single samples. The result holds
-for all later executions of the same kind. Inference sessions are loaded anew after each step: a memory arena that has
-grown is never given back, and smaller executions would only find pieces of it.
+A feed whose first axis is dynamic is executed in portions, each with some of its samples: in halves, and again in
+halves, down to single samples. The outputs of the portions are joined into those of the feed. The size of the portions
+holds for all later executions of the same kind. Inference sessions are loaded anew after each step: a memory arena
+that has grown is never given back, and smaller executions would only find pieces of it.
 """
 
 from __future__ import annotations
@@ -340,6 +341,7 @@ class AdaptiveRunner(ClosingContext):
 
 
 _PortionBounds = tuple[tuple[int, int], ...]
+"""The rows of each portion of a feed, from the first one to the one behind the last."""
 
 
 def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_uneven_portions: bool) -> _PortionBounds:

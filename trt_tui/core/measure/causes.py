@@ -195,7 +195,7 @@ class GroupFacts:
 
 @dataclass(frozen=True)
 class GroupDetails:
-    """What is measured in FP32 at a fusion group: its tensors, its weights, and the facts from which causes are found.
+    """The values measured in FP32 at a fusion group: statistics of its tensors and weights, and facts for causes.
 
     Attributes:
         tensors: The statistics of the inputs and the result, by tensor.

@@ -454,7 +454,7 @@ class ProfileLatency:
 
 @dataclass(frozen=True)
 class RunResult:
-    """The result of a run; a subclass holds what else is known of runs of its kind.
+    """The result of a run; a subclass holds further values of runs of its kind.
 
     Attributes:
         accuracy: The accuracy at the judged outputs; None if the run was not executed.

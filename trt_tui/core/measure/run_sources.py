@@ -122,7 +122,7 @@ class RunSource(ABC):
 
     @abstractmethod
     def measure(self, reducer: AccuracyReducer, feed_indices: Sequence[int]) -> Iterator[Waitable | None]:
-        """Adds the outputs of feeds to a reducer. Yields None after each feed, or what has to be waited for.
+        """Adds the outputs of feeds to a reducer. Yields None after each feed, and each `Waitable` in between.
 
         Raises:
             TrtTuiError: the outputs cannot be read or computed.
@@ -133,7 +133,7 @@ class RunSource(ABC):
         return ()
 
     def close(self) -> None:  # noqa: B027 (most sources hold nothing)
-        """Frees what the source holds."""
+        """Frees the resources of the source."""
 
 
 class IterableRunSource(RunSource):

@@ -186,9 +186,9 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
         reducer.add_feed_outputs(index, exchanged)
     shuffled = reducer.compute_accuracy()
     levels = {
-        name: judged_output.variation_db
-        for name, judged_output in variations.items()
-        if judged_output is not None
+        name: variation.variation_db
+        for name, variation in variations.items()
+        if variation is not None
     }
     metrics = metric_scorer.score_meaningless_outputs(feed_indices) if metric_scorer is not None else {}
     runs = {SHUFFLED: replace(

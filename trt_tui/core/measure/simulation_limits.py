@@ -1,4 +1,4 @@
-"""Reasons for doubt in a simulation: what no value covers, and patterns whose engines lose more than simulated.
+"""Reasons for doubt in a simulation: effects that no value covers, and patterns whose engines lose more than simulated.
 
 Not covered are outputs that are not judged, and layers inside control flow, which the simulation leaves in FP32.
 
