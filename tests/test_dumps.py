@@ -165,15 +165,17 @@ def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, r
     assert runs["fp16"]["outputs"]["y"]["nan"] and not runs["config"]["outputs"]["y"]["nan"]
 
 
-@pytest.mark.parametrize("side", [0, 1])
-def test_nan_in_either_dump_is_the_first_difference(side, tmp_path, run):
+@pytest.mark.parametrize(("side", "other"), [(0, 2), (1, 2), (0, -np.inf)])
+def test_nan_in_either_dump_is_the_first_difference(side, other, tmp_path, run):
     paths = [tmp_path / "a.npz", tmp_path / "b.npz"]
+    worse = np.nan if other == 2 else np.inf
     for place, path in enumerate(paths):
-        np.savez(path, h=np.ones(4), t=np.array([1, np.nan if place == side else 2]), y=np.full(3, float(place + 1)))
+        np.savez(path, h=np.ones(4), t=np.array([1, worse if place == side else other]), y=np.full(3, place + 1.0))
     code, text, _ = run("dumps", *paths)
     assert code == 1 and "First over the threshold: t, NaN." in text
-    assert f"{paths[side].name} has 1 NaN or Inf there, {paths[1 - side].name} has none." in text
-    np.savez(paths[1 - side], h=np.ones(4), t=np.array([1, np.nan]), y=np.full(3, float(side + 1)))
+    assert f"{paths[side].name} has 1 NaN or Inf there that {paths[1 - side].name} lacks." in text
+    for path in paths:
+        np.savez(path, h=np.ones(4), t=np.array([1, np.nan]), y=np.full(3, float(side + 1)))
     code, text, _ = run("dumps", *paths)
     assert code == 0 and "Both dumps have NaN at the same places of t" in text and "NaN in both" in text
 

@@ -415,8 +415,8 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
         sides = ((earliest.first_nonfinite_count, first_source, second_source), (earliest.errors.nonfinite_count,
                                                                                  second_source, first_source))
         lines += [
-            f"{nonfinite_source} has {count} NaN or Inf there, {finite_source} has none."
-            for count, nonfinite_source, finite_source in sides
+            f"{nonfinite_source} has {count} NaN or Inf there that {other_source} lacks."
+            for count, nonfinite_source, other_source in sides
             if count
         ]
         lines.append("Common causes are a value beyond the 16-bit range and an infinite scale. Keep that "

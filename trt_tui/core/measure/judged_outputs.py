@@ -616,8 +616,7 @@ def find_outputs_computed_behind_selection(network: Network) -> dict[str, str]:
         computing = [layer.name for layer in reversed(behind)
                      if layer.op_type not in copying and not selected.isdisjoint(layer.inputs)]
         if computing:
-            reasons[name] = (f"computed from selected values by {name_list_text(computing, 2)}, and judged before the "
-                             "selection")
+            reasons[name] = f"layers behind its selection compute it ({name_list_text(computing, 2)})"
     return reasons
 
 
