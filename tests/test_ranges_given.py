@@ -147,8 +147,8 @@ def test_a_name_without_ranges_is_refused_with_similar_names(vit, name, title, s
                                                                                      ["x=2"])])
 def test_the_last_range_that_names_a_tensor_counts(run, mlp, tmp_path, given, expected, idle):
     network, out = open_network(mlp.model), tmp_path / "p.json"
-    code, _, told = run("search", mlp.model, "--data", mlp.data, *(part for one in given for part in ("--range", one)),
-                        "--no-ranges", "--tolerance", "sqnr>=-100", "-o", out)
+    code, _, told = run("export", mlp.model, "--precision", "int8", *(
+        part for one in given for part in ("--range", one)), "--format", "json", "-o", out)
     moves = read_config(out, network).config.range_moves
     assert code == 0, told
     assert [moves[tensor].amax if tensor in moves else None for tensor in network.calibrated_tensors] == expected

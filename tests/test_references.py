@@ -119,8 +119,7 @@ def test_the_outputs_of_trtexec_are_those_of_production(batch, answered, tmp_pat
     assert stage["outputs"]["y"]["sqnr_db"] == pytest.approx(expected, abs=0.1) and expected > 100
 
 
-@pytest.mark.parametrize(("runs", "saved"), [(("--runs", "fp16"), "fp16"), (("--runs", "int8,fp16"), "fp16"),
-                                             (("--runs", "fp16,int8"), "int8"), ((), "int8")])
+@pytest.mark.parametrize(("runs", "saved"), [(("--runs", "int8,fp16"), "fp16"), ((), "int8")])
 def test_production_is_compared_with_the_last_named_run(runs, saved, answered, tmp_path, run):
     options, outputs = answered[0], tmp_path / "production.json"
     command = ("compare", options.model, "--data", options.data, "--batch", 4, *QUICK, *runs)

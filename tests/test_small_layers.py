@@ -24,9 +24,8 @@ from trt_tui.core.precision import Precision
 CONFIGS = [PrecisionConfig.from_precision(Precision.FP16), PrecisionConfig.from_precision(Precision.INT8)]
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "mlp"])
-def test_gates_of_many_small_layers_are_data_with_the_same_results(tmp_path, monkeypatch, name):
-    model = getattr(networks, name)()
+def test_gates_of_many_small_layers_are_data_with_the_same_results(tmp_path, monkeypatch):
+    model = networks.small_resnet(size=8)
     path, data = tmp_path / "network.onnx", tmp_path / "samples.npz"
     onnx.save(model, path)
     np.savez(data, **networks.feeds(model, n=6))
