@@ -283,13 +283,6 @@ def test_a_refused_line_says_why(tmp_path, resnet):
     assert done.returncode == 2 and "comma" in done.stderr
 
 
-def test_each_line_of_the_script_has_its_release_beside_it(resnet):
-    network, config, weak = resnet
-    text = trtexec_script(build_trtexec_command_lines(network, config, weak), "a network")
-    assert text.startswith("#!/bin/sh\n") and "\nset -eu\n" in text
-    assert all(f"# {line.release}." in text for line in build_trtexec_command_lines(network, config, weak))
-
-
 def postprocess(path, parsed, monkeypatch):
     """Runs a script as Polygraphy does, on what its parser would give."""
     common = pytest.importorskip("polygraphy.backend.common")
