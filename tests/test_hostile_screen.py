@@ -48,8 +48,8 @@ def drawn(app) -> list[str]:
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
-    app = TrtTuiApp(options(tmp_path), partial(NullSession, folder=tmp_path, builder=H200), target="sqnr>=20",
-                    resume=False)
+    app = TrtTuiApp(options(tmp_path), partial(NullSession, folder=tmp_path, builder=H200, sweeps=False),
+                    target="sqnr>=20", resume=False)
     seen, copied = [], []
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
