@@ -175,7 +175,7 @@ def test_errors_are_printed_before_the_rest_is_measured_and_are_not_measured_aga
     model, data = wide_mlp(tmp_path)
     log = log_executions(tmp_path, monkeypatch)
     printed = []
-    monkeypatch.setattr("trt_tui.cli.compare.print_table", lambda text: printed.append((text, Counter(
+    monkeypatch.setattr("trt_tui.cli.compare.print_report", lambda text: printed.append((text, Counter(
         log.read_text().split()))))
     code, _, err = run("compare", model, "--data", data, "--batch", 16, "--layers", "errors", "--no-preview")
     assert code in (0, 1), err

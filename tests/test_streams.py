@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.driven import save_mlp
-from trt_tui.cli.streams import print_table
+from trt_tui.cli.streams import print_report
 from trt_tui.formatting import EscapingTextStream
 
 FULL = Path("/dev/full")
@@ -90,7 +90,7 @@ def test_verdicts_have_colours_in_a_terminal_alone(monkeypatch, plain):
         out = io.StringIO()
         monkeypatch.setattr(sys, "stdout", EscapingTextStream(out))
         monkeypatch.setattr(os, "isatty", lambda descriptor, terminal=terminal: terminal)
-        print_table("run  FAIL of it  PASS?\n\x1b[31m  FAIL, nothing in INT8")
+        print_report("run  FAIL of it  PASS?\n\x1b[31m  FAIL, nothing in INT8")
         passes, fails = ("\x1b[32m\x1b[1mPASS?\x1b[0m", "\x1b[31m\x1b[1mFAIL\x1b[0m") if terminal and not plain else (
             "PASS?", "FAIL")
         assert out.getvalue() == f"run  FAIL of it  {passes}\n\\x1b[31m  {fails}, nothing in INT8\n"

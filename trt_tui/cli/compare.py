@@ -44,7 +44,7 @@ from trt_tui.cli.output_files import (
     write_report,
     write_text_outputs,
 )
-from trt_tui.cli.streams import print_messages, print_table
+from trt_tui.cli.streams import print_messages, print_report
 from trt_tui.core.report.document import Section, Table
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.formatting import NOT_MEASURED, counted_noun_text, escape_hidden_characters
@@ -98,7 +98,7 @@ def compare(config_paths: tuple[str, ...], force: bool, target: str | None, json
 
     def print_first_errors(session: Session, run: str) -> None:
         if not quiet and (table := accumulated_error_text(session, run)):
-            print_table("\n".join(filter(None, (escape_hidden_characters(session.fp32_miss_text), f"{table}\n"))))
+            print_report("\n".join(filter(None, (escape_hidden_characters(session.fp32_miss_text), f"{table}\n"))))
 
     measure = partial(measure_comparison, target=target, layer_detail=layers, build_engines=engines,
                       marked_engines=marked, saved_outputs=saved_outputs, print_first_errors=print_first_errors)
@@ -110,7 +110,7 @@ def compare(config_paths: tuple[str, ...], force: bool, target: str | None, json
         write_text_outputs([(json_path, lambda: json_text(comparison_record(session))),
                             (markdown_path, lambda: comparison_markdown(session))], overwrite=not stopped)
         if not quiet:
-            print_table(comparison_text(session))
+            print_report(comparison_text(session))
         if stopped:
             print_messages("Stopped; shows what was measured so far. The same command goes on from here.")
             sys.exit(int(ExitCode.CANCELLED))

@@ -5,7 +5,7 @@ import shlex
 
 from trt_tui.cli.headless_session import HeadlessSession, open_config_session
 from trt_tui.cli.output_files import json_text, write_text_outputs
-from trt_tui.cli.streams import print_messages, print_table
+from trt_tui.cli.streams import print_messages, print_report
 from trt_tui.core.lowering.lowering_checks import replace_file_precision
 from trt_tui.core.measure.dump_comparison import TensorDifference, find_groups_to_raise_to_fp32
 from trt_tui.core.measure.error_metrics import list_error_columns
@@ -41,7 +41,7 @@ def compare_dumps(first: str, second: str, threshold: float, options: Options, c
                                             DumpsCompared)
         write_text_outputs([(json_path, lambda: _comparison_json(comparison, threshold, bool(options.model)))])
         if "-" not in (json_path, output_path):
-            print_table("\n".join(_comparison_lines(comparison, threshold)))
+            print_report("\n".join(_comparison_lines(comparison, threshold)))
         if output_path is not None:
             _write_raised_config(session, comparison, config_path, output_path)
     is_over = any(tensor.exceeds_threshold for tensor in comparison.tensors)
@@ -56,7 +56,7 @@ def print_dump(dump_path: str) -> None:
         rows += [[tensor.tensor, tensor.type_name, "x".join(map(str, tensor.shape)) or "1",
                   *map(number_text, (tensor.minimum, tensor.maximum, tensor.mean)), str(tensor.nan_count),
                   str(tensor.inf_count)] for tensor in dump.tensors]
-        print_table("\n".join((f"{escape_hidden_characters(dump.source)}: "
+        print_report("\n".join((f"{escape_hidden_characters(dump.source)}: "
                                f"{counted_noun_text(len(dump.tensors), 'tensor')}, "
                                f"{counted_noun_text(dump.iterations, 'iteration')}", "",
                                *table_lines(rows, left_aligned_columns=3))))

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from trt_tui.cli.streams import print_table
+from trt_tui.cli.streams import print_report
 from trt_tui.core.exporters.registry import find_companion_files
 from trt_tui.core.report.document import Section, report_markdown, report_text
 from trt_tui.errors import InputError
@@ -190,4 +190,4 @@ def write_report(title: str, setup_lines: Sequence[str], sections: Sequence[Sect
     write_text_outputs([(json_path, lambda: json_text(record)),
                         (markdown_path, lambda: report_markdown(title, [Section("", [setup_lines]), *sections]))])
     if "-" not in (json_path, markdown_path):
-        print_table(report_text(sections))
+        print_report(report_text(sections))

@@ -25,7 +25,7 @@ from trt_tui.cli.options import (
     validate_target_text,
 )
 from trt_tui.cli.output_files import write_text_outputs
-from trt_tui.cli.streams import print_table
+from trt_tui.cli.streams import print_report
 from trt_tui.core.precision import ASSIGNABLE, FLOAT_PRECISIONS, REQUESTABLE, Precision, precision_rank
 from trt_tui.errors import ExitCode, InputError
 
@@ -163,7 +163,7 @@ def search(config_path: str | None, force: bool, target: str | None, tolerances:
             click.echo(f"Stopped; {best_evaluation_text(search_status)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         if "-" not in (output, markdown_path):
-            print_table(search_text(session))
+            print_report(search_text(session))
         if not search_status.is_target_met:
             held_out, description = search_status.end_event.held_out, search_status.end_event.result.summary
             title = "Tolerance not met"

@@ -55,7 +55,7 @@ _OUTCOME_PATTERN = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in [A-Z0-9]+)?$)
 _OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red"}
 
 
-def print_table(text: str) -> None:
+def print_report(text: str) -> None:
     """Prints a report on stdout. In a terminal, PASS and FAIL in its rows have colours, unless NO_COLOR is set."""
     stream = sys.stdout
     if isinstance(stream, EscapingTextStream) and os.isatty(1) and not os.environ.get("NO_COLOR") \

@@ -893,7 +893,7 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
 
 
 def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[MeasuredProposal]) -> list[MeasuredProposal]:
-    """Returns the proposals that lists show, in their order.
+    """Returns the proposals without variants of one change, in their order.
 
     Of the variants of a change only the best one is left. It has the place of the first variant. If two changes scale
     some of the same channels with equal results, such as SmoothQuant and equalization, the better one is left. The

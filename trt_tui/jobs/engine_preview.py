@@ -149,7 +149,7 @@ class PreviewTask:
 
 
 class PreviewClient:
-    """The previews of the configs of one network.
+    """The client of the preview process, which returns the previews of the configs of one network.
 
     Args:
         reporter: The reporter that another thread wakes when there is an answer.
