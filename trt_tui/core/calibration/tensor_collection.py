@@ -371,7 +371,9 @@ class _NonFiniteValue(NamedTuple):
 
 
 class _TensorCollectionTask(LoadingTask):
-    """A task that collects the values of one chunk of tensors over one slice of the feeds."""
+    """A task that collects the values of one chunk of tensors over one slice of the feeds. Its result is the
+    collectors, by the index of their tensor.
+    """
 
     def __init__(self, chunks: Sequence[Sequence[str]], collected_tensors: Sequence[CollectedTensor]) -> None:
         self._chunks, self._initial_tensors = chunks, copy.deepcopy(list(collected_tensors))

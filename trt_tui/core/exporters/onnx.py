@@ -134,8 +134,8 @@ def _is_relu_before_fp8(node: ir.Node) -> bool:
 
 
 def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None) -> bool:
-    """Returns True if a value comes from a Transpose of the first axis of an FP16 tensor, before a product with a
-    matrix.
+    """Returns True if a Transpose moves the first axis of an FP16 tensor to one of the last two axes, before a product
+    with a matrix.
 
     The other operand must have at most two dimensions.
     """

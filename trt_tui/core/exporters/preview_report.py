@@ -256,7 +256,9 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
 
 
 def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
-    """Returns the known properties of an engine that cannot be built here, from its preview."""
+    """Returns the known properties of an engine that cannot be built here: its preview, its kernels by precision, and
+    the groups that are not quantized.
+    """
     if preview.refusal is not None:
         return [f"no preview: {preview.refusal.description}"
                 + (f"; {preview.refusal.next_step}" if preview.refusal.is_rtx_missing else "")]

@@ -205,7 +205,9 @@ class _ImplicitLowering:
                    for tensor in layer.outputs)
 
     def _find_precision_kinds_of_readers(self, layer: Layer) -> set[str]:
-        """Returns the kinds of precision of the layers that read float results of a layer: "quantized" and "float"."""
+        """Returns the kinds of layers that read float results of a layer: "quantized" for INT8 layers, "float" for
+        other layers and if there are none.
+        """
         kinds: set[str] = set()
         for tensor in layer.outputs:
             if not self.network.is_fp32(tensor):

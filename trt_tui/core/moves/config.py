@@ -452,7 +452,9 @@ class PrecisionConfig(DefaultPrecisions):
                                     if not move.fixed_ranges and not move.find_range_factors()})
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
-        """Returns the config with added moves, given by group or tensor name."""
+        """Returns the config with added moves, given by group or tensor name. Such a move replaces the earlier moves of
+        its kind on the same group or tensor, and those that scale the same channels.
+        """
         kept = {(kind, subject): move for (kind, subject), move in self.moves.items()
                 if subject not in moves or not (move.scales_channels and moves[subject].scales_channels)}
         return replace(self, moves={**kept, **{(move.kind, subject): move for subject, move in moves.items()}})

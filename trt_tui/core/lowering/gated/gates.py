@@ -272,7 +272,7 @@ class DataFlowEmitter(GroupEmitter):
         return result
 
     @cached_property
-    def has_one_half_type(self) -> bool:
+    def has_single_half_type(self) -> bool:
         """True if the groups use only one float type below FP32."""
         operand_types = self.inputs.operand_types.values()
         return len({boundary_type for types in operand_types for boundary_type in types}.intersection(
@@ -338,7 +338,7 @@ class _DataFlowBody(PrecisionBody):
                 value, rounding_count) if boundary_type is Precision.FP16 and rounding_count > 1 else value
             low = self.rounding.round_to_precision(rounded_sum, boundary_type, self.nodes)
             low.type, low.shape = value.type, value.shape  # a graph is divided into pieces where types are known
-            if self._flow.has_one_half_type:
+            if self._flow.has_single_half_type:
                 self._flow.unrounded_results[tensor] = (self.group.name, value, low)
             value = self._flow.select_by_gate(self._gates[boundary_type.value], low, value, tensor)
         return value
