@@ -1,3 +1,8 @@
+"""Typed networks: their scales, arithmetic and types, and that TensorRT-RTX takes them as strongly typed ones."""
+
+import random
+from dataclasses import dataclass, field
+
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -7,13 +12,16 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests import lowered, networks
+from tests import lowered, networks, rtx
 from tests.lowered import fake_quantized, run
 from tests.networks import Builder, floats
 from tests.refusals import refused
+from trt_tui.core.calibration.calibration import RangeTable, override_ranges, ranges_comparison_key
+from trt_tui.core.lowering import rulebook, scales
+from trt_tui.core.lowering.folded_constants import FoldedConstants
 from trt_tui.core.lowering.network_rewrite import rewrite_network_for_config
 from trt_tui.core.lowering.typed_network import lower_rewritten_network, lower_to_typed_network
-from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove
+from trt_tui.core.moves.config import PrecisionConfig, PrecisionMove, RangeMove
 from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
@@ -517,3 +525,203 @@ def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
                for node in typed.model.graph for value in node.outputs):  # ONNX Runtime's CPU provider has neither
         for value in run(backend, typed.model, networks.feeds(ir.to_proto(network.model), 1)).values():
             assert np.isfinite(value).all()
+
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+NETWORKS = ("demo", "light_resnet50:r66", "light_densenet121:r135", "light_squeezenet", "light_shufflenet:r88",
+            "light_inception_v1", "bert_block", "vit_block")
+"""Of those whose blocks repeat, the first of each kind, up to a tensor."""
+
+
+def _third_in_fp32(network):
+    groups = random.Random(1).sample(network.groups, len(network.groups) // 3)
+    return PrecisionConfig(INT8, FP16).with_group_precision(groups, FP32)
+
+
+def _anything(network):
+    drawn = random.Random(2)
+    config = PrecisionConfig(INT8, FP16)
+    for group in network.groups:
+        config = config.with_group_precision([group], drawn.choice(sorted(group.allowed_precisions - {BF16})))
+    return config
+
+
+CONFIGS = {
+    "all FP32": lambda network: PrecisionConfig.from_precision(FP32),
+    "all FP16": lambda network: PrecisionConfig.from_precision(FP16),
+    "all INT8": lambda network: PrecisionConfig.from_precision(INT8, FP16),
+    "all BF16": lambda network: PrecisionConfig.from_precision(BF16),
+    "INT8, others FP32": lambda network: PrecisionConfig.from_precision(INT8, FP32),
+    "INT8, a third FP32": _third_in_fp32,
+    "INT8, FP16 and FP32": _anything,
+}
+
+
+@dataclass
+class Case:
+    """A network with two feeds, the ranges of its activations over them, and what it was lowered to."""
+
+    name: str
+    network: object
+    feeds: list[dict[str, np.ndarray]]
+    ranges: dict[str, float]
+    lowered: dict[str, ir.Model] = field(default_factory=dict)
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def case(request, named_network, backend) -> Case:
+    network = named_network(request.param)
+    feeds = [networks.feeds(ir.to_proto(network.model), seed, sequence=16) for seed in range(2)]
+    runs = [lowered.inner_values(backend, network, feed) for feed in feeds]
+    ranges = {name: max(float(np.abs(values[name]).max()) for values in runs) for name in network.calibrated_tensors}
+    return Case(request.param, network, feeds, ranges)
+
+
+@pytest.fixture(params=CONFIGS)
+def typed(request, case) -> ir.Model:
+    if case.name.startswith("light_") and request.param not in ("all INT8", "INT8, FP16 and FP32", "all FP16"):
+        pytest.skip("of the large networks few configs are lowered: the others have no layer that these do not have")
+    if request.param not in case.lowered:
+        config = CONFIGS[request.param](case.network)
+        assert "all " in request.param or FP32 in config.precision_by_group(case.network).values()
+        case.lowered[request.param] = lower_to_typed_network(case.network, config, case.ranges).model
+    return case.lowered[request.param]
+
+
+def test_passes_the_checker_and_its_output_depends_on_its_input(typed, case, backend):
+    onnx.checker.check_model(ir.to_proto(typed), full_check=True)
+    if any(value.dtype == ir.DataType.BFLOAT16 or node.domain == "trt" for node in typed.graph
+           for value in node.outputs):
+        return  # ONNX Runtime's CPU provider has no BF16 Conv or MatMul, and no operators of TensorRT
+    with backend.load(typed, optimize=False) as runner:
+        first, second = (runner.run(feed) for feed in case.feeds)
+    for name in first:
+        assert np.isfinite(first[name]).all() and np.isfinite(second[name]).all()
+        assert np.abs(first[name] - second[name]).max() > 1e-2 * np.abs(first[name]).max(), name
+
+
+@pytest.mark.rtx
+def test_builds_with_tensorrt_rtx(typed):
+    has_fp4 = any(value.dtype == ir.DataType.FLOAT4E2M1 for value in typed.graph.initializers.values())
+    rtx.hold_buildable(typed, "SM120" if has_fp4 else "SM89")
+
+
+@pytest.mark.rtx
+def test_tensorrt_rtx_refuses_what_is_not_strongly_typed(named_network):
+    model = named_network("mlp").convert_model_to_opset(21).clone()
+    matmul = next(node for node in model.graph if node.name == "/fc2/MatMul")
+    cast = ir.node("Cast", [matmul.inputs[0]], {"to": int(ir.DataType.FLOAT16)}, name="cast")
+    model.graph.insert_before(matmul, cast)
+    matmul.replace_input_with(0, cast.outputs[0])
+    with pytest.raises(AssertionError, match="fc2"):
+        rtx.build(model)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("precision", [FP16, FP32])
+def test_a_window_that_the_parser_wants_as_weights_is_stored_in_its_type(precision, opened):
+    b = networks.Builder(opset=18)
+    window = b.weight("window", np.hanning(16).astype(np.float32))
+    b.node("STFT", ["x", b.weight("step", np.int64(4)), window], "/spectrum", output="y", onesided=1)
+    network = opened(b.model([networks.floats("x", 1, 64, 1)], [networks.floats("y", 1, 13, 9, 2)]))
+    typed = lower_to_typed_network(network, PrecisionConfig.from_precision(precision), {}).model
+    assert len(rtx.build(typed)) > 10_000
+
+
+AMAX = st.floats(0, float(np.float32(3e38)), width=32)
+
+
+@given(AMAX)
+def test_a_scale_maps_its_range_to_127_codes(amax):
+    scale = scales.scale_from_amax(amax)
+    assert scale.dtype == np.float32 and scale > 0 and np.isfinite(scale)
+    codes = np.rint(np.float64(amax) / scale) if amax else 0
+    assert abs(codes) <= 127 and (codes == 127 or amax < 127 * np.finfo(np.float32).tiny)
+
+
+def test_a_range_of_zero_has_scale_one():
+    np.testing.assert_array_equal(scales.scale_from_amax(np.array([0, 127.0])), np.float32([1, 1]))
+
+
+@pytest.mark.parametrize(("scale", "other", "held"), [
+    (0.02, Precision.FP16, Precision.FP16), (0.02, Precision.FP32, Precision.FP32),
+    (0.02, Precision.BF16, Precision.FP32), (2.0**-17, Precision.FP16, Precision.FP16),
+    (2.0**-17.1, Precision.FP16, Precision.FP32), (65504.0, Precision.FP16, Precision.FP16),
+    (65600.0, Precision.FP16, Precision.FP32)])
+def test_fp16_holds_a_scale_only_where_it_can(scale, other, held):
+    array = np.array([scale], np.float32)
+    assert scales.choose_scale_type([array], other) is held
+
+
+def test_one_small_channel_keeps_all_operands_of_a_layer_in_fp32():
+    fits, small = np.array(0.1, np.float32), np.array([0.1, 1e-7], np.float32)
+    assert scales.choose_scale_type([fits], Precision.FP16) is Precision.FP16
+    assert (scales.choose_scale_type([fits, small], Precision.FP16) is scales.choose_scale_type(
+        [small, fits], Precision.FP16) is Precision.FP32)
+
+
+def test_weight_scales_are_per_channel(named_network):
+    network = named_network("mlp")
+    site = network.get_group("/fc1/Gemm").weight_qdq_sites()[0]
+    weight = network.constant_value(site.tensor)
+    scale = scales.compute_weight_scale(FoldedConstants(network), site)
+    np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def joining(opened):
+    """``one`` is read by a Conv and by a Concat with ``two``, whose output ``both`` another Conv reads."""
+    b = Builder()
+    for name in ("one", "two"):
+        b.conv("x", (4, 4), f"/{name}")
+        b.nodes[-1].output[0] = name
+    b.node("Concat", ["one", "two"], "/cat", output="both", axis=1)
+    b.node("Add", [b.conv("one", (4, 4), "/c"), b.conv("both", (8, 4), "/d")], "/sum", output="y")
+    return opened(b.model([floats("x", 1, 4, 8, 8)], [floats("y", 1, 4, 8, 8)]))
+
+
+def test_ranges_of_a_concat_are_joined_by_the_largest(joining):
+    assert set(joining.calibrated_tensors) == {"x", "one", "both", "/c/Conv_output_0"}
+    ranges = {"x": 1.0, "one": 2.0, "both": 3.0, "/c/Conv_output_0": 9.0}
+    assert scales.compute_activation_ranges(joining, ranges, PrecisionConfig()) == {**ranges, "one": 3.0}
+    # the range of a tensor that no layer reads in INT8 counts too, once it is known
+    with_two = scales.compute_activation_ranges(joining, {**ranges, "two": 5.0}, PrecisionConfig())
+    assert with_two == {**ranges, "one": 5.0, "both": 5.0}
+
+
+def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
+    config = PrecisionConfig().with_moves({"one": RangeMove(0.5)})
+    joined = scales.compute_activation_ranges(joining, dict.fromkeys(joining.calibrated_tensors, 2.0), config)
+    assert joined == {"x": 2.0, "one": 0.5, "both": 0.5, "/c/Conv_output_0": 2.0}
+
+
+def test_codes_take_the_ranges_that_were_chosen_for_them(named_network):
+    network = named_network("mlp")
+    first, second = "/fc1/Gemm", "/fc2/MatMul"
+    ranges = RangeTable(dict.fromkeys(network.calibrated_tensors, 1.0),
+                        {"fp8": dict.fromkeys(network.calibrated_tensors, 3.0)})
+    config = PrecisionConfig().with_group_precision([network.get_group(second)], Precision.FP8)
+
+    def steps(given):
+        ruled = rulebook.plan_lowering(network, config, given)
+        return [float(scale.values) for name in (first, second) for site, scale in ruled[name].scales.items()
+                if site.role == "input"]
+
+    np.testing.assert_allclose(steps(ranges), [1 / 127, 3 / 448], rtol=1e-3)
+    np.testing.assert_allclose(steps(dict(ranges)), [1 / 127, 1 / 448], rtol=1e-3)
+    known = override_ranges(ranges, {network.get_group(second).activation_qdq_sites()[0].tensor: 2.0})
+    np.testing.assert_allclose(steps(known), [1 / 127, 2 / 448], rtol=1e-3)
+    assert ranges_comparison_key(ranges) != ranges_comparison_key(
+        dict(ranges)) and ranges_comparison_key(ranges) != ranges_comparison_key(known)
+
+
+def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):
+    known = dict.fromkeys(joining.calibrated_tensors, 1.0)
+    gone = "x"
+    del known[gone]
+    known["no tensor of this network"] = 3.0
+    amax = scales.compute_activation_ranges(joining, known, PrecisionConfig())
+    assert set(amax) == set(joining.calibrated_tensors) - {gone}
+    with refused("no range", title=gone):
+        scales.compute_activation_scale(amax, gone)
+    assert scales.compute_activation_scale({gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)
