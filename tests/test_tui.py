@@ -278,25 +278,36 @@ async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_c
         assert main.app.screen is main and "the blocks have a fixed order" in status(main)
 
 
-async def test_small_shares_stand_in_one_row(tmp_path):
+@pytest.mark.parametrize(("view", "words"), [(View.WORST, "more"), (View.TREE, "layers without weights")])
+async def test_small_shares_stand_in_one_row(tmp_path, view, words):
     async with opened(tmp_path) as (app, main, pilot):
-        session = app.session
-        await press(pilot, "t")
+        session, tree, listing = app.session, main.layer_tree, main.layer_list
+        main.show_view(view)
         shares = session.results.get_results_or_empty(session.config).shares
-        quiet = list(shares)[-6:]
-        shares.update((name, replace(shares[name], fraction=0.001)) for name in quiet)
+        groups = session.outline.groups
+        assert listing.tree_model.weightless_groups == {
+            group.name for group in groups if group.operator in ("Softmax", "Concat")}
+        quiet = [group.name for group in groups if group.operator == "LayerNormalization"]
+        listing.tree_model.weightless_groups = frozenset(quiet)
+        main.go_to_group(quiet[0])
+        await settle(pilot)
+        shares.update((name, replace(shares[name], fraction=0.0001)) for name in quiet)
         main.draw_all()
-        tree = main.layer_tree
+        assert current(main) == quiet[0], "the cursor keeps its row"
         tail = next(index for index, line in enumerate(tree.rows) if line.key == SMALL_SHARES_KEY)
-        names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
-        count = len(tree.rows[tail].row.names)
-        assert names.isdisjoint(quiet) and f"▸ {count} more, " in tree.line_text(tail)
+        shown = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
         tree.move_cursor_to(tail)
         await press(pilot, "enter")
-        assert {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)} > names | set(quiet)
-        await press(pilot, "enter")
-        main.go_to_group(quiet[0])
-        assert current(main) == quiet[0], "what is looked for is not hidden"
+        count = next(len(line.row.names) for line in tree.rows if line.key == SMALL_SHARES_KEY)
+        names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
+        assert names.isdisjoint(quiet) and len(names) + count == len(shown) and shown >= names | set(quiet)
+        assert any(f"▸ {count} {words}, " in tree.line_text(index) for index in range(len(tree.rows)))
+        main.go_to_group(quiet[1])
+        assert current(main) == quiet[1], "what is looked for is not hidden"
+        values, (first, *_) = listing.row_values, quiet
+        for change in ({"divergence_group": first}, {"search_marks": {first: "»"}}, {"nonfinite_groups": {first}},
+                       {"group_values": {**values.group_values, first: 0.01}}):
+            assert first not in replace(values, **change).small_weightless_groups, "a row with a finding is not hidden"
 
 
 @pytest.mark.parametrize("view", [View.TREE, View.WORST])

@@ -427,6 +427,9 @@ class Presenter(ReliableTimers, Screen[None]):
             return
         title_rule.set_texts(*layer_list_title(layer_list, title_rule.size.width or self.screen_width))
         self.draw_layer_tree_header()
+        group = self.current_group
+        if group is not None and cursor_key is None and layer_list.is_cursor_placed:
+            layer_list.reveal_folded_group(group.name)  # the cursor keeps its row
         rows = layer_list.build_visible_rows()
         if not layer_list.is_cursor_placed and cursor_key is None:
             cursor_key = layer_list.initial_cursor_path

@@ -19,7 +19,7 @@ from textual.widgets.option_list import Option
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import DEFAULT_KEYS, LIST_ACTIONS, fill_in_keys, get_action_keys
-from trt_tui.tui.spans import Line
+from trt_tui.tui.spans import Line, choose_fitting_text
 from trt_tui.tui.state.marks import CHOSEN_MARK
 from trt_tui.tui.table import Column, fit_table
 from trt_tui.tui.widgets.inputs import KeyedOptionList, TextField, ValueList, bind_keys
@@ -438,16 +438,20 @@ class TextPage(ScrollingDialog):
 
 
 class ChoiceField(Static, Generic[ValueT], can_focus=True):
-    """A line of a dialog with one of several values, which the left and right keys change."""
+    """A line of a dialog with one of several values, which the left and right keys change.
+
+    Attributes:
+        details: A text behind the value, which is left out if the line has no room for all of it.
+    """
 
     BINDINGS = bind_keys(right="change(1)", toggle="change(1)", left="change(-1)")
 
     class Changed(Message):
         """A message that the user changed the value of the field."""
 
-    def __init__(self, label: str, values: Sequence[tuple[ValueT, str]], id: str) -> None:
+    def __init__(self, label: str, values: Sequence[tuple[ValueT, str]], id: str, details: str = "") -> None:
         super().__init__(id=id, classes="setting")
-        self.label, self.values, self.index = label, list(values), 0
+        self.label, self.values, self.details, self.index = label, list(values), details, 0
 
     @property
     def value(self) -> ValueT:
@@ -460,7 +464,8 @@ class ChoiceField(Static, Generic[ValueT], can_focus=True):
 
     def render(self) -> Content:
         arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
-        return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
+        text = f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}"
+        return Content(choose_fitting_text((f"{text}{self.details}", text), self.content_size.width))
 
     def action_change(self, step: int) -> None:
         """Changes the value of the field to the next (step 1) or previous (step -1) value."""

@@ -185,10 +185,9 @@ class RulesDialog(FieldsDialog):
         self.choice_fields: list[ChoiceField[str]] = []
         for rule, groups in KEEP_RULES.items():
             if count := len(groups(outline)):
-                rule_text = f"{count:>3}: {KEEP_RULE_TEXTS[rule]}"
-                choices = [("", f"not kept    {rule_text}"), (rule, f"kept FP32   {rule_text}"),
-                           (f"{rule}=fp16", f"kept FP16   {rule_text}"), (f"{rule}=bf16", f"kept BF16   {rule_text}")]
-                choice_field = ChoiceField(rule, choices, rule)
+                choices = [("", "not kept "), (rule, "kept FP32"), (f"{rule}=fp16", "kept FP16"),
+                           (f"{rule}=bf16", "kept BF16")]
+                choice_field = ChoiceField(rule, choices, rule, f"{count:>4}: {KEEP_RULE_TEXTS[rule]}")
                 if rule in kept_precisions:
                     choice_field.index = KEEP_PRECISIONS.index(kept_precisions[rule]) + 1
                 self.choice_fields.append(choice_field)
@@ -203,6 +202,13 @@ class RulesDialog(FieldsDialog):
             yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
                             compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
         yield Static("", id="note", markup=False)
+
+    def on_descendant_focus(self) -> None:
+        """Shows the layers of the rule with the focus below the rules if its own line has no room for them."""
+        super().on_descendant_focus()
+        field = self.focused
+        is_cut = isinstance(field, ChoiceField) and field.details not in field.render().plain
+        self.show_note(field.details.strip() if isinstance(field, ChoiceField) and is_cut else "", is_error=False)
 
     def on_input_submitted(self) -> None:
         self.action_apply()

@@ -347,8 +347,7 @@ class ShareCell:
     Attributes:
         bar_fraction: The length of the bar, 0 to 1.
         replacement: A word that replaces value and bar; "" if there is none.
-        config_name: The name of the config whose share this is; "" for the current config, "…" for a value that can
-            still change.
+        config_name: The name of the config whose share this is; "" for the current config.
         doubt_mark: `FEW_SAMPLES_MARK` or "".
     """
 
@@ -368,9 +367,12 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         value, is_nonfinite = row_values.scope_values.get(row.path), row.path in row_values.nonfinite_scopes
         _, style = row_values.scope_glyph_span(row)
         bar_fraction, replacement = 0.0, ""
+        if row.path in row_values.partial_scopes:
+            value, missing_text = None, missing_text or UNKNOWN_GLYPH
     elif isinstance(row, GroupRow):
         name = row.group.name
         value, is_nonfinite = row_values.group_values.get(name), name in row_values.nonfinite_groups
+        value = None if name in row_values.early_groups else value
         _, style = row_values.group_glyph_span(row.group)
         missing_text = UNKNOWN_GLYPH if name in row_values.unknown_groups else missing_text
         bar_fraction = 0.0
@@ -380,8 +382,7 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
     else:
         return ShareCell(bar_style="dim" if row is not None else "")
     text = missing_text if value is None else row_values.row_value_text(value, "")
-    is_partial = row_values.is_measuring_shares or isinstance(row, Scope) and row.path in row_values.partial_scopes
-    other_config = "" if value is None else row_values.stale_config_name or ("…" if is_partial else "")
+    other_config = "" if value is None else row_values.stale_config_name
     return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
                      bar_fraction, style, replacement, other_config,
                      FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "")
@@ -436,8 +437,11 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
         outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
     value_text = "" if outcome == SAME_VALUE_MARK and width <= TOGGLE_COLUMN.max_width else shorten_number_in_text(
         toggle.value_text.removeprefix(SIMULATED_MARK), value_cells)
-    return [(f"{value_text:>{value_cells}} ", toggle.value_style),
-            (f"{outcome:<{_OUTCOME_CELLS}}", toggle.outcome_style)]
+    if toggle.lower_precision and value_text:  # the title of the column does not hold for the row
+        text = f"{toggle.lower_precision} {value_text}"
+        value_text = choose_fitting_text((f"if {text}", text, value_text), width - len(outcome) - 1)
+    value_text = f"{value_text:>{value_cells}} "
+    return [(value_text, toggle.value_style), (f"{outcome:<{width - len(value_text)}}", toggle.outcome_style)]
 
 
 def _toggle_title(row_values: RowValues, width: int) -> str:

@@ -120,6 +120,7 @@ class ToggleResult:
         margin: The distance by which the value is better than the bound of the target; None if it is unknown.
         is_partial: True if not all required samples were measured.
         margin_of_error_text: The margin of the value, such as ``±2.1``, as `value_margin_text` gives it.
+        lower_precision: The precision that a row in FP32 is returned to; "" for a row that is raised to FP32.
     """
 
     value_text: str = ""
@@ -129,6 +130,7 @@ class ToggleResult:
     margin: float | None = None
     is_partial: bool = False
     margin_of_error_text: str = ""
+    lower_precision: str = ""
 
 
 def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> PrecisionConfig:
@@ -155,11 +157,15 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
         value_text, style = target_value_span(session, accuracy)
         value_text = value_text.removesuffix(" dB")
         margin = session.target.margin_to_bound(accuracy) if session.target is not None else None
+        precision = toggled_config.precision_of(groups[0])
+        lower_precision = "" if precision is Precision.FP32 else groups[0].precision_label(precision)
         if accuracy.samples < accuracy.total:
-            return ToggleResult(value_text, f"on {accuracy.samples}", style, "dim", margin, True)
+            return ToggleResult(value_text, f"on {accuracy.samples}", style, "dim", margin, True,
+                                lower_precision=lower_precision)
         outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
         error_text = value_margin_text(session.target or Target("sqnr", 0.0), accuracy)
-        return ToggleResult(value_text, outcome_text, style, outcome_style, margin, margin_of_error_text=error_text)
+        return ToggleResult(value_text, outcome_text, style, outcome_style, margin, margin_of_error_text=error_text,
+                            lower_precision=lower_precision)
     is_raised = len(groups) == 1 and toggled_config.precision_of(groups[0]) is Precision.FP32
     return _estimate_toggle_from_share(session, groups[0]) if is_raised else ToggleResult()
 

@@ -9,7 +9,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layer_tree import GroupRow
 from trt_tui.core.network.layers import FusionGroup, NetworkOutline
 from trt_tui.core.precision import Precision
-from trt_tui.formatting import cell_width
+from trt_tui.formatting import cell_width, counted_noun_text
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import shown_key
 from trt_tui.tui.spans import Line, line_width
@@ -157,7 +157,7 @@ class LayerList:
         self._last_config: PrecisionConfig | None = None
         self._sorted_values: RowValues | None = None
         self._leading_groups: frozenset[str] = frozenset()
-        self._small_groups: frozenset[str] = frozenset()
+        self._small_groups: Mapping[View, frozenset[str]] = {}
         self._has_additive_weights = True
         self._rows: list[VisibleRow] | None = None
         self._row_sources: tuple[object, ...] = ()
@@ -225,7 +225,8 @@ class LayerList:
                 if name in row_values.bad_rows:
                     self.reveal_group(name)
         else:  # a row with a larger share becomes visible; other rows keep their places
-            self._small_groups &= row_values.small_share_groups
+            small_groups = _find_small_groups(row_values)
+            self._small_groups = {view: names & small_groups[view] for view, names in self._small_groups.items()}
 
     def sort_rows(self, column: LayerColumn | None = None) -> None:
         """Sorts the rows by the newest values of a column; by default the column of the last sort.
@@ -240,7 +241,7 @@ class LayerList:
         self._has_additive_weights = self.sort_column.is_additive and (
             not is_by_share or row_values.measure is ColourMeasure.SHARE)
         self._leading_groups = row_values.raised_groups_without_share if is_by_share else frozenset()
-        self._small_groups = row_values.small_share_groups if is_by_share else frozenset()
+        self._small_groups = _find_small_groups(row_values) if is_by_share else {}
 
     @property
     def is_sort_due(self) -> bool:
@@ -286,24 +287,28 @@ class LayerList:
                 self.matches.add(row.group.name)
 
     def reveal_group(self, group_name: str) -> None:
-        """Opens the rows that hide a fusion group: its scopes, or the row of small shares in the worst-first view."""
+        """Opens the rows that hide a fusion group: its scopes in the tree, and the row of small shares."""
         if self.view is not View.WORST:
             self.opened_paths = self.opened_paths | {scope.path for scope in self.tree_model.ancestors[group_name]}
-        elif group_name in self._small_groups:
+        self.reveal_folded_group(group_name)
+
+    def reveal_folded_group(self, group_name: str) -> None:
+        """Opens the row of small shares if it represents a fusion group."""
+        if group_name in self._small_groups.get(self.view, ()):
             self.opened_paths = self.opened_paths | {SMALL_SHARES_KEY}
 
     def build_visible_rows(self) -> list[VisibleRow]:
         """Returns the visible rows; the identical list object if nothing has changed since the last call."""
-        sources = (self.view, self.opened_paths, self.sort_weights, self.matches, self._leading_groups,
-                   self._small_groups)
+        small_groups = self._small_groups.get(self.view, frozenset())
+        sources = (self.view, self.opened_paths, self.sort_weights, self.matches, self._leading_groups, small_groups)
         if self._rows is None or sources != self._row_sources:
             self._row_sources = sources
             if self.view is View.WORST:
                 self._rows = self.tree_model.list_worst_first_rows(self.opened_paths, self.sort_weights, self.matches,
-                                                                   self._leading_groups, self._small_groups)
+                                                                   self._leading_groups, small_groups)
             else:
                 self._rows = self.tree_model.list_tree_rows(self.opened_paths, self.sort_weights, self.matches,
-                                                            self._has_additive_weights)
+                                                            self._has_additive_weights, small_groups)
         return self._rows
 
     def find_next_bad_group(self, current_row: VisibleRow | None, includes_current: bool = False) -> str | None:
@@ -330,16 +335,22 @@ class LayerList:
         return bad_groups[(following or list(bad_groups))[0]] if bad_groups else None
 
 
+def _find_small_groups(row_values: RowValues) -> dict[View, frozenset[str]]:
+    """Returns the groups that one row represents, by view."""
+    return {View.WORST: row_values.small_share_groups, View.TREE: row_values.small_weightless_groups}
+
+
 def _share_sample_count_text(layer_list: LayerList) -> str:
-    """Returns the number of samples behind the shares; "" if it is all samples, or if no share is known."""
+    """Returns the number of samples behind the shares, "samples 8-32"; "" if it is all samples, or no share is known.
+    """
     session = layer_list.session
     sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
     all_samples = session.count_judging_samples(session.config)
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
-    counts_text = f"{min(sample_counts)}-{max(sample_counts)}" if min(sample_counts) < max(
-        sample_counts) else str(min(sample_counts))
-    return f"shares on samples {counts_text} of {all_samples}{_uncertain_order_text(layer_list)}"
+    counts_text = (f"samples {min(sample_counts)}-{max(sample_counts)}" if min(sample_counts) < max(sample_counts) else
+                   counted_noun_text(min(sample_counts), "sample"))
+    return f"{counts_text}{_uncertain_order_text(layer_list)}"
 
 
 def _uncertain_order_text(layer_list: LayerList) -> str:

@@ -6,7 +6,7 @@ import math
 import operator
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property, partial
 from typing import TypeVar
@@ -70,7 +70,7 @@ class View(Enum):
 
 
 SMALL_SHARES_KEY = "\0tail"
-"""The key of the row that represents all groups with very small shares."""
+"""The key of the row that represents groups with very small shares."""
 
 MIN_FOLDED_ROWS = 3
 """The minimum number of rows that are folded into one row."""
@@ -78,17 +78,15 @@ MIN_FOLDED_ROWS = 3
 
 @dataclass(frozen=True)
 class SmallSharesRow:
-    """A row of the worst-first view that represents all groups with very small shares.
+    """A row that represents groups with very small shares: in the worst-first view all of them, in the tree those
+    without weights.
 
     Attributes:
         names: The names of these groups.
     """
 
     names: tuple[str, ...]
-
-    @property
-    def label(self) -> str:
-        return f"{len(self.names)} more"
+    label: str
 
 
 @dataclass(frozen=True)
@@ -122,6 +120,7 @@ class TreeModel:
         self.layer_rows: list[UngroupedRow] = []
         self.folded_row: OtherNodesRow | None = None
         self.scopes: list[Scope] = []
+        self._paths_around_layer_rows: set[str] = set()
         stack: list[tuple[Row, tuple[Scope, ...]]] = [(row, ()) for row in reversed(self.tree.children)]
         while stack:
             row, outer_scopes = stack.pop()
@@ -136,6 +135,7 @@ class TreeModel:
                 self.titles[row.group.name] = "/".join((*(scope.label for scope in outer_scopes), row.label))
             elif isinstance(row, UngroupedRow):
                 self.layer_rows.append(row)
+                self._paths_around_layer_rows.update(scope.path for scope in outer_scopes)
             else:
                 self.folded_row = row
         self.longest_name_cells = max(map(cell_width, self.titles.values()), default=0)
@@ -146,6 +146,19 @@ class TreeModel:
         self.scope_macs = self.combine_by_scope({name: value or 0 for name, value in self.group_macs.items()})
         self.total_macs = sum(value or 0 for value in self.group_macs.values())
         self._cached_scope_times: tuple[EngineReport | None, dict[str, float]] = (None, {})
+
+    @cached_property
+    def weightless_groups(self) -> frozenset[str]:
+        """The names of the groups that read no constants: all their inputs depend on the inputs of the network."""
+        computed_tensors = {info.name for info in self.outline.inputs}
+        weightless_layers = set()
+        for layer in self.outline.layers:
+            inputs = {name for name in layer.inputs if name}
+            if inputs <= computed_tensors:
+                weightless_layers.add(layer.name)
+            if inputs & computed_tensors:
+                computed_tensors.update(layer.outputs)
+        return frozenset(group.name for group in self.outline.groups if weightless_layers.issuperset(group.layers))
 
     def list_groups_of_row(self, row: Row | SmallSharesRow | None) -> tuple[FusionGroup, ...]:
         """Returns the fusion groups that a change on a row affects."""
@@ -212,7 +225,8 @@ class TreeModel:
         return combined
 
     def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
-                       matching_groups: set[str] | None = None, is_additive: bool = True) -> list[VisibleRow]:
+                       matching_groups: set[str] | None = None, is_additive: bool = True,
+                       small_groups: Collection[str] = ()) -> list[VisibleRow]:
         """Returns the lines of the tree view. Siblings are sorted by ``weights``, their values in a column.
 
         Without ``weights`` they have the order of the network.
@@ -220,10 +234,15 @@ class TreeModel:
         Args:
             matching_groups: The groups to list, with their scopes; None for all rows.
             is_additive: If True, the weight of a scope is the sum of its groups' weights, else their maximum.
+            small_groups: The names of groups without weights that one row represents, as in `list_worst_first_rows`.
         """
         weights = weights or {}
         sums = self.combine_by_scope(weights, operator.add if is_additive else max)
-        allowed = {scope.path for name in matching_groups or () for scope in self.ancestors[name]}
+        folded = _choose_folded_rows(self.group_rows, small_groups) if matching_groups is None else []
+        listed_groups = self.rows_by_group.keys() - {row.group.name for row in folded} if folded else matching_groups
+        allowed = {scope.path for name in listed_groups or () for scope in self.ancestors[name]}
+        if folded:
+            allowed |= self._paths_around_layer_rows
 
         def sort_key(row: Row) -> float:
             if isinstance(row, Scope):
@@ -236,10 +255,10 @@ class TreeModel:
         stack: list[tuple[Row, int]] = []
 
         def push_rows(rows: Sequence[Row], depth: int) -> None:
-            if matching_groups is not None:
+            if listed_groups is not None:
                 rows = [row for row in rows
-                        if (isinstance(row, Scope) and row.path in allowed)
-                        or (isinstance(row, GroupRow) and row.group.name in matching_groups)]
+                        if (row.path in allowed if isinstance(row, Scope) else
+                            row.group.name in listed_groups if isinstance(row, GroupRow) else matching_groups is None)]
             if weights:
                 rows = sorted(rows, key=sort_key)
             stack.extend((row, depth) for row in reversed(rows))
@@ -254,7 +273,7 @@ class TreeModel:
                     push_rows(row.children, depth + 1)
             else:
                 lines.extend(self._list_leaf_rows(row, depth, opened_paths))
-        return lines
+        return lines + self._list_folded_rows(folded, "layers without weights", opened_paths)
 
     def list_worst_first_rows(
         self, opened_paths: set[str], weights: Mapping[str, float] | None, matching_groups: set[str] | None = None,
@@ -269,22 +288,28 @@ class TreeModel:
         weights = weights or {}
         rows = [row for row in self.group_rows if matching_groups is None or row.group.name in matching_groups]
         rows.sort(key=lambda row: (row.group.name not in leading_groups, -weights.get(row.group.name, -math.inf)))
-        folded = [row for row in rows if row.group.name in small_groups] if matching_groups is None else []
-        folded = folded if len(folded) >= MIN_FOLDED_ROWS else []
+        folded = _choose_folded_rows(rows, small_groups) if matching_groups is None else []
         hidden = {row.group.name for row in folded}
         lines: list[VisibleRow] = []
         for row in rows:
             if row.group.name not in hidden:
                 lines.extend(self._list_leaf_rows(row, 0, opened_paths))
-        if folded:
-            lines.append(
-                VisibleRow(SMALL_SHARES_KEY, 0, SmallSharesRow(tuple(row.group.name for row in folded)),
-                           is_opened=SMALL_SHARES_KEY in opened_paths))
-            for row in folded if SMALL_SHARES_KEY in opened_paths else ():
-                lines.extend(self._list_leaf_rows(row, 1, opened_paths))
+        lines += self._list_folded_rows(folded, "more", opened_paths)
         if matching_groups is None:
             for row in (*self.layer_rows, *((self.folded_row,) if self.folded_row else ())):
                 lines.extend(self._list_leaf_rows(row, 0, opened_paths))
+        return lines
+
+    def _list_folded_rows(self, folded: Sequence[GroupRow], label: str, opened_paths: set[str]) -> list[VisibleRow]:
+        """Returns the row that represents other rows, and these rows with their full names if it is open."""
+        if not folded:
+            return []
+        is_open = SMALL_SHARES_KEY in opened_paths
+        row = SmallSharesRow(tuple(row.group.name for row in folded), f"{len(folded)} {label}")
+        lines = [VisibleRow(SMALL_SHARES_KEY, 0, row, is_opened=is_open)]
+        for group_row in folded if is_open else ():
+            titled_row = replace(group_row, label=self.titles[group_row.group.name])
+            lines.extend(self._list_leaf_rows(titled_row, 1, opened_paths))
         return lines
 
     @staticmethod
@@ -300,6 +325,12 @@ class TreeModel:
         if is_open:
             for name in names:
                 yield VisibleRow(f"{row.path}\0{name}", depth + 1, None, node=name)
+
+
+def _choose_folded_rows(rows: Iterable[GroupRow], small_groups: Collection[str]) -> list[GroupRow]:
+    """Returns the rows of the given groups; none if there are fewer than `MIN_FOLDED_ROWS`."""
+    folded = [row for row in rows if row.group.name in small_groups]
+    return folded if len(folded) >= MIN_FOLDED_ROWS else []
 
 
 class ColourMeasure(Enum):
@@ -367,6 +398,7 @@ class RowValues:
         scope_other_counts: The number of groups in another precision than requested, by path of the scope.
         unknown_groups: Groups whose share was measured without a usable result.
         is_measuring_shares: True if shares of the displayed run can still change.
+        early_groups: Groups whose share was measured on few samples, and will be measured on more.
         has_few_samples: True if the network has too few samples for shares with a confidence interval.
         run_config: The config of the run, if it is not ``config``.
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
@@ -403,6 +435,7 @@ class RowValues:
     run_config: PrecisionConfig | None = None
     unknown_groups: frozenset[str] = frozenset()
     is_measuring_shares: bool = False
+    early_groups: frozenset[str] = frozenset()
     has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
 
@@ -464,6 +497,18 @@ class RowValues:
         return frozenset(name for name, value in self.group_values.items()
                          if abs(value) < SHARE_BAND_LIMITS[-1] and name in groups and name not in self.nonfinite_groups
                          and not self.config_change_marks(groups[name]) and name not in self.config.precision_moves)
+
+    @cached_property
+    def small_weightless_groups(self) -> frozenset[str]:
+        """The groups without weights whose row shows no loss and no finding, which one row of the tree represents."""
+        outline = self.model.outline
+        noted_groups = {self.divergence_group, *self.search_marks, *outline.known_issues,
+                        *(name for site in outline.defect_sites for name in site.groups)}
+        groups = [outline.group_by_name[name]
+                  for name in (self.small_share_groups & self.model.weightless_groups) - noted_groups]
+        return frozenset(group.name for group in groups if Precision.FP16 not in group.refusal_reasons
+                         and not self.has_barrier_behind(group) and not self.differs_in_preview(group)
+                         and OTHER_PRECISION_MARK not in self.group_engine_span(group)[0])
 
     @cached_property
     def raised_groups(self) -> frozenset[str]:
@@ -616,6 +661,9 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            stale_config=stale_config)
     if measure is ColourMeasure.SHARE:
         row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
+        if row_values.is_measuring_shares and stale_config is None:
+            all_samples = session.count_judging_samples(config)
+            row_values.early_groups = frozenset(name for name, share in measured.items() if share.samples < all_samples)
         row_values.has_few_samples = any(share.has_few_samples for share in measured.values())
     row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
                                      ]) if measure is ColourMeasure.SHARE else 0.0
@@ -697,7 +745,7 @@ def _sum_scope_values(row_values: RowValues) -> None:
     row_values.scope_raised_counts = model.combine_by_scope(
         dict.fromkeys(row_values.config.find_raised_groups(model.outline), 1))
     if row_values.measure is ColourMeasure.SHARE and row_values.group_values:
-        known_groups = row_values.group_values.keys() | row_values.unknown_groups
+        known_groups = (row_values.group_values.keys() | row_values.unknown_groups) - row_values.early_groups
         row_values.partial_scopes = frozenset(scope.path for name in model.rows_by_group if name not in known_groups
                                               for scope in model.ancestors[name])
 
