@@ -91,7 +91,6 @@ async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 40])
 def test_texts_are_cut_by_cells(text, width):
     assert cell_len(spans.shorten_middle(text, width)) <= width
-    assert cell_len(spans.pad_or_shorten(text, width)) == width
     assert spans.line_width(spans.clip_line([(text, ""), (text, "dim")], width)) <= max(width, 1)
     assert width < 2 or all(cell_len(line) <= width for line in spans.wrap_text(text, width))
     if width:

@@ -260,7 +260,8 @@ async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_c
             for done in (total - 1, total):
                 session.apply_event(ev.ErrorSharesMeasured(0, "config", session.config, {best: share}, done, total))
                 main.draw_all()
-                assert (build_row_cells(listing.row_values, line).cells["share"].config_name == "…") is (done < total)
+                bar_fraction = build_row_cells(listing.row_values, line).cells["share"].bar_fraction
+                assert (bar_fraction > 0) is (done == total), "no bar shrinks later"
                 assert (tree.rows == order) is (done < total) and current(main) == chosen
         assert tree.rows[1].row.group.name == best
         await press(pilot, "v")
@@ -306,7 +307,7 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
         assert current(main) == quiet[1], "what is looked for is not hidden"
         values, (first, *_) = listing.row_values, quiet
         for change in ({"divergence_group": first}, {"search_marks": {first: "»"}}, {"nonfinite_groups": {first}},
-                       {"group_values": {**values.group_values, first: 0.01}}):
+                       {"warned_groups": {first}}, {"group_values": {**values.group_values, first: 0.01}}):
             assert first not in replace(values, **change).small_weightless_groups, "a row with a finding is not hidden"
 
 

@@ -20,7 +20,7 @@ from trt_tui.tui.screens.pages import HelpPage
 from trt_tui.tui.state.columns import LAYER_COLUMNS_BY_ID
 from trt_tui.tui.state.config_status import is_measuring_current_config
 from trt_tui.tui.state.rows import ColourMeasure, TreeModel, View, build_row_values
-from trt_tui.tui.state.status import Hint, find_worst_row, next_step_hint
+from trt_tui.tui.state.status import Hint, find_first_group_to_raise, next_step_hint
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -155,7 +155,7 @@ async def test_bad_rows_are_passed_in_the_order_of_the_list(tmp_path):
                 assert current(main) == name
                 await press(pilot, "n")
             assert current(main) == bad[0], "behind the last comes the first"
-        worst = find_worst_row(app.session, listing.row_values)
+        worst = find_first_group_to_raise(app.session, listing.row_values)
         await answered(pilot, "slash", *"head", "enter")
         assert worst not in listing.matches
         await follow(app, main, pilot)
@@ -252,10 +252,10 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
             measure_raise(group, 5)
         seen = []
         for gain_db in (-5, *[0.01] * (len(order) - 1)):  # the second one is noise
-            seen.append(find_worst_row(session, row_values))
+            seen.append(find_first_group_to_raise(session, row_values))
             measure_raise(seen[-1], gain_db)
         assert seen == order and len(order) > 2
-        assert find_worst_row(session, row_values) == order[0]
+        assert find_first_group_to_raise(session, row_values) == order[0]
         hint = next_step_hint(session, row_values, order[0])
         assert hint.actions == ("find",) and "no single raise helps" in hint.text
         shares.pop(order[-1])  # without all shares, nothing is known about the other rows

@@ -7,7 +7,7 @@ from tests.local import H200
 from tests.screen import answered, opened, press, screen_text, settle, verdict
 from trt_tui.core.precision import Precision
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import KeyHints
+from trt_tui.tui.screens.dialogs import ChoiceField, KeyHints
 from trt_tui.tui.widgets.lines import TitleRule
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -49,6 +49,8 @@ async def test_the_last_column_is_blank_ends_stay_and_pages_cover_no_keys(tmp_pa
             shown = screen_text(app).splitlines()
             assert len(shown) <= size[1] and max(map(len, shown)) < size[0], (keys, shown)
             assert shown[-1].endswith(f"{shown_key('close')} close"), (keys, shown[-1])
+            for field in app.screen.query(ChoiceField):
+                assert field.render().cell_length <= field.content_size.width, (keys, field.render().plain)
             for hints in app.screen.query(KeyHints):
                 assert hints.region.y == size[1] - 1 and hints.region.height == 1, keys
                 assert not any(box.region.overlaps(hints.region) for box in app.screen.query(".box")), keys

@@ -605,15 +605,18 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
         assert ("≈" in shown) is are_equal and shown.endswith("~9.0 dB" if are_equal else f"~{fp32[0]} dB")
 
 
-@pytest.mark.parametrize(("samples", "shown"), [(4, "41%?"), (8, "41% ")])
-def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_is_measured_has_none_yet(session, samples, shown):
+@pytest.mark.parametrize(("samples", "total", "shown"), [(4, 4, "41%?"), (8, 8, "41% "), (8, 32, "…")])
+def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_can_change_has_none_yet(
+        session, monkeypatch, samples, total, shown):
     model = TreeModel(session.outline)
     first, second = session.outline.groups[:2]
     results = session.results.get_or_create_results(session.config)
     results.shares, results.has_all_shares = {first.name: ErrorShare(0.41, samples=samples)}, False
     shares = results.shares
     session.pending_requests.add_request(99, rq.MeasureWhatIf(session.config, with_shares=True), "shares")
-    row_values = build_row_values(session, model, ColourMeasure.SHARE, "config")
+    with monkeypatch.context() as patched:
+        patched.setattr(session, "count_judging_samples", lambda config: total)
+        row_values = build_row_values(session, model, ColourMeasure.SHARE, "config")
     lines = [text(layer_row_line(build_row_cells(row_values, VisibleRow(row.path, 0, row), True), 0,
                                  fit_columns(120), False))
              for row in (model.rows_by_group[first.name], model.rows_by_group[second.name])]
@@ -748,7 +751,8 @@ def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
     drops = {name: max(base - one[name] for one in found.values())
              for name, base in session.results.reference_metric.items() if name != "mean"}
     for width in (76, 40):
-        lines = ["".join(text for text, _ in line) for line in charts.metric_part_lines(session, width)]
+        lines = ["".join(text for text, _ in line) for line in charts.draw_metric_part_table(
+            charts.ChartFrame(session, None, None, width, 20)).lines]
         names = [line.split()[0] for line in lines[1:5]]
         assert names == ["mean", *sorted(drops, key=lambda name: -drops[name])]
         assert all(len(line) <= width for line in lines) and lines[0].split()[-1] == "drop"

@@ -544,7 +544,7 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
     monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: True)
     async with opened(tmp_path, LARGE) as (app, main, pilot):
         session = app.session
-        refusal = main._qdq_removal_refusal
+        refusal = main._qdq_removal_refusal_reason
         assert refusal() == "there is no preview: --no-preview turns it off"
         session.requests_previews = True
         assert refusal() == "the preview is being built"
@@ -579,7 +579,7 @@ async def test_a_config_that_changed_meanwhile_is_left_alone_and_fixed_layers_ar
         await settle(pilot)
         preview = engine(outline, user_config, (group.name,), {group.name: 2})
         session.apply_event(ev.EnginePreviewed(0, user_config, preview))
-        assert main._qdq_removal_refusal() == (
+        assert main._qdq_removal_refusal_reason() == (
             f"{group.name}: INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions; set to INT8 by you")
         removal, _ = planned(outline, ALL_INT8, engine(outline, ALL_INT8, (group.name,), {group.name: 2}),
                              lambda config: engine(outline, config))

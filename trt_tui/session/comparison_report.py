@@ -107,7 +107,7 @@ def comparison_markdown(session: SessionState) -> str:
 
 
 def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str]) -> list[Section]:
-    """Returns the parts of a report of a comparison; the first states what is compared.
+    """Returns the parts of a report of a comparison; the first names the network, the data and the reference.
 
     Args:
         runs_with_groups: The runs whose worst groups are listed.

@@ -40,7 +40,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-slim"), (80, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
     BINDINGS = [*(Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS),
-                *(Binding(key, f"show_way_round('{key}')", show=False) for key in REMOVED_KEYS)]
+                *(Binding(key, f"explain_removed_key('{key}')", show=False) for key in REMOVED_KEYS)]
 
     def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
         super().__init__(session, quit_app)
@@ -115,7 +115,7 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
             self._update_open_page()
 
     def on_screen_resume(self) -> None:
-        """Stops the jobs of a closed page or dialog, and draws what was postponed or hidden while it was open."""
+        """Stops the jobs of a closed page or dialog, and draws the changes that were postponed while it was open."""
         self.session.stop_jobs_of_closed_list()
         self.draw_after_overlay_closed()
 
@@ -129,11 +129,11 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
         """Performs the action of a pressed key or a clicked text."""
         self.perform_action(action_id)
 
-    def action_show_way_round(self, key: str) -> None:
-        """Shows what replaces the action that a key had in an earlier release."""
+    def action_explain_removed_key(self, key: str) -> None:
+        """Shows the present way to the action that a key had in an earlier release."""
         self.show_message(f"{key_text(key)}: {fill_in_keys(REMOVED_KEYS[key])}")
 
-    def action_see(self, view: str) -> None:
+    def action_show_view(self, view: str) -> None:
         """Shows the view whose name was clicked."""
         self.show_view(View(view))
 
@@ -171,7 +171,7 @@ EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None],
                        MainScreen.fill_in_zero_cost_values, MainScreen.draw_received_details),
     ev.AccuracyMeasured: (MainScreen.fill_in_zero_cost_values,),
     ev.UnusedQdqRemoved: (MainScreen.show_qdq_removal,),
-    ev.RequestedRangesReady: (MainScreen.show_set_ranges,),
+    ev.RequestedRangesReady: (MainScreen.show_applied_ranges,),
     ev.EngineBuilt: (MainScreen.show_build_result,),
     ev.ExportedFileExecuted: (MainScreen.show_export_result,),
     ev.SearchProgress: (MainScreen.update_search_marks,),

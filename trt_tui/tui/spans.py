@@ -11,13 +11,11 @@ from functools import lru_cache
 from typing import TypeAlias
 
 from trt_tui.core.measure.error_metrics import ErrorMetrics
-from trt_tui.core.measure.results import Accuracy
 from trt_tui.formatting import (
     NOT_MEASURED,
     SIMULATED_MARK,
     cell_width,
     escape_hidden_characters,
-    pad_right,
     take_first_cells,
     take_last_cells,
 )
@@ -179,11 +177,6 @@ def shorten_path(text: str, width: int) -> str:
     return shorten_middle(text, width)
 
 
-def pad_or_shorten(text: str, width: int) -> str:
-    """Returns a text of exactly ``width`` cells: shortened in the middle if too wide, else padded with blanks."""
-    return pad_right(shorten_middle(text, width), width)
-
-
 def clip_line(line: Line, width: int) -> Line:
     """Returns a line in at most ``width`` cells, with an ellipsis at its end if it was cut."""
     if line_width(line) <= width:
@@ -242,9 +235,3 @@ def sqnr_span(errors: ErrorMetrics | None, is_simulated: bool = True) -> Span:
         return (NOT_MEASURED, "dim")
     text = errors.sqnr_text(SIMULATED_MARK if is_simulated else "")
     return (text, "bad" if errors.nonfinite_count else "dim" if text == NOT_MEASURED else "")
-
-
-def worst_sqnr_span(accuracy: Accuracy | None, is_simulated: bool = True) -> Span:
-    """Returns the styled SQNR of the judged output with the lowest SQNR; a dash if no output was measured."""
-    worst_output = accuracy.worst_output if accuracy is not None else None
-    return sqnr_span(worst_output[1].errors if worst_output is not None else None, is_simulated)

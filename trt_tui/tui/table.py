@@ -37,7 +37,7 @@ class Column:
         min_width: The width to which its texts are shortened before columns are left out; 0 if they stay whole.
         max_width: The width to which the column grows if the filling column has cells to spare.
         rank: Without enough room, the columns with the lowest rank are left out first. A column of rank 0 stays.
-        narrower_widths: The narrower widths of the column by further ranks; a width of 0 leaves it out.
+        narrower_widths: Narrower widths, each by the rank at which the column is narrowed to it; 0 leaves it out.
         spare_cells: The column is left out or narrowed if fewer cells than these are free.
         fills: True if the column has all cells that other columns leave.
         roomy_width: The width of a filling column from which other columns grow.

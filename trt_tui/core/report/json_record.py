@@ -86,7 +86,7 @@ _LATENCY_KEYS = ("median", "min", "max")
 
 
 def _column_record(run_row: RunRow) -> dict[str, Any]:
-    """The values of the columns that have a key in records."""
+    """Returns the values of the columns that have a key in records, by that key."""
     values = {column.key: column.value(run_row) for column in run_columns.RUN_COLUMNS if column.key}
     return {key: dict(zip(_LATENCY_KEYS, value, strict=True)) if key.endswith("_ms") else value
             for key, value in values.items() if value is not None}
@@ -181,7 +181,7 @@ def list_run_record_keys(results_by_config: Mapping[str, ConfigResults]) -> dict
 
 
 def run_result_record(run_result: RunResult) -> dict[str, Any]:
-    """Returns what is known of a run."""
+    """Returns the JSON record of a run, by the class of its result."""
     if isinstance(run_result, EngineResult):
         return engine_result_record(run_result)
     if isinstance(run_result, ExportedRun):

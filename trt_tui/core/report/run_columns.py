@@ -81,7 +81,7 @@ class RunColumn:
 
     @property
     def source(self) -> str:
-        """The attribute of a `RunRow` that a row without a value may lack."""
+        """The attribute of a `RunRow` that the path begins with: ``accuracy``, ``engine`` or ``exported_run``."""
         return self.path.partition(".")[0]
 
     def value(self, row: RunRow) -> Any:
@@ -131,7 +131,7 @@ def _text_of_floats(output: OutputErrors, text: str) -> str:
 
 def _output_column(title: str, output_text: Callable[[str, OutputErrors, str], str], table: RunTable,
                    **app_layout: Any) -> RunColumn:
-    """A column of the worst output of a row."""
+    """Returns a column of values of the worst judged output of a run."""
     return RunColumn(title, "accuracy.worst_output", lambda output, mark: output_text(output[0], output[1], mark),
                      (table, ), **app_layout)
 

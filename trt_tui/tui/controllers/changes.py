@@ -19,7 +19,6 @@ from trt_tui.core.moves.keep_rules import apply_keep_rules, keep_rules_text
 from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.precision import ASSIGNABLE, REQUESTABLE, Precision
 from trt_tui.core.quantized_types import TYPES_WITH_RANGES_TEXT
-from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -27,7 +26,7 @@ from trt_tui.session.comparison_report import find_best_range_method, method_com
 from trt_tui.session.session import find_stepped_precision
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt
+from trt_tui.tui.screens.dialogs import Picker, PickerItem, Prompt, typed_error_text
 from trt_tui.tui.screens.forms import RulesDialog
 from trt_tui.tui.state.config_status import accuracy_order, has_unfinished_accuracy, target_value_span
 from trt_tui.tui.state.engine_texts import preview_refusal_text
@@ -217,15 +216,6 @@ class PrecisionController(Presenter):
         self.open_dialog(RulesDialog(outline, session.config, apply_rules), set_chosen_config)
 
 
-def range_error_text(text: str) -> str:
-    """Returns the error in a typed range; "" if the range is valid."""
-    try:
-        parse_amax(text)
-    except TrtTuiError as error:
-        return f"{error.cause.rstrip('.')}. {error.next_step}"
-    return ""
-
-
 class RangeController(Presenter):
     """The part of the main screen for the ranges of the selected groups, and the comparison of range methods."""
 
@@ -240,7 +230,7 @@ class RangeController(Presenter):
         if self.app.screen is self and awaited == (self.current_group, self.session.config):
             self.perform_action("range")
 
-    def show_set_ranges(self, event: ev.RequestedRangesReady) -> None:
+    def show_applied_ranges(self, event: ev.RequestedRangesReady) -> None:
         self.handle_config_change()
         if find_network_range_method(self.session.config, self.session.opened_network.outline):
             return  # the title of the config shows the method
@@ -319,7 +309,7 @@ class RangeController(Presenter):
 
         value = f"{amax:.5g}" if amax is not None and len(tensors) == 1 else ""
         self.open_dialog(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
-                                lambda text: range_error_text(text.strip())), set_typed_range)
+                                lambda text: typed_error_text(parse_amax, text.strip())), set_typed_range)
 
     def do_methods(self) -> None:
         """Starts the comparison of calibration methods; after its end, shows the table and applies the chosen method.
@@ -376,7 +366,7 @@ class ZeroCostController(Presenter):
             self.show_message("the config has changed, so its Q/DQ stay: "
                                         f"{shown_key('free')} tries it again")
 
-    def _qdq_removal_refusal(self) -> str:
+    def _qdq_removal_refusal_reason(self) -> str:
         """Returns the reason why no Q/DQ can be taken out of the config; "" if some can."""
         session = self.session
         if session.pending_requests.has_request(rq.RemoveUnusedQdq):
@@ -400,7 +390,8 @@ class ZeroCostController(Presenter):
             return ""
         reasons = {**self._find_network_reasons(config),
                    **(find_refusal_reasons(outline, config, group) if group is not None else {})}
-        if not all((*reasons.values(), *self._find_network_reasons(config).values(), self._qdq_removal_refusal())):
+        if not all((*reasons.values(), *self._find_network_reasons(config).values(),
+                    self._qdq_removal_refusal_reason())):
             return ""
         return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items())
 
@@ -479,7 +470,7 @@ class ZeroCostController(Presenter):
                   for index, (text, cells, choice) in enumerate(choices, 1)]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured", is_pending=True))
-        qdq_refusal = self._qdq_removal_refusal()
+        qdq_refusal = self._qdq_removal_refusal_reason()
         items.append(PickerItem("" if qdq_refusal else "q", "unused Q/DQ out", _QDQ_ANSWER, qdq_refusal))
         row_reasons = find_refusal_reasons(outline, config, group) if group is not None else {}
         network_reasons = {**self._find_network_reasons(config)}

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from textual import on
@@ -16,20 +17,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import shown_key
-from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem, Prompt
+from trt_tui.tui.screens.dialogs import ConfirmDialog, Picker, PickerItem, Prompt, typed_error_text
 from trt_tui.tui.screens.forms import ExportDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import ConfigsPage, SessionsPage
 from trt_tui.tui.state.config_list import change_text
 from trt_tui.tui.state.summary import outcome_reason_lines
-
-
-def wrong_target_text(session: Session, text: str) -> str:
-    """Returns the error in a typed target; "" if the target is valid."""
-    try:
-        session.read_targets(text)
-    except TrtTuiError as error:
-        return f"{error.cause.rstrip('.')}. {error.next_step}"
-    return ""
 
 
 class ConfigController(Presenter):
@@ -79,14 +71,7 @@ class ConfigController(Presenter):
             self.session.resume_session(name)
             self._show_restored_state(f"{self.session.notice} {shown_key('sessions')} leads back")
 
-        self.open_dialog(SessionsPage(self.session, self.show_error),
-                         lambda name: self._show_errors(lambda: resume_session(name)))
-
-    def _show_errors(self, change_session: Callable[[], None]) -> None:
-        try:
-            change_session()
-        except TrtTuiError as error:
-            self.show_error(error)
+        self.open_dialog(SessionsPage(self.session, self.show_error), resume_session)
 
     def _show_restored_state(self, message: str) -> None:
         self.show_session_filter()
@@ -108,7 +93,8 @@ class ConfigController(Presenter):
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
         note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
-        self.open_dialog(Prompt("Target", text, note, lambda text: wrong_target_text(session, text)), set_typed_target)
+        self.open_dialog(Prompt("Target", text, note, partial(typed_error_text, session.read_targets)),
+                         set_typed_target)
 
 
 class ExportController(Presenter):

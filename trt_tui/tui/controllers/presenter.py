@@ -162,7 +162,7 @@ class Presenter(ReliableTimers, Screen[None]):
         return self.missing_reason(ACTIONS_BY_ID[action_id].need) or refuse()
 
     def missing_reason(self, need: Need) -> str:
-        """Returns what an action needs and does not have; "" if nothing is missing."""
+        """Returns the reason why the need of an action is not met; "" if it is met."""
         session, row = self.session, self.current_row
         if need is Need.NOTHING:
             return ""
@@ -182,9 +182,18 @@ class Presenter(ReliableTimers, Screen[None]):
         return ""
 
     def open_dialog(self, dialog: OverlayScreen, handle_answer: Callable[[Any], None] = lambda answer: None) -> None:
-        """Shows a dialog or a page, and passes its answer to a function. A dialog closed without an answer calls
-        nothing."""
-        self.app.push_screen(dialog, lambda answer: None if answer is None else handle_answer(answer))
+        """Shows a dialog or a page, and passes its answer to a function, whose error is shown.
+
+        A dialog closed without an answer calls nothing.
+        """
+        def handle_given_answer(answer: Any) -> None:
+            try:
+                if answer is not None:
+                    handle_answer(answer)
+            except TrtTuiError as error:
+                self.show_error(error)
+
+        self.app.push_screen(dialog, handle_given_answer)
 
     def move_cursor(self, steps: int = 0, pages: int = 0) -> None:
         """Moves the cursor of the focused list of rows by some rows and pages."""
@@ -218,11 +227,8 @@ class Presenter(ReliableTimers, Screen[None]):
             self.draw_status_lines()
 
     def show_error(self, error: TrtTuiError) -> None:
-        self.show_failure_dialog(error.title, error.cause, error.next_step)
-
-    def show_failure_dialog(self, title: str, cause: str, next_step: str) -> None:
         """Shows an error dialog with title, cause and next step, from which the user can open the log."""
-        self.open_dialog(ErrorDialog(title, cause, next_step), lambda _: self.perform_action("log"))
+        self.open_dialog(ErrorDialog(error.title, error.cause, error.next_step), lambda _: self.perform_action("log"))
 
     def set_view(self, view: View) -> None:
         """Changes the view of the layer list. The caller must draw the new view."""

@@ -40,7 +40,7 @@ from trt_tui.tui.state.explanations import (
     list_explained_terms,
 )
 from trt_tui.tui.state.rows import ColourMeasure, View, VisibleRow, find_engine_errors
-from trt_tui.tui.state.status import find_worst_row
+from trt_tui.tui.state.status import find_first_group_to_raise
 from trt_tui.tui.state.summary import SummaryRow
 from trt_tui.tui.widgets.lines import LinePane, Lines
 
@@ -120,14 +120,14 @@ class NavigationController(Presenter):
 
     def refuse_first_nan(self) -> str:
         """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
-        if find_worst_row(self.session, self.layer_list.row_values) is not None:
+        if find_first_group_to_raise(self.session, self.layer_list.row_values) is not None:
             return ""
         return "no row has an error in FP32" if self.session.get_run_results(
             "config").shares else "nothing was measured yet"
 
     def do_first_nan(self) -> None:
         """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32."""
-        name = find_worst_row(self.session, self.layer_list.row_values)
+        name = find_first_group_to_raise(self.session, self.layer_list.row_values)
         if name is not None:
             self.go_to_group(name)
 
@@ -431,7 +431,7 @@ class ExplanationController(Presenter):
         if (unread := self.status.unread_failure) is not None:
             self.status.unread_failure = None
             self.draw_status_lines()
-            self.show_failure_dialog(unread.title, unread.cause, unread.next_step)
+            self.show_error(unread)
             return
         self.open_dialog(LogPage(self.session))
 

@@ -1,6 +1,7 @@
 """The actions that measure: builds, comparisons, the search for a config, and jobs; their results are shown too."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from trt_tui.errors import TrtTuiError
@@ -10,17 +11,16 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session.jobs import Job
 from trt_tui.session.search_report import search_text
 from trt_tui.session.search_status import SearchStatus, best_evaluation_text
-from trt_tui.tui.controllers.configs import wrong_target_text
 from trt_tui.tui.controllers.presenter import Presenter
 from trt_tui.tui.keys import Need, shown_key
-from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage
+from trt_tui.tui.screens.dialogs import ConfirmDialog, TextPage, typed_error_text
 from trt_tui.tui.screens.forms import ConfigSearchDialog, find_export_dialog_of_job
 from trt_tui.tui.screens.pages import SEARCH_AGAIN, JobsPage, SearchResultPage
 from trt_tui.tui.state import config_status, engine_texts
 from trt_tui.tui.state.config_status import target_value_span
 from trt_tui.tui.state.rows import find_search_marks
 from trt_tui.tui.state.search_result import SearchOption
-from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, UnreadFailure, stopped_jobs_text
+from trt_tui.tui.state.status import STOPPED_OPENING_TEXT, stopped_jobs_text
 
 MIN_CONFIRM_AGE_S = 10.0
 """The job age in seconds above which stopping needs a confirmation."""
@@ -33,15 +33,15 @@ class JobController(Presenter):
         if (dialog := find_export_dialog_of_job(self.app.screen_stack, event.job)) is not None:
             dialog.show_failure(event.title, event.cause, event.next_step)
         else:
-            self._set_unread_failure(event, event.title, event.cause, event.next_step)
+            self._set_unread_failure(event, TrtTuiError(event.title, event.cause, event.next_step))
 
     def show_child_process_exit(self, event: ev.ChildProcessDied) -> None:
         for job in range(event.job + 1):
             if (dialog := find_export_dialog_of_job(self.app.screen_stack, job)) is not None:
                 dialog.show_failure("the background process ended", "", "Try again.")
-        self._set_unread_failure(
-            event, "The background process ended", f"{event.reason} {event.log}".strip(),
-            f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log.")
+        self._set_unread_failure(event, TrtTuiError(
+            "The background process ended", f"{event.reason} {event.log}".strip(),
+            f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log."))
 
     def show_stopped_opening(self, event: ev.JobCancelled) -> None:
         """Offers to open the network again if its first opening was stopped, without which nothing else works."""
@@ -51,11 +51,10 @@ class JobController(Presenter):
             self.show_message(f"{STOPPED_OPENING_TEXT}: {shown_key('compare')} opens it again")
             self.draw_all()
 
-    def _set_unread_failure(self, event: ev.JobFailed | ev.ChildProcessDied, title: str, cause: str,
-                            next_step: str) -> None:
+    def _set_unread_failure(self, event: ev.JobFailed | ev.ChildProcessDied, failure: TrtTuiError) -> None:
         if self.session.outline is None and self.status.failure is None:
             self.status.failure = event  # the failure is shown in place of the layer list
-        self.status.unread_failure, self.status.message = UnreadFailure(title, cause, next_step), None
+        self.status.unread_failure, self.status.message = failure, None
         self.draw_status_lines()
 
     def refuse_compare(self) -> str:
@@ -165,7 +164,7 @@ class SearchController(Presenter):
         return "" if has_search else self.missing_reason(Need.BUILDER)
 
     def do_find(self) -> None:
-        """Shows what the last search found, or has found so far. Without a search, shows the dialog that starts one."""
+        """Shows the configs that the last search offers, also while it runs. Without one, a dialog starts a search."""
         search_status = self.session.search_status
         if search_status is None or search_status.best_config is None and not self.session.is_searching:
             self._ask_for_search()
@@ -200,18 +199,14 @@ class SearchController(Presenter):
             tolerance, request = answer
             if tolerance != session.targets_text:
                 session.set_target(tolerance)
-            self._start_search(request)
+            try:
+                session.start_search(request)
+            finally:
+                self.draw_all()
 
         self.open_dialog(ConfigSearchDialog(session, config_status.config_name(session),
-                                      lambda text: wrong_target_text(session, text),
-                                      config_status.current_config_meets_target(session)), start_chosen_search)
-
-    def _start_search(self, request: rq.FindMixedPrecisionConfig) -> None:
-        try:
-            self.session.start_search(request)
-        except TrtTuiError as error:
-            self.show_error(error)
-        self.draw_all()
+                                            partial(typed_error_text, session.read_targets),
+                                            config_status.current_config_meets_target(session)), start_chosen_search)
 
     def report_search_result(self, event: ev.SearchEnded | ev.JobCancelled) -> None:
         """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""

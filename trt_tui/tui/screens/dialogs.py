@@ -16,6 +16,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import escape_hidden_characters
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import DEFAULT_KEYS, LIST_ACTIONS, fill_in_keys, get_action_keys
@@ -52,7 +53,7 @@ class KeyHints(Static):
     If they do not fit, entries are omitted from the last but one on.
 
     Args:
-        template: The keys as action ids in braces, each with what it does: ``{open} selects  {close} close``. Two
+        template: The keys as action ids in braces, each with its effect: ``{open} selects  {close} close``. Two
             blanks separate the entries.
     """
 
@@ -145,6 +146,9 @@ class ScrollingDialog(Dialog):
     BINDINGS = bind_keys(down="scroll('down')", up="scroll('up')", page_down="scroll('page_down')",
                          page_up="scroll('page_up')", first="scroll('home')", last="scroll('end')")
 
+    def compose_contents(self) -> ComposeResult:
+        yield VerticalScroll(Lines(), classes="body", can_focus=False)
+
     def action_scroll(self, direction: str) -> None:
         getattr(self.query_one(VerticalScroll), f"scroll_{direction}")(animate=False)
 
@@ -165,9 +169,8 @@ class ErrorDialog(ScrollingDialog):
 
     def compose_contents(self) -> ComposeResult:
         _, cause, next_step = self.texts
-        with VerticalScroll(classes="body", can_focus=False):
-            if cause:
-                yield Static(escape_hidden_characters(cause, keep_line_breaks=True), markup=False)
+        causes = [Static(escape_hidden_characters(cause, keep_line_breaks=True), markup=False)] if cause else []
+        yield VerticalScroll(*causes, classes="body", can_focus=False)
         if next_step:
             yield Static(escape_hidden_characters(next_step, keep_line_breaks=True), classes="next", markup=False)
 
@@ -363,12 +366,21 @@ class TablePage(Dialog, Generic[ValueT]):
         return self.table.text
 
     @on(OptionList.OptionSelected)
-    def _take_line(self, event: OptionList.OptionSelected) -> None:
-        self.take_value(self.table.values[event.option_index])
+    def _choose_selected_line(self, event: OptionList.OptionSelected) -> None:
+        self.choose_value(self.table.values[event.option_index])
 
-    def take_value(self, value: ValueT) -> None:
+    def choose_value(self, value: ValueT) -> None:
         """Closes the page with the value of a line."""
         self.dismiss(value)
+
+
+def typed_error_text(check: Callable[[str], object], text: str) -> str:
+    """Returns the cause and the next step of the error that a check of a typed text raises; "" if it raises none."""
+    try:
+        check(text)
+    except TrtTuiError as error:
+        return f"{error.cause.rstrip('.')}. {error.next_step}"
+    return ""
 
 
 class Prompt(Dialog):
@@ -413,10 +425,6 @@ class TextPage(ScrollingDialog):
         super().__init__()
         self.heading, self.build_lines, self.starts_at_end = title, build_lines, starts_at_end
         self._shown_lines: list[Line] | None = None
-
-    def compose_contents(self) -> ComposeResult:
-        with VerticalScroll(classes="body", can_focus=False):
-            yield Lines()
 
     @property
     def text(self) -> str:

@@ -197,10 +197,9 @@ class RulesDialog(FieldsDialog):
 
     def compose_contents(self) -> ComposeResult:
         yield from self.choice_fields
-        with Vertical(classes="field"):
-            yield Static("others ")
-            yield TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
-                            compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
+        patterns = TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
+                             compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
+        yield Vertical(Static("others "), patterns, classes="field")
         yield Static("", id="note", markup=False)
 
     def on_descendant_focus(self) -> None:
@@ -280,12 +279,9 @@ class ConfigSearchDialog(FieldsDialog):
                                                         (0, "none: simulated only")], "builds")
 
     def compose_contents(self) -> ComposeResult:
-        with Vertical(classes="field"):
-            yield Static("tolerance ")
-            yield TextField(self.tolerance, compact=True, id="tolerance")
-        with Vertical(classes="field"):
-            yield Static("budget ")
-            yield TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget")
+        yield Vertical(Static("tolerance "), TextField(self.tolerance, compact=True, id="tolerance"), classes="field")
+        yield Vertical(Static("budget "), TextField("", placeholder=f"none; or like {self.budget_example_text}",
+                                                    compact=True, id="budget"), classes="field")
         yield self.method_field
         yield self.higher_field
         if self.ranges_field is not None:

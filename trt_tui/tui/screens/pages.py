@@ -21,7 +21,7 @@ from trt_tui.session.jobs import Job
 from trt_tui.session.saved_sessions import SessionEntry
 from trt_tui.session.search_status import SearchStatus
 from trt_tui.session.session import Session
-from trt_tui.tui.keys import ACTIONS, Action, get_action_keys, key_text
+from trt_tui.tui.keys import ACTIONS, get_action_keys, key_text
 from trt_tui.tui.screens.dialogs import (
     ConfirmDialog,
     Dialog,
@@ -125,10 +125,6 @@ class ExplanationDialog(ScrollingDialog):
         self.get_explanation, self.move = get_explanation, move
         self._line_count = 0
 
-    def compose_contents(self) -> ComposeResult:
-        with VerticalScroll(classes="body", can_focus=False):
-            yield Lines()
-
     def update_lines(self) -> None:
         """Shows the explanation of the current value, from its beginning."""
         if not self.is_mounted:
@@ -211,7 +207,7 @@ class JobsPage(TablePage[Job]):
     def build_table(self, width: int) -> tuple[Line, list[tuple[Job, Line]]]:
         return job_table(self.session, width)
 
-    def take_value(self, value: Job) -> None:
+    def choose_value(self, value: Job) -> None:
         """Does nothing, because the keys of the page stop jobs."""
 
     def action_stop(self) -> None:
@@ -252,7 +248,7 @@ class SessionsPage(TablePage[str]):
         self.query_one(KeyHints).show_keys(
             f"{{open}} opens it  {{delete_session}} deletes it  --session {name}  {{close}} close")
 
-    def take_value(self, value: str) -> None:
+    def choose_value(self, value: str) -> None:
         """Closes the page with the chosen session; the current session only closes the page."""
         self.dismiss(None if self._entries[value].is_own else value)
 
@@ -300,8 +296,8 @@ class HelpPage(Dialog):
     """
 
     heading, box_classes = "Keys, actions, words and marks", "page"
-    BINDINGS = bind_keys(down="go('down')", up="go('up')", page_down="go('page_down')",
-                         page_up="go('page_up')")
+    BINDINGS = bind_keys(down="move_cursor('down')", up="move_cursor('up')", page_down="move_cursor('page_down')",
+                         page_up="move_cursor('page_up')")
 
     def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
         super().__init__()
@@ -323,7 +319,8 @@ class HelpPage(Dialog):
         """Lists the actions that match all typed words, under the headings of their groups."""
         choices = self.query_one(KeyedOptionList)
         terms = self.query_one(Input).value.lower().split()
-        matching = [action for action in self.actions if self._matches_search_terms(action, terms)]
+        matching = [action for action in self.actions if self._matches_search_terms(
+            terms, (action.label, action.help, action.group), [*map(key_text, get_action_keys(action.id))])]
         options: list[Option] = []
         group = previous_reason = ""
         for action in matching:
@@ -353,8 +350,9 @@ class HelpPage(Dialog):
         self._listed_terms = {}
         for heading, terms in sorted(self.terms.items(),
                                      key=lambda entry: not any(term.is_named(text) for term in entry[1])):
-            matching = sorted((term for term in terms if self._term_matches(term, heading, search_terms)),
-                              key=lambda term: not term.is_named(text))
+            matching = sorted((term for term in terms if self._matches_search_terms(
+                search_terms, (heading, term.name, *term.other_names, term.explanation))),
+                key=lambda term: not term.is_named(text))
             if matching:
                 options.append(Option(Content.styled(heading, "bold"), disabled=True))
             for term in matching:
@@ -364,15 +362,10 @@ class HelpPage(Dialog):
         return options
 
     @staticmethod
-    def _term_matches(term: Term, heading: str, search_terms: list[str]) -> bool:
-        text = " ".join((heading, term.name, *term.other_names, term.explanation)).lower()
-        return all(word in text for word in search_terms)
-
-    @staticmethod
-    def _matches_search_terms(action: Action, search_terms: list[str]) -> bool:
-        names = [key_text(key) for key in get_action_keys(action.id)]
-        text = f"{action.label} {action.help} {action.group}".lower()
-        return all(term in text or term in names for term in search_terms)
+    def _matches_search_terms(search_terms: Sequence[str], texts: Sequence[str], keys: Sequence[str] = ()) -> bool:
+        """Returns True if each typed word is a part of one of the texts or equals a key."""
+        text = " ".join(texts).lower()
+        return all(term in text or term in keys for term in search_terms)
 
     def _build_entry(self, names: str, explanation: str, disabled_reason: str = "", is_quiet: bool = False) -> Content:
         width = max(20, (self.query_one(KeyedOptionList).size.width or 70) - _TEXT_INDENT - 2)
@@ -396,7 +389,7 @@ class HelpPage(Dialog):
         choices = self.query_one(KeyedOptionList)
         return "\n".join(str(choices.get_option_at_index(index).prompt) for index in range(choices.option_count))
 
-    def action_go(self, direction: str) -> None:
+    def action_move_cursor(self, direction: str) -> None:
         """Moves the cursor of the list while the focus stays in the search field."""
         choices = self.query_one(KeyedOptionList)
         if direction.startswith("page"):
@@ -448,9 +441,7 @@ class ScrolledPage(OverlayScreen):
         raise NotImplementedError
 
     def compose(self) -> ComposeResult:
-        with Vertical(classes="box whole"):
-            yield Lines(id="page")
-            yield Lines(id="page-keys")
+        yield Vertical(Lines(id="page"), Lines(id="page-keys"), classes="box whole")
 
     @property
     def text(self) -> str:
@@ -490,8 +481,8 @@ class ChartsPage(ScrolledPage):
         chart_index: The index of the first displayed chart.
     """
 
-    BINDINGS = bind_keys(right="move(1)", left="move(-1)", open="take", next_picture="turn(1)", down="scroll(1)",
-                         up="scroll(-1)")
+    BINDINGS = bind_keys(right="move_cursor(1)", left="move_cursor(-1)", open="measure_sample",
+                         next_picture="change_chart(1)", down="scroll(1)", up="scroll(-1)")
 
     def __init__(self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None,
                  chart_index: int = 0) -> None:
@@ -528,17 +519,17 @@ class ChartsPage(ScrolledPage):
             event.stop()
             self.show_chart(int(event.character) - 1)
 
-    def action_turn(self, step: int) -> None:
+    def action_change_chart(self, step: int) -> None:
         """Shows the next chart (step 1) or the previous chart (step -1)."""
         self.show_chart((self.chart_index + step) % len(CHARTS))
 
-    def action_move(self, step: int) -> None:
+    def action_move_cursor(self, step: int) -> None:
         """Moves the cursor of the chart to the next or previous sample."""
         if self._drawn_chart.samples:
             self._cursor_index = (self._drawn_chart.cursor + step) % len(self._drawn_chart.samples)
             self.update_lines()
 
-    def action_take(self) -> None:
+    def action_measure_sample(self) -> None:
         """Requests a measurement of the selected sample alone."""
         if self._drawn_chart.samples:
             self._cursor_index = self._drawn_chart.cursor
@@ -570,8 +561,8 @@ class SearchResultPage(ScrolledPage):
         search_status: The search, which may go on. It must have a best config.
     """
 
-    BINDINGS = bind_keys(down="move(1)", up="move(-1)", open="take", find="again", right="open_changes(True)",
-                         left="open_changes(False)")
+    BINDINGS = bind_keys(down="move_cursor(1)", up="move_cursor(-1)", open="choose", find="search_again",
+                         right="open_changes(True)", left="open_changes(False)")
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()
@@ -579,9 +570,9 @@ class SearchResultPage(ScrolledPage):
         self.search_status = replace(search_status)
         self.options: tuple[SearchOption, ...] = ()
         self._cursor_index, self._has_cut_checks, self._lists_changes, self._has_folded_changes = 0, False, False, False
-        self._load_newest()
+        self._load_newest_result()
 
-    def _load_newest(self) -> None:
+    def _load_newest_result(self) -> None:
         """Shows the newest state of the search. The cursor is on its result unless only the current config passes."""
         self.search_status = replace(self._newest)
         self.options = list_search_options(self.session, self.search_status)
@@ -646,7 +637,7 @@ class SearchResultPage(ScrolledPage):
         hints += ["{page_up} back"] * bool(self._top_line)
         return [*hints, f"{{close}} keeps {config_name(self.session)}"]
 
-    def action_move(self, step: int) -> None:
+    def action_move_cursor(self, step: int) -> None:
         """Moves the cursor to the next or previous offered config."""
         self._cursor_index = max(0, min(len(self.options) - 1, self._cursor_index + step))
         self._top_line = 0
@@ -663,15 +654,15 @@ class SearchResultPage(ScrolledPage):
             return  # the search uses the builder of the previews
         self.session.request_preview(self.chosen_option.config, with_effects=False)
 
-    def action_take(self) -> None:
+    def action_choose(self) -> None:
         """Closes the page with the selected config, unless it is the current one."""
         option = self.chosen_option
         self.dismiss(option if option.config != self.session.config else None)
 
-    def action_again(self) -> None:
+    def action_search_again(self) -> None:
         """Shows a newer result; if there is none and the search has ended, closes the page for another search."""
         if self.has_newer_result:
-            self._load_newest()
+            self._load_newest_result()
             self.update_lines()
         elif not self.session.is_searching:
             self.dismiss(SEARCH_AGAIN)

@@ -172,11 +172,11 @@ def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is
     return [line for label, text in entries for line in labelled_lines(label, text, chart_frame.width, label_width=8)]
 
 
-def metric_part_lines(session: Session, width: int) -> list[Line]:
-    """Returns the table of the metric's parts, such as classes, as reports have it."""
+def draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
+    """Draws the table of the metric's parts, such as classes, as reports have it."""
     note = (f"drop: distance of the worst run below FP32. {shown_key('target')} takes metric[PART]>=base-1% and "
             "metric[*]>=base-2%.")
-    return block_lines([Table(metric_part_table(session)), [note]], width)
+    return DrawnChart(block_lines([Table(metric_part_table(chart_frame.session)), [note]], chart_frame.width))
 
 
 def _find_missing_values_reason(chart_frame: ChartFrame) -> str:
@@ -212,10 +212,6 @@ def _find_missing_parts_reason(chart_frame: ChartFrame) -> str:
     return ("The metric has no parts." if session.results.reference_metric else "The metric is not measured yet.")
 
 
-def _draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
-    return DrawnChart(metric_part_lines(chart_frame.session, chart_frame.width))
-
-
 @dataclass(frozen=True)
 class Chart:
     """An entry of the chart page.
@@ -244,7 +240,7 @@ CHARTS = (
     Chart("values", _draw_input_value_chart, _find_missing_values_reason),
     Chart("samples", draw_sample_error_chart, find_missing_samples_reason,
           Session.request_sample_errors),
-    Chart("classes", _draw_metric_part_table, _find_missing_parts_reason),
+    Chart("classes", draw_metric_part_table, _find_missing_parts_reason),
 )
 """All charts, selected by the number keys from 1 on."""
 

@@ -21,7 +21,7 @@ from trt_tui.formatting import (
     shorten_number_in_text,
 )
 from trt_tui.tui import table
-from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, pad_or_shorten, shorten_middle, shorten_path
+from trt_tui.tui.spans import Line, Span, choose_fitting_text, clip_line, shorten_middle, shorten_path
 from trt_tui.tui.state.config_list import ToggleResult
 from trt_tui.tui.state.marks import (
     BAD_GLYPH,
@@ -120,7 +120,7 @@ def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
 
 
 def choose_list_width(row_values: RowValues, screen_width: int) -> int:
-    """Returns the width of the layer list beside a detail pane: what its columns and its longest name need."""
+    """Returns the width of the layer list beside a detail pane: that of its columns and of its longest name."""
     needed = _MARK_CELLS + row_values.model.longest_name_cells + sum(
         column.width + 1 for column in LAYER_COLUMNS
         if column is not NAME_COLUMN and (row_values.has_engines or not column.needs_engines))
@@ -238,11 +238,6 @@ def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cu
 
 
 # -- operator, precision, engine ------------------------------------------------------------------------------------
-
-
-def _draw_padded(cell: Span, width: int) -> Line:
-    text, style = cell
-    return [(pad_or_shorten(text, width), style)]
 
 
 def _operator_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -376,7 +371,8 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         _, style = row_values.group_glyph_span(row.group)
         missing_text = UNKNOWN_GLYPH if name in row_values.unknown_groups else missing_text
         bar_fraction = 0.0
-        if value is not None and not is_nonfinite and row_values.full_bar_value > 0:
+        has_final_scale = row_values.full_bar_value > 0 and not row_values.is_measuring_shares
+        if value is not None and not is_nonfinite and has_final_scale:
             bar_fraction = max(0.0, value / row_values.full_bar_value)
         replacement = row_values.share_replacement_text(row.group)
     else:
@@ -547,7 +543,8 @@ LAYER_COLUMNS = (
                     "toggle": ""}),
     LayerColumn(
         "engine", width=9, narrower_widths={4: 7, 6: 0}, order_title="engine", title_text=_engine_title,
-        cell=_engine_cell, draw=_draw_padded, weigh_groups=_weights_by_key(_engine_sort_key), needs_engines=True,
+        cell=_engine_cell, draw=lambda cell, width: [(shorten_middle(cell[0], width), cell[1])],
+        weigh_groups=_weights_by_key(_engine_sort_key), needs_engines=True,
         names=("engine",),
         explanation="The precision in which the built engine runs the row. The title names the config of the engine if "
         "it is another one.",

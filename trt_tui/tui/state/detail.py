@@ -53,8 +53,6 @@ from trt_tui.tui.spans import (
     justify_line,
     labelled_lines,
     line_width,
-    pad_or_shorten,
-    shorten_distinctly,
     shorten_middle,
     shorten_path,
     sqnr_span,
@@ -71,6 +69,7 @@ from trt_tui.tui.state.config_status import (
 from trt_tui.tui.state.marks import OTHER_PRECISION_MARK, SAME_VALUE_MARK
 from trt_tui.tui.state.rows import ColourMeasure, RowValues, SmallSharesRow, TreeModel, VisibleRow, find_engine_errors
 from trt_tui.tui.state.text_plots import find_bin_of_index, group_channel_range_lines, histogram_lines, sparkline_text
+from trt_tui.tui.table import Column, fit_table
 
 _NARROW_CELLS = 48
 """The maximum width of a narrow pane, which has less on each line and fewer remedies."""
@@ -175,11 +174,8 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
             [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
 
 
-_MARGIN_CELLS = 6
-"""The width of a margin of error and the blank before it."""
-
-_MIN_NAME_CELLS_BESIDE_MARGIN = 16
-"""The minimum width of the names of remedies with margins of error behind their values."""
+_MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 9
+"""The width of a margin of error, and of all of a remedy but its name, value, margin and note."""
 
 
 def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only: bool = False) -> list[Line]:
@@ -192,39 +188,26 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
     Args:
         has_best_only: True if only the best other range and the best zero-cost move are listed.
     """
-    lines: list[Line] = []
-    measured_remedies = session.results.find_value(ev.REMEDIES, (group.name, session.config)) or ()
-    remedies = (_choose_best_remedy_per_kind(session, measured_remedies) if has_best_only else
-                measured_remedies)
+    measured = session.results.find_value(ev.REMEDIES, (group.name, session.config)) or ()
+    remedies = _choose_best_remedy_per_kind(session, measured) if has_best_only else measured
     equal_remedies, other_remedies = split_by_noise(session, remedies)
-    config_accuracy = session.get_run_results("config").accuracy
-    margin_target = session.target or Target("sqnr", 0.0)
-    labels = {id(remedy): _short_remedy_label(remedy) for remedy in remedies}
-    values = {id(remedy): target_value_span(session, remedy.shown_accuracy, False) for remedy in remedies}
-    longest_name = max(map(cell_width, labels.values()), default=0)
-    unit = " dB" if width - max((cell_width(text) for text, _ in values.values()), default=0) - 9 < longest_name else ""
-    texts = {key: text.removesuffix(unit) for key, (text, _) in values.items()}  # a whole name needs the unit less
-    value_width = max(map(cell_width, texts.values()), default=0)
-    room = width - value_width - 9
-    room -= _MARGIN_CELLS if room - _MARGIN_CELLS >= _MIN_NAME_CELLS_BESIDE_MARGIN else 0
-    name_width = max(8, min(longest_name, room))
-    short_names = shorten_distinctly(labels.values(), name_width)
-    for remedy in (*equal_remedies, *other_remedies):
-        text, style = texts[id(remedy)], values[id(remedy)][1]
-        name = pad_or_shorten(short_names[labels[id(remedy)]], name_width)
+    config_accuracy, target = session.get_run_results("config").accuracy, session.target or Target("sqnr", 0.0)
+    rows: list[list[Span]] = []
+    for index, remedy in enumerate((*equal_remedies, *other_remedies)):
+        text, style = target_value_span(session, remedy.shown_accuracy, False)
         is_met = bool(meets_target(session, remedy.accuracy))
-        is_equal = len(equal_remedies) > 1 and any(remedy is equal_remedy for equal_remedy in equal_remedies)
-        line: Line = [(f"{find_current_key(remedy.key):<6}", "key"), (f"{name} ", ""),
-                      (SAME_VALUE_MARK if is_equal else " ", "dim"),
-                      (f" {text:>{value_width}}", "good" if is_met else style)]
-        notes: Line = [(f" {value_margin_text(margin_target, remedy.shown_accuracy)}".ljust(_MARGIN_CELLS), "dim")]
-        if is_met:
-            notes.append((" meets the target", "good"))
-        elif config_accuracy is not None and is_within_noise(session, remedy.shown_accuracy, config_accuracy):
-            notes.append((f" {SAME_VALUE_MARK} now", "dim"))
-        for note in notes:
-            line += [note] if line_width(line) + line_width([note]) <= width else []
-        lines.append(clip_line(line, width))
+        is_useless = config_accuracy is not None and is_within_noise(session, remedy.shown_accuracy, config_accuracy)
+        note = "meets the target" if is_met else f"{SAME_VALUE_MARK} now" if is_useless else ""
+        rows.append([(find_current_key(remedy.key), "key"), (_short_remedy_label(remedy).ljust(8), ""),
+                     (SAME_VALUE_MARK if index < len(equal_remedies) > 1 else "", "dim"),
+                     (text, "good" if is_met else style),
+                     (value_margin_text(target, remedy.shown_accuracy), "dim"), (note, "good" if is_met else "dim")])
+    name_cells, value_cells = (max((cell_width(row[index][0]) for row in rows), default=0) for index in (1, 3))
+    if name_cells + value_cells + _OTHER_REMEDY_CELLS > width:  # a whole name needs the unit less
+        rows = [[*row[:3], (row[3][0].removesuffix(" dB"), row[3][1]), *row[4:]] for row in rows]
+    columns = [Column("", width=5), Column("", min_width=16), Column("", width=1), Column("", True),
+               Column("", width=_MARGIN_CELLS, rank=2), Column("", rank=1)]
+    lines = fit_table(columns, rows, width, gap=1)[1:]
     if len(equal_remedies) > 1:
         best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
         noise = f"{SAME_VALUE_MARK} within {noise_text(session, best.shown_accuracy)}"
@@ -293,7 +276,7 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 
 def row_note(row: UngroupedRow | SmallSharesRow | OtherNodesRow) -> str:
-    """Returns what a row is that has no precision of its own."""
+    """Returns a sentence about a row without a precision of its own, such as the row of very small shares."""
     if isinstance(row, UngroupedRow):
         return row.refusal_reason or "this row has no selectable precision"
     return ("each has less than 0.2% of the judged error; enter lists them" if isinstance(row, SmallSharesRow) else
@@ -372,7 +355,7 @@ def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -
 
 
 def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
-    """Returns what an error share does not tell: its sign and its order among other shares; "" without a doubt."""
+    """Returns the doubts about an error share: its negative sign, its uncertain order among others; "" for none."""
     share = shares[group_name]
     texts = [RAISING_HARMS_TEXT] if share.fraction <= -MIN_SHOWN_SHARE else []
     others = sum(share.overlaps(other) for name, other in shares.items()
@@ -383,7 +366,7 @@ def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
 
 
 def _first_reason(session: Session, group: FusionGroup, reason_texts: Sequence[str]) -> Span:
-    """Returns the most important reason for the error of a group, or what is known without one."""
+    """Returns the most important reason for the error of a group, or the reason why none is known."""
     if reason_texts:
         return reason_texts[0], ""
     if session.data_summary is None:
@@ -405,9 +388,8 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
         lines.append(_remedy_line(session, remedies, width))
     elif len(reason_texts) > 1:
         lines.append(_labelled_line("also", reason_texts[1], width))
-    if sentences := implementation_texts(session, row_values, row):
-        shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-        label, style = "made", ""
+    if sentences := implementation_texts(row_values, row):
+        label, style, shown_engine = "made", "", row_values.shown_engine
         if row_values.preview is not None:
             sentences = [*sentences[1:], sentences[0]]
         elif shown_engine is not None:
@@ -505,11 +487,11 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
     return [clip_line(line, width)]
 
 
-def implementation_texts(session: Session, row_values: RowValues, row: object) -> list[str]:
+def implementation_texts(row_values: RowValues, row: object) -> list[str]:
     """Returns sentences about a group or a scope in the preview, else in the engine; none if neither is known."""
-    preview, shown_engine = row_values.preview, engine_texts.find_shown_engine(session, row_values.run)
+    preview, shown_engine = row_values.preview, row_values.shown_engine
     if isinstance(row, Scope):
-        text = _scope_implementation_text(row_values, shown_engine, row)
+        text = _scope_implementation_text(row_values, row)
         return [text] if text else []
     if not isinstance(row, GroupRow):
         return []
@@ -519,14 +501,13 @@ def implementation_texts(session: Session, row_values: RowValues, row: object) -
             engine_texts.group_engine_sentences(shown_engine, group, requested) if shown_engine is not None else [])
 
 
-def _scope_implementation_text(row_values: RowValues, shown_engine: engine_texts.ShownEngine | None, scope: Scope
-                               ) -> str:
+def _scope_implementation_text(row_values: RowValues, scope: Scope) -> str:
     """Returns the numbers of a scope's fusion groups by precision in the preview, else in the engine; "" if none is
     known.
 
     The text also contains the number of groups in another precision than requested.
     """
-    preview, words = row_values.preview, list[str]()
+    preview, shown_engine, words = row_values.preview, row_values.shown_engine, list[str]()
     implementations = (preview.implementations if preview is not None else
                        shown_engine.result.implementations if shown_engine is not None else {})
     for name in scope.groups:
@@ -550,8 +531,8 @@ def _count_text(words: Iterable[str]) -> str:
 
 def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, width: int) -> list[Line]:
     """Returns the implementation of a group in the engine or preview: precision, time, and names of engine layers."""
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    texts, style, names = implementation_texts(session, row_values, row), "", tuple[str, ...]()
+    shown_engine, texts = row_values.shown_engine, implementation_texts(row_values, row)
+    style, names = "", tuple[str, ...]()
     if row_values.preview is not None:
         texts = texts if width > _NARROW_CELLS or row_values.differs_in_preview(row.group) else []
     elif shown_engine is None and session.preview_refusal is None and (
@@ -575,8 +556,8 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     groups = [by_name[name] for name in scope.groups]
     detail_rows = [("asked", _count_text(group.precision_label(row_values.config.precision_of(group))
                                          for group in groups), "")]
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    for text in implementation_texts(session, row_values, scope):
+    shown_engine = row_values.shown_engine
+    for text in implementation_texts(row_values, scope):
         time_ms = row_values.scope_times.get(scope.path)
         detail_rows.append(("made", text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
                             "stale" if shown_engine is not None and shown_engine.is_stale

@@ -81,10 +81,10 @@ def origin_text(config: str, source: str = "", samples: str = "", interval: str 
 
     Args:
         config: The config of the value.
-        source: What the value was measured or read from.
+        source: The origin of the value, such as a simulation or an engine.
         samples: The samples that it was measured on; "" if it was measured on none.
         interval: The confidence interval of the value; "" if there is none.
-        doubts: What the value does not tell, and how it is judged. Empty texts do not count.
+        doubts: Reasons to doubt the value, and its outcome. Empty texts do not count.
     """
     parts = (f"of {config}", source, samples and f"measured on {samples}",
              interval and f"{CONFIDENCE:.0%} confidence interval {interval}")
@@ -161,14 +161,15 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 def _next_step_texts(session: Session, row_values: RowValues, column: LayerColumn, group: FusionGroup,
                      disabled_reason: Callable[[str], str]) -> list[str]:
-    """Returns what the user can do about a value of a group, without actions that are impossible or change nothing."""
+    """Returns the keys that change a value of a group, with their effects, without impossible or useless actions."""
     effects = {action: effect or _ROW_EFFECTS[action](session, row_values, group)
                for action, effect in column.next_steps.items() if not disabled_reason(action)}
     return [f"{shown_key(action)} {effect}" for action, effect in effects.items() if effect]
 
 
 def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) -> str:
-    """Returns what the toggle key does with a row; "" if nothing, or if its share says that the error would grow."""
+    """Returns the effect of the toggle key on a row; "" if it has none, or if a negative share shows that it does harm.
+    """
     toggled_config = find_toggled_config(session, [group])
     if toggled_config == session.config:
         return ""
@@ -180,7 +181,7 @@ def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) 
 
 
 def _build_effect(session: Session, row_values: RowValues, group: FusionGroup) -> str:
-    """Returns what the build key does for the current config; "" if that is done already."""
+    """Returns the effect of the build key on the current config; "" if it was built or executed already."""
     results, name = session.get_run_results("config"), config_name(session)
     if session.builder is None:
         return f"executes the exported network of {name}" if results.exported_run is None else ""
@@ -233,14 +234,13 @@ def _precision_text(session: Session, row_values: RowValues, visible_row: Visibl
     if not isinstance(row, GroupRow):
         return _NO_PRECISION_TEXT
     source = detail.settings_text(session, row_values.config, row.group)
-    preview_texts = (detail.implementation_texts(session, row_values, row) if row_values.preview is not None else
+    preview_texts = (detail.implementation_texts(row_values, row) if row_values.preview is not None else
                      [engine_texts.preview_refusal_text(session)])
     return origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts)
 
 
 def _engine_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    texts = detail.implementation_texts(session, row_values, visible_row.row)
+    shown_engine, texts = row_values.shown_engine, detail.implementation_texts(row_values, visible_row.row)
     if shown_engine is not None:
         texts.append(_built_origin(shown_engine.result, shown_engine.name))
         if shown_engine.is_stale:
@@ -295,8 +295,7 @@ def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 
 def _cost_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
-    if row_values.group_times and shown_engine is not None:
+    if row_values.group_times and (shown_engine := row_values.shown_engine) is not None:
         return " ".join(("A kernel that contains several rows counts for one of them.",
                          _built_origin(shown_engine.result, shown_engine.name)))
     row, model = visible_row.row, row_values.model
@@ -349,7 +348,7 @@ def explain_header(session: Session) -> list[Explanation]:
 
 
 def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
-    """Returns the number of samples in use, and what is said about them; "" without samples."""
+    """Returns the number of samples in use, and sentences about them; "" without samples."""
     data = session.data_summary
     if data is None:
         return "", []

@@ -403,7 +403,8 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
         extra_text = f" ─ {_share_sample_count_text(layer_list) or capable_text}"
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):
-        right += [(" · " if index else " ", "dim"), (view.value.removesuffix(" first"), f"dim@see('{view.value}')")]
+        right += [(" · " if index else " ", "dim"),
+                  (view.value.removesuffix(" first"), f"dim@show_view('{view.value}')")]
     if cell_width(title + end + extra_text) + line_width(right) + 8 <= width:
         return title + end + extra_text, right
     return title + end if cell_width(title + end) + 3 <= width else title, right

@@ -393,12 +393,14 @@ class RowValues:
         find_toggle: Returns the value of the target, titled ``metric_title``, after groups are toggled. The function is
             called when their row is drawn.
         implementations: The implementation of each group in the engine, by group name.
+        shown_engine: The engine of the run, which can be that of an earlier config; None if none exists.
         preview: The preview of the config; None if a built engine replaces it or none exists.
         engine_config_name: The name of the config that the engine was built from; "" if it is the displayed config.
         scope_other_counts: The number of groups in another precision than requested, by path of the scope.
         unknown_groups: Groups whose share was measured without a usable result.
         is_measuring_shares: True if shares of the displayed run can still change.
         early_groups: Groups whose share was measured on few samples, and will be measured on more.
+        warned_groups: Groups with a warning about values in FP16 or coordinates, with or without an effect.
         has_few_samples: True if the network has too few samples for shares with a confidence interval.
         run_config: The config of the run, if it is not ``config``.
         divergence_group: The name of the first group at which the engine is worse than its simulation by more than
@@ -426,6 +428,7 @@ class RowValues:
     full_bar_value: float = 0.0
     implementations: Mapping[str, GroupImplementation] = field(default_factory=dict)
     engine_config_name: str = ""
+    shown_engine: engine_texts.ShownEngine | None = None
     preview: Preview | None = None
     scope_other_counts: dict[str, int] = field(default_factory=dict)
     group_times: Mapping[str, float] = field(default_factory=dict)
@@ -436,6 +439,7 @@ class RowValues:
     unknown_groups: frozenset[str] = frozenset()
     is_measuring_shares: bool = False
     early_groups: frozenset[str] = frozenset()
+    warned_groups: frozenset[str] = frozenset()
     has_few_samples: bool = False
     stale_config: PrecisionConfig | None = None
 
@@ -502,7 +506,7 @@ class RowValues:
     def small_weightless_groups(self) -> frozenset[str]:
         """The groups without weights whose row shows no loss and no finding, which one row of the tree represents."""
         outline = self.model.outline
-        noted_groups = {self.divergence_group, *self.search_marks, *outline.known_issues,
+        noted_groups = {self.divergence_group, *self.search_marks, *self.warned_groups, *outline.known_issues,
                         *(name for site in outline.defect_sites for name in site.groups)}
         groups = [outline.group_by_name[name]
                   for name in (self.small_share_groups & self.model.weightless_groups) - noted_groups]
@@ -576,7 +580,7 @@ class RowValues:
         return text, self.engine_text_style(text.startswith(OTHER_PRECISION_MARK))
 
     def differs_in_preview(self, group: FusionGroup) -> bool:
-        """Returns True if the preview of the config refuses a group, or runs it otherwise than requested."""
+        """Returns True if the preview of the config refuses a group, or runs it in another form than requested."""
         return self.preview is not None and engine_texts.differs_in_preview(self.preview, group,
                                                                             self.requested_precision(group))
 
@@ -659,6 +663,8 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
                            is_target_met=run == "config" and current_config_meets_target(session),
                            run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
                            stale_config=stale_config)
+    row_values.warned_groups = frozenset(name for name, entry in session.get_run_results(run).group_errors.items()
+                                         if entry.has_overflow or entry.warning)
     if measure is ColourMeasure.SHARE:
         row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
         if row_values.is_measuring_shares and stale_config is None:
@@ -698,7 +704,7 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
 
     Times of a preview are omitted, because they are not valid for production.
     """
-    shown_engine = engine_texts.find_shown_engine(session, row_values.run)
+    shown_engine = row_values.shown_engine = engine_texts.find_shown_engine(session, row_values.run)
     preview = engine_texts.find_shown_preview(session, row_values.run)
     if preview is not None and (preview.refusal is None or preview.refusal.layer):
         row_values.preview = preview

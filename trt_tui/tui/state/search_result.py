@@ -97,7 +97,7 @@ def _add_missed_check(session: Session, search_status: SearchStatus, option: Sea
 
 
 def _missed_check_text(session: Session, search_status: SearchStatus, config: PrecisionConfig) -> str:
-    """Returns what the exported network or the engine of a config yielded if it missed the target; "" if not."""
+    """Returns the value of the exported network or the engine of a config if it missed the target; "" if not."""
     end_event = search_status.end_event
     if end_event is not None and (text := end_event.failed_check_text(config)):
         return text
@@ -246,7 +246,7 @@ def _option_value_span(session: Session, option: SearchOption) -> Span:
 
 
 def search_check_texts(session: Session, search_status: SearchStatus, option: SearchOption) -> list[str]:
-    """Returns the evidence of the report for the result of a search, or what checked another offered config; the gains.
+    """Returns the evidence for a config that a search offers, and the gains.
 
     The gains are the values after each step of the search that leads to the config. Each clause is a text of its own.
     """

@@ -11,6 +11,7 @@ from trt_tui.core.lowering.lowering_checks import reduces_precision
 from trt_tui.core.measure.results import ConfigResults
 from trt_tui.core.network.layers import NetworkOutline
 from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
 from trt_tui.formatting import counted_noun_text, duration_text, elapsed_text
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.requests import BuildEngine
@@ -103,7 +104,7 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
     return [*stop_texts, *dict.fromkeys(texts)]
 
 
-def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
+def short_jobs_line_forms(session: Session, stop_key: str) -> list[Line]:
     """Returns texts for jobs on a shared status line, from the longest to the shortest; empty if no job runs.
 
     Args:
@@ -120,7 +121,7 @@ def jobs_status_lines(session: Session, stop_key: str) -> list[Line]:
             for text in job_texts(session, listed_jobs[0], stop_key)]
 
 
-def jobs_line(session: Session, width: int, stop_key: str) -> Line:
+def wide_jobs_line(session: Session, width: int, stop_key: str) -> Line:
     """Returns a line with the running jobs, their progress bars, and the number of waiting jobs; empty without jobs."""
     running_jobs, waiting_jobs = split_running_and_waiting_jobs(session)
     listed_jobs = running_jobs or waiting_jobs[:1]
@@ -203,9 +204,9 @@ def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, 
             (outcome, "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"),
             (saved.samples, "dim"),
             (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", "")])
-    columns = [Column(""), Column("saved", width=12), Column("config", width=13), Column("result", width=12),
-               Column("samples", width=8, rank=1), Column("target")]
-    header, *lines = fit_table(columns, rows, width, gap=1)
+    columns = [Column(""), Column("saved"), Column("config"), Column("result"), Column("samples", rank=1),
+               Column("target")]
+    header, *lines = fit_table(columns, rows, width)
     return header, list(zip(entries, lines, strict=True))
 
 
@@ -328,7 +329,7 @@ def _search_key_text(session: Session) -> str:
     return f"{shown_key('find')} {'shows what the search found' if has_result else 'finds a fix'}"
 
 
-def find_worst_row(session: Session, row_values: RowValues) -> str | None:
+def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | None:
     """Returns the name of the fusion group to examine first.
 
     This is the first group, in network order, with NaN or Inf. Without such a group, it is the group with the largest
@@ -369,7 +370,7 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     if session.fp32_miss_text:
         return Hint((f"{session.fp32_miss_text}: no raised row meets it", session.fp32_miss_text))
     search_text = _search_key_text(session)
-    worst = find_worst_row(session, row_values)
+    worst = find_first_group_to_raise(session, row_values)
     outline, config = row_values.model.outline, session.config
     forms = [prefix + search_text]
     if all(group.name in session.get_run_results("config").shares for group in outline.groups):
@@ -436,15 +437,6 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     return export
 
 
-@dataclass(frozen=True)
-class UnreadFailure:
-    """The failure of a job that the user has not seen yet, with title, cause and next step."""
-
-    title: str
-    cause: str
-    next_step: str
-
-
 STOPPED_OPENING_TEXT = "The opening of the network was stopped"
 
 
@@ -461,7 +453,7 @@ class StatusLines:
 
     message: Span | None = None
     failure: ev.JobFailed | ev.ChildProcessDied | ev.JobCancelled | None = None
-    unread_failure: UnreadFailure | None = None
+    unread_failure: TrtTuiError | None = None
 
     def placeholder_lines(self, model_path: str) -> list[Line]:
         """Returns the lines that replace the layer list while no network is open."""
@@ -505,8 +497,8 @@ def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, 
         texts = [[(f"{status.unread_failure.title}: {log_text}", "bad")], [(f"a job failed: {log_text}", "bad")]]
     if is_wide:
         shown = next((candidate for candidate in texts if line_width(candidate) < width), texts[-1])
-        return [jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), *shown], width)]
-    job_lines = jobs_status_lines(session, shown_key("stop"))
+        return [wide_jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), *shown], width)]
+    job_lines = short_jobs_line_forms(session, shown_key("stop"))
     job_mark, shortest_job_line = job_lines[-1][:1], job_lines[-1]
     shown = next((candidate for job_line in (shortest_job_line, job_mark) for candidate in texts
                   if line_width(job_line) + line_width(candidate) + 2 <= width), texts[-1])

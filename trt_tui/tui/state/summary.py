@@ -38,7 +38,7 @@ from trt_tui.tui.spans import (
     line_width,
     move_index_outside_number,
     shorten_middle,
-    worst_sqnr_span,
+    sqnr_span,
     wrap_text,
 )
 from trt_tui.tui.state.config_status import (
@@ -372,7 +372,7 @@ def _list_output_rows(session: Session, table: SummaryTable, accuracy: Accuracy)
 
 
 def _run_outcome_line(session: Session, run: str, accuracy: Accuracy | None, dim_failures: bool, width: int) -> Line:
-    """Returns the outcome of a run, or what makes it no result, and behind that of the current config its gauge."""
+    """Returns the outcome of a run, or a note that its outcome means nothing. The current config has its gauge too."""
     config, outline = session.get_run_config(run), session.opened_network.outline
     if accuracy is not None and not reduces_precision(outline, config):
         return clip_line([(" all in FP32", "dim")], width)
@@ -433,7 +433,7 @@ def _stage_rows(session: Session, table: SummaryTable, width: int, height: int) 
         if stage.run.unavailable_reason:
             built, outcome = fitting_cell(f" {stage.run.unavailable_reason}", is_left_aligned=True), None
         elif stage.accuracy_to_previous is not None and stage.accuracy_to_previous.worst_output is not None:
-            text, style = worst_sqnr_span(stage.accuracy_to_previous, is_simulated)
+            text, style = sqnr_span(stage.accuracy_to_previous.worst_errors, is_simulated)
             texts = [f" {add_decibel_unit(text)}{suffix}" for suffix in (" from the one before", " from before", "")]
             built = fitting_cell(*texts, style=style, is_left_aligned=True)
         rows.append(SummaryRow("stage", table.draw_line((f" {stage.run.name}", ""), values, [built], outcome),
