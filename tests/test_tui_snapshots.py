@@ -18,7 +18,7 @@ from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, screen_text, settle, taken_in
 from tests.test_golden import WRITE
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import comparison, engine
+from trt_tui.jobs import comparison, engine_build
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session import jobs, session
@@ -77,7 +77,7 @@ WALKS = {
 @pytest.fixture(autouse=True)
 def steady(monkeypatch):
     """Builds and runs take the same time on every machine."""
-    monkeypatch.setattr(engine, "time", Clock(13.0))
+    monkeypatch.setattr(engine_build, "time", Clock(13.0))
     monkeypatch.setattr(comparison, "time", Clock(0.004))
     monkeypatch.setattr(jobs, "time", Clock(0.0))
     noon = SimpleNamespace(**vars(time) | {"localtime": lambda *_: None, "strftime": lambda *_: "12:00:00"})
