@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from tests.networks import halves, quiet_session
+from tests.networks.build import Builder, floats
 from tests.refusals import refused
 from trt_tui.core.calibration.calibration import calibrate, collect_tensor_stats
 from trt_tui.core.calibration.tensor_collection import find_first_non_finite_value
@@ -47,7 +48,7 @@ def test_the_value_that_nan_comes_from_is_named(broken, backend):
     path, _, data, _, said = broken
     network = open_network(path, lambda: backend)
     samples = load_samples(str(data), network.inputs)
-    found = find_first_non_finite_value(network.model, samples, 0, backend)
+    found = find_first_non_finite_value(network.model, samples, 0, backend, {"y"})
     assert said in found.origin_text and found.value_kind == "NaN" and found.producer.split(" ")[0] in {
         "/mask/Mul", "/norm/Div", "/head/MatMul"
     }
@@ -70,7 +71,21 @@ def test_a_network_that_is_finite_has_no_such_value(tmp_path, backend):
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 8), np.float16))
     network = open_network(path, lambda: backend)
     assert find_first_non_finite_value(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
-                                       backend) is None
+                                       backend, {"y"}) is None
+
+
+def test_an_infinite_mask_that_softmax_ends_is_not_the_origin(tmp_path, backend):
+    b = Builder()
+    kept = b.node("Greater", ["x", b.weight("zero", np.float32(0))], "/kept")
+    masked = b.node("Where", [kept, "x", b.weight("mask", np.float32(-np.inf))], "/mask")
+    ratio = b.node("Div", [b.node("Softmax", [masked], "/softmax"), b.weight("one", np.float32(1))], "/ratio")
+    b.node("Sqrt", [b.node("Sub", [ratio, b.weight("two", np.float32(2))], "/less")], "/root", output="y")
+    onnx.save(b.model([floats("x", 4, 8)], [floats("y", 4, 8)]), path := tmp_path / "net.onnx")
+    np.savez(tmp_path / "data.npz", x=np.ones((4, 8), np.float32) - 2 * np.eye(4, 8, dtype=np.float32))
+    network = open_network(path, lambda: backend)
+    found = find_first_non_finite_value(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
+                                        backend, {"y"})
+    assert found.producer == "/root/Sqrt (Sqrt)" and not found.constant
 
 
 @pytest.mark.parametrize("command", [("compare", "--layers", "none"), ("search", "--tolerance", "sqnr>=30", "-o")])

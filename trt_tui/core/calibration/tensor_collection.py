@@ -8,7 +8,7 @@ process and on many.
 import copy
 import math
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -19,7 +19,7 @@ from trt_tui.core.data.adaptive_runner import load_adaptive_runner
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.execution import Executor, LoadingTask, LocalExecutor, Task
 from trt_tui.core.network.constants import stored_tensor
-from trt_tui.core.network.model_editing import prune_model, value_name
+from trt_tui.core.network.model_editing import iterate_reachable, prune_model, value_name
 from trt_tui.core.network.small_layers import collect_garbage_and_trim_memory, has_many_small_layers
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, OutOfMemoryError, TrtTuiError
@@ -193,18 +193,25 @@ class FirstNonFiniteValue:
                               if self.epsilon else "")
 
 
-def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int,
-                                backend: Backend) -> FirstNonFiniteValue | None:
-    """Finds the first value of an FP32 network in one feed that is NaN or infinite.
+def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int, backend: Backend,
+                                tensors: Set[str]) -> FirstNonFiniteValue | None:
+    """Finds the first value of an FP32 network in one feed that is NaN or infinite and reaches some tensors.
 
-    None if all values are finite or the network cannot be executed.
+    The value reaches them through tensors that are not finite either. An infinite mask in front of a Softmax does not.
+    None if the tensors are finite or the network cannot be executed.
     """
     try:
         amax_by_tensor = _measure_tensor_amaxes(model, samples, feed_index, backend)
     except TrtTuiError:
         return None
+    def list_broken_producers(node: ir.Node) -> list[ir.Node]:
+        return [producer for value in node.inputs if value is not None and (producer := value.producer()) is not None
+                and not np.isfinite(amax_by_tensor.get(value.name or "", 0.0))]
+
+    reached = set(iterate_reachable([node for node in model.graph if not tensors.isdisjoint(
+        value.name for value in node.outputs)], list_broken_producers))
     constant: tuple[str, str, str] | None = None
-    for node in model.graph:
+    for node in (node for node in model.graph if node in reached):
         node_title = f"{node.name} ({node.op_type})"
         for value in node.inputs:
             if constant is None and value is not None and (constant_value := _non_finite_constant_text(value)):
@@ -232,7 +239,7 @@ def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, t
         value_kind: "NaN" or "an infinity".
         feed_index: The feed in which the value was seen.
     """
-    origin = find_first_non_finite_value(model, samples, feed_index, backend)
+    origin = find_first_non_finite_value(model, samples, feed_index, backend, {tensor})
     title = f"Tensor '{tensor}' holds {value_kind} in FP32"
     next_step = "Correct the network or the data: it has no usable range."
     cause = f"Seen while calibrating, in the batch of sample {samples.sample_name(feed_index)}."

@@ -694,7 +694,9 @@ class Simulation(ClosingContext):
             refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, fp32_outputs,
                                          "the FP32 network")
         except InputError as error:
-            first_non_finite = find_first_non_finite_value(self.network.model, self.samples, feed_index, self.backend)
+            broken = {name for name, array in fp32_outputs.items() if array.dtype.kind == "f" and np.isnan(array).any()}
+            first_non_finite = find_first_non_finite_value(self.network.model, self.samples, feed_index, self.backend,
+                                                           broken)
             if first_non_finite is None:
                 raise
             raise InputError(error.title, f"{error.cause}: {first_non_finite.origin_text}", REMEDY) from None
