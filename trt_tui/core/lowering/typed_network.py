@@ -242,7 +242,7 @@ class TypedLowering(GraphEditor):
         product_value.name, product_value.type, product_value.shape = self.names.make_unique_name(
             f"{result.name}__sum"), ir.TensorType(ir.DataType.FLOAT), result.shape
         node.name = self.names.make_unique_name(f"{result.name}__{_short_type_name(boundary_type)}")
-        self._append_node(product)
+        self.graph.append(product)
         source = product_value
         if bias is not None:
             source = self._add_operator("Cast", [product_value], {"to": int(boundary_type)}, f"{result.name}__product",

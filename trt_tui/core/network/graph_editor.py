@@ -43,11 +43,8 @@ class GraphEditor:
         """Adds a node under a unique name that begins with ``node_name``."""
         node = ir.node(operator, inputs, attributes, domain=domain, num_outputs=output_count,
                        name=self.names.make_unique_name(node_name))
-        self._append_node(node)
-        return node
-
-    def _append_node(self, node: ir.Node) -> None:
         self.graph.append(node)
+        return node
 
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
         """Adds a constant to the graph; an initializer with the same name, type and values is reused."""
