@@ -236,9 +236,9 @@ def test_fp32_is_exact(analysed):
 
 def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(analysed):
     analysis = analysed(networks.mlp(), vectors())
-    tally = AccuracyReducer(analysis.samples, [0], analysis.judged_outputs, analysis.get_reference_outputs)
     outputs = dict(analysis.get_reference_outputs(0))
-    analysis._reference_cache.put(0, {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)})
+    reference = {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)}
+    tally = AccuracyReducer(analysis.samples, [0], analysis.judged_outputs, lambda index: reference)
     tally.add_feed_outputs(0, {"y": outputs["y"] + np.float32(1e-3)})
     assert tally.compute_accuracy().outputs["y"].worst_index in (1, 2, 3)
     broken = outputs["y"].copy()
