@@ -498,7 +498,7 @@ async def test_a_page_keeps_what_it_shows_while_the_search_goes_on(tmp_path):
         row = next(line for line in page.text.splitlines() if CURRENT in line)
         assert row.endswith(f"{current.outcome.outcome.value} on the main screen's 8 samples"), "an outcome names them"
         progress = search_status.progress
-        search_status.progress = replace(progress, config=session.config)
+        search_status.progress = replace(progress, result=replace(progress.result, config=session.config))
         current, best = list_search_options(session, search_status)
         assert current.config == best.config and current.accuracy == best.accuracy
         search_status.progress = progress
