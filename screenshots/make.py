@@ -50,8 +50,9 @@ SHOTS: dict[str, tuple[tuple[int, int], Sequence[str]]] = {
 
 def options(name: str = "") -> Options:
     """The bundled demo, with all of its data; for the picture of stages with stages of its own."""
-    found = Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
-                    metric=demo.metric_spec())
+    found = Options(
+        str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()), metric=demo.metric_spec()
+    )
     return replace(found, stages=stages(Path(_STATE.name))) if name == "stages" else found
 
 
@@ -63,8 +64,24 @@ def stages(folder: Path) -> tuple[str, ...]:
         feed = {one.name: data[one.name] for one in session.get_inputs()}
     names = [one.name for one in session.get_outputs()]
     np.savez(runtime, **dict(zip(names, session.run(names, feed), strict=True)))
-    subprocess.run([sys.executable, "-m", "trt_tui", "export", str(demo.network_path()), "--precision", "int8",
-                    "--calib-data", str(demo.calibration_path()), "--format", "onnx", "-o", str(typed)], check=True)
+    subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "trt_tui",
+            "export",
+            str(demo.network_path()),
+            "--precision",
+            "int8",
+            "--calib-data",
+            str(demo.calibration_path()),
+            "--format",
+            "onnx",
+            "-o",
+            str(typed),
+        ],
+        check=True,
+    )
     return f"runtime={runtime}", f"qdq={typed}", "int8"
 
 

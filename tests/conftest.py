@@ -61,8 +61,9 @@ def common_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _isolated(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, common_folder: Path
-              ) -> None:
+def _isolated(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, common_folder: Path
+) -> None:
     """The user's state and cache are the test's own."""
     shared = request.node.get_closest_marker("shares_cache")
     isolate(monkeypatch, tmp_path, common_folder / "cache" if shared else None)
@@ -142,8 +143,9 @@ def standin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
 
 @pytest.fixture
-def command(run: Callable[..., tuple[int, str, str]], standin: Callable[..., None]
-            ) -> Callable[..., subprocess.CompletedProcess]:
+def command(
+    run: Callable[..., tuple[int, str, str]], standin: Callable[..., None]
+) -> Callable[..., subprocess.CompletedProcess]:
     """Runs a command whose child process has the stand-in of a release."""
 
     def run_it(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
@@ -158,8 +160,9 @@ def session(tmp_path: Path) -> Iterator[Callable[..., DrivenSession]]:
     """Makes sessions, with child processes and of a three-layer network by default; closes them."""
     sessions = []
 
-    def make(options: Options | None = None, kind: type[DrivenSession] = DrivenSession, **arguments: Any
-             ) -> DrivenSession:
+    def make(
+        options: Options | None = None, kind: type[DrivenSession] = DrivenSession, **arguments: Any
+    ) -> DrivenSession:
         made = kind(options or save_mlp(tmp_path), tmp_path, **arguments)
         sessions.append(made)
         return made
@@ -188,8 +191,9 @@ def quick(monkeypatch: pytest.MonkeyPatch, measured_before: None) -> None:
     monkeypatch.setattr(main_screen, "MIN_DRAW_INTERVAL_S", 0.002)
     monkeypatch.setattr(presenter, "MIN_CURSOR_REST_S", 0.005)
     draw = Compositor.render_update
-    monkeypatch.setattr(Compositor, "render_update",
-                        lambda self, full=False, **given: draw(self, full, **given) if full else None)
+    monkeypatch.setattr(
+        Compositor, "render_update", lambda self, full=False, **given: draw(self, full, **given) if full else None
+    )
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 

@@ -70,11 +70,13 @@ def save_resnet(folder: Path, samples: int = 16, batch: int = 4, size: int = 32)
 def stuck_data(folder: Path) -> Path:
     """Writes a script of data that never come; it leaves ``stuck.started`` beside it when it is asked for them."""
     script = folder / "stuck.py"
-    script.write_text("import pathlib, time\n"
-                      "def load_data():\n"
-                      "    pathlib.Path(__file__).with_suffix('.started').touch()\n"
-                      "    time.sleep(3600)\n"
-                      "    yield {}\n")
+    script.write_text(
+        "import pathlib, time\n"
+        "def load_data():\n"
+        "    pathlib.Path(__file__).with_suffix('.started').touch()\n"
+        "    time.sleep(3600)\n"
+        "    yield {}\n"
+    )
     return script
 
 
@@ -124,8 +126,12 @@ class DrivenWorker(JobServer):
 
     def __init__(self, folder: Path, measured: Path | None = None) -> None:
         self.wire = Wire()
-        super().__init__(self.wire.send, SharedStore(measured, folder / "engines") if measured is not None else
-                         ResultStore(ResultCache(folder / "results")))
+        super().__init__(
+            self.wire.send,
+            SharedStore(measured, folder / "engines")
+            if measured is not None
+            else ResultStore(ResultCache(folder / "results")),
+        )
         self.last = 0
 
     @property
@@ -165,8 +171,9 @@ class DrivenWorker(JobServer):
         """Waits for the process that executes an exported file; False where no task waits for one."""
         arrived = self.scheduler.arrival_event
         if not any(
-                isinstance(task.request, rq.BuildEngine | rq.WriteEngine | rq.FindMixedPrecisionConfig)
-                for task in self.scheduler.scheduled_jobs):
+            isinstance(task.request, rq.BuildEngine | rq.WriteEngine | rq.FindMixedPrecisionConfig)
+            for task in self.scheduler.scheduled_jobs
+        ):
             return False
         assert arrived.wait(LIMIT_S), "nothing comes of what a task waits for"
         arrived.clear()

@@ -22,8 +22,13 @@ from tests import networks
 Command = tuple[str, ...]
 SCORE = Path(__file__).parent / "standins" / "score.py"
 DATA = ("--data", "data.npz")
-EXPORTS = {"trtexec": "trtexec.sh", "polygraphy": "polygraphy.py", "modelopt": "modelopt.sh",
-           "calibration-cache": "calibration.cache", "markdown": "config.md"}
+EXPORTS = {
+    "trtexec": "trtexec.sh",
+    "polygraphy": "polygraphy.py",
+    "modelopt": "modelopt.sh",
+    "calibration-cache": "calibration.cache",
+    "markdown": "config.md",
+}
 """The file that each format writes."""
 
 
@@ -51,13 +56,26 @@ class GoldenCase:
         """Returns the commands in the order in which they are run, without the program's name."""
         listed: list[Command] = []
         if self.keys:
-            listed = [("inspect", "model.onnx", "--nodes"),
-                      ("scheme", "model.onnx", "--precision", "int8", "--json", "scheme.json"),
-                      ("preflight", "model.onnx", *self.options, "--json", "preflight.json"),
-                      ("compare", "model.onnx", *self.options, "--json", "compare.json", "--markdown", "compare.md")]
+            listed = [
+                ("inspect", "model.onnx", "--nodes"),
+                ("scheme", "model.onnx", "--precision", "int8", "--json", "scheme.json"),
+                ("preflight", "model.onnx", *self.options, "--json", "preflight.json"),
+                ("compare", "model.onnx", *self.options, "--json", "compare.json", "--markdown", "compare.md"),
+            ]
         if self.tolerance:
-            listed.append(("search", "model.onnx", *self.options, "--tolerance", self.tolerance, "-o", "found.json",
-                           "--markdown", "search.md"))
+            listed.append(
+                (
+                    "search",
+                    "model.onnx",
+                    *self.options,
+                    "--tolerance",
+                    self.tolerance,
+                    "-o",
+                    "found.json",
+                    "--markdown",
+                    "search.md",
+                )
+            )
         for name in self.formats:
             listed.append(("export", "model.onnx", "--config", "found.json", "--format", name, "-o", EXPORTS[name]))
         return [*listed, *self.commands]
@@ -119,8 +137,10 @@ def write_detector(folder: Path) -> None:
         rows = builder.node("Reshape", [values, shape], f"/{name}")
         rows = builder.node("Transpose", [rows], f"/{name}", perm=[0, 2, 1])
         builder.node(activation, [rows], f"/{name}", output=name)
-    model = builder.model([networks.floats("images", "N", 3, 16, 16)],
-                          [networks.floats("boxes", "N", "cells", 4), networks.floats("scores", "N", "cells", 3)])
+    model = builder.model(
+        [networks.floats("images", "N", 3, 16, 16)],
+        [networks.floats("boxes", "N", "cells", 4), networks.floats("scores", "N", "cells", 3)],
+    )
     images = networks.feeds(model, seed=1, n=16)
     boxes, scores = networks.quiet_session(model).run(None, images)
     numbers = np.arange(1, 17)
@@ -129,13 +149,25 @@ def write_detector(folder: Path) -> None:
     for image, best in zip(numbers, scores.max(axis=2).argsort(axis=1)[:, -3:], strict=True):
         for cell in best:
             x, y, width, height = (float(value) for value in boxes[image - 1, cell])
-            annotations.append({"id": len(annotations) + 1, "image_id": int(image), "iscrowd": 0,
-                                "category_id": int(scores[image - 1, cell].argmax()), "area": width * height,
-                                "bbox": [x - width / 2, y - height / 2, width, height]})
-    (folder / "instances.json").write_text(json.dumps({
-        "images": [{"id": int(number), "width": 16, "height": 16} for number in numbers],
-        "categories": [{"id": number, "name": name} for number, name in enumerate(("cat", "dog", "bird"))],
-        "annotations": annotations}))
+            annotations.append(
+                {
+                    "id": len(annotations) + 1,
+                    "image_id": int(image),
+                    "iscrowd": 0,
+                    "category_id": int(scores[image - 1, cell].argmax()),
+                    "area": width * height,
+                    "bbox": [x - width / 2, y - height / 2, width, height],
+                }
+            )
+    (folder / "instances.json").write_text(
+        json.dumps(
+            {
+                "images": [{"id": int(number), "width": 16, "height": 16} for number in numbers],
+                "categories": [{"id": number, "name": name} for number, name in enumerate(("cat", "dog", "bird"))],
+                "annotations": annotations,
+            }
+        )
+    )
 
 
 def write_dumps(folder: Path) -> None:
@@ -150,33 +182,48 @@ def write_dumps(folder: Path) -> None:
     values = dict(zip(names, networks.quiet_session(marked).run(None, image), strict=True))
     rng = np.random.default_rng(0)
     np.savez(folder / "first.npz", **values)
-    np.savez(folder / "second.npz", **{
-        name: value + np.float32(0.3 if position in (4, 5) else 0.001) * rng.standard_normal(value.shape, np.float32)
-        * value.std() for position, (name, value) in enumerate(values.items())})
+    np.savez(
+        folder / "second.npz",
+        **{
+            name: value
+            + np.float32(0.3 if position in (4, 5) else 0.001)
+            * rng.standard_normal(value.shape, np.float32)
+            * value.std()
+            for position, (name, value) in enumerate(values.items())
+        },
+    )
 
 
 CASES = {
-    "float": GoldenCase(write_float, (*DATA, "--metric", "metric.py:score", "--target", "metric>=base-0.1"), "sqnr>=38",
-                        tuple(EXPORTS)),
+    "float": GoldenCase(
+        write_float, (*DATA, "--metric", "metric.py:score", "--target", "metric>=base-0.1"), "sqnr>=38", tuple(EXPORTS)
+    ),
     "quantized": GoldenCase(write_quantized),
     "dynamic": GoldenCase(write_dynamic, (*DATA, "--judge", "logits")),
     "plugin": GoldenCase(write_plugin),
     "detector": GoldenCase(write_detector, (*DATA, "--metric", "coco_map.py:mean_ap")),
-    "dumps": GoldenCase(write_dumps, keys=(), commands=(
-        ("dumps", "first.npz", "second.npz", "--model", "model.onnx", "--json", "compare.json", "-o", "fix.json"),
-        ("export", "model.onnx", "--config", "fix.json", "--format", "polygraphy", "-o", "fix.py"))),
+    "dumps": GoldenCase(
+        write_dumps,
+        keys=(),
+        commands=(
+            ("dumps", "first.npz", "second.npz", "--model", "model.onnx", "--json", "compare.json", "-o", "fix.json"),
+            ("export", "model.onnx", "--config", "fix.json", "--format", "polygraphy", "-o", "fix.py"),
+        ),
+    ),
 }
 
 
 # -- comparing texts ------------------------------------------------------------------------------------------------
 
-VOLATILE = ((re.compile(r"(?<![\w.])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?!\w)"), "HASH"),
-            (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d|Z)?"), "TIME"),
-            (re.compile(r'("trt_tui": )"[^"]*"'), r'\1"VERSION"'),
-            (re.compile(r"^\d+ tried; best so far.*\n", re.MULTILINE), ""),
-            (re.compile(r" \(\d\S* \w+ with the measurement of the changes;.*\)"), " (SECONDS)"),
-            (re.compile(r"(✓ .*?)\b\d+\.\d s\b"), r"\1SECONDS"),
-            (re.compile(r'("(?:seconds|duration_s|took_s)": )[\d.e+-]+'), r"\1SECONDS"))
+VOLATILE = (
+    (re.compile(r"(?<![\w.])(?:[0-9a-f]{32}|[0-9a-f]{40}|[0-9a-f]{64})(?!\w)"), "HASH"),
+    (re.compile(r"\b\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d+)?)?([+-]\d\d:\d\d|Z)?"), "TIME"),
+    (re.compile(r'("trt_tui": )"[^"]*"'), r'\1"VERSION"'),
+    (re.compile(r"^\d+ tried; best so far.*\n", re.MULTILINE), ""),
+    (re.compile(r" \(\d\S* \w+ with the measurement of the changes;.*\)"), " (SECONDS)"),
+    (re.compile(r"(✓ .*?)\b\d+\.\d s\b"), r"\1SECONDS"),
+    (re.compile(r'("(?:seconds|duration_s|took_s)": )[\d.e+-]+'), r"\1SECONDS"),
+)
 """What differs from run to run, and the word in its place; progress is told by the clock."""
 _HEX_FLOAT = re.compile(r"(?<=: )([0-9a-f]{8})$", re.MULTILINE)
 _NUMBER = re.compile(r"(?<![\w.])[-+]?(?:\d+\.\d*|\.\d+|\d+)(?:[eE][-+]?\d+)?(?![\w])%?")
@@ -207,14 +254,20 @@ def sum_order() -> str:
             data = next(path for name in ("data.npz", "first.npz") if (path := Path(folder) / name).exists())
             arrays = dict(np.load(data))
         del model.graph.output[:]
-        model.graph.output.extend(onnx.ValueInfoProto(name=name) for node in model.graph.node for name in node.output
-                                  if name and not node.domain)
+        model.graph.output.extend(
+            onnx.ValueInfoProto(name=name)
+            for node in model.graph.node
+            for name in node.output
+            if name and not node.domain
+        )
         try:
             session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         except onnxruntime.capi.onnxruntime_pybind11_state.Fail:
             continue  # a plugin
-        rows = {info.name: info.shape[0] if info.shape and isinstance(info.shape[0], int) else 4
-                for info in session.get_inputs()}
+        rows = {
+            info.name: info.shape[0] if info.shape and isinstance(info.shape[0], int) else 4
+            for info in session.get_inputs()
+        }
         if rows.keys() <= arrays.keys():
             for array in session.run(None, {name: arrays[name][:count] for name, count in rows.items()}):
                 digest.update(np.asarray(array).tobytes())
@@ -230,8 +283,10 @@ def differences(golden: str, text: str, has_same_sums: bool = True) -> list[str]
     """
     first, second = golden.splitlines(), text.splitlines()
     if not has_same_sums:
-        first, second = (sorted(re.sub(r" +", " ", _NUMBER.sub("#", _BASE64.sub("#", line))) for line in lines)
-                         for lines in (first, second))
+        first, second = (
+            sorted(re.sub(r" +", " ", _NUMBER.sub("#", _BASE64.sub("#", line))) for line in lines)
+            for lines in (first, second)
+        )
     differing = []
     for number in range(max(len(first), len(second))):
         pair = [lines[number] if number < len(lines) else "" for lines in (first, second)]

@@ -92,8 +92,14 @@ def options(folder: Path, network: str = "vit", metric: bool = True, random: boo
     labels = {"labels": _classes(network, images[:16])} if metric else {}
     np.savez(folder / "samples.npz", image=images[:16], **labels)
     np.savez(folder / "calibration.npz", image=np.tile(images[16:], (4, 1, 1, 1)))
-    return Options(str(model), str(folder / "samples.npz"), str(folder / "calibration.npz"), batch=8, whatif_samples=8,
-                   metric=f"{Path(__file__).parent / 'standins' / 'score.py'}:score" if metric else None)
+    return Options(
+        str(model),
+        str(folder / "samples.npz"),
+        str(folder / "calibration.npz"),
+        batch=8,
+        whatif_samples=8,
+        metric=f"{Path(__file__).parent / 'standins' / 'score.py'}:score" if metric else None,
+    )
 
 
 _known_classes: dict[str, np.ndarray] = {}
@@ -166,13 +172,20 @@ class NullClient(LocalClient):
         searched: A search is held once it has made so many evaluations; None lets it end.
     """
 
-    def __init__(self, deliver: Callable[[ev.Event], None], store: ResultStore, builder: NullBuilder | None,
-                 held: Collection[type], sweeps: bool) -> None:
+    def __init__(
+        self,
+        deliver: Callable[[ev.Event], None],
+        store: ResultStore,
+        builder: NullBuilder | None,
+        held: Collection[type],
+        sweeps: bool,
+    ) -> None:
         super().__init__(self._deliver, store)
         self._works_in_steps, reports = False, itertools.count()
         # All that is told, on machines of any speed, but of the progress of work up to its end every 25th report.
-        self.scheduler.is_report_due = (
-            lambda kind: kind != "progress" or self._works_in_steps or next(reports) % 25 == 0)
+        self.scheduler.is_report_due = lambda kind: (
+            kind != "progress" or self._works_in_steps or next(reports) % 25 == 0
+        )
         self.sent: list[rq.Request] = []
         self.stops = 0
         self.closed = False
@@ -180,9 +193,13 @@ class NullClient(LocalClient):
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, rq.Request]] = []
-        self._stand_ins = {"get_simulation_backend": lambda *_, **__: NullBackend(),
-                           "get_engine_builder": lambda *_, **__: builder, "execute_exported_file": execute,
-                           "build_gated_graph": build_graph, "split_into_pieces": split_graph}
+        self._stand_ins = {
+            "get_simulation_backend": lambda *_, **__: NullBackend(),
+            "get_engine_builder": lambda *_, **__: builder,
+            "execute_exported_file": execute,
+            "build_gated_graph": build_graph,
+            "split_into_pieces": split_graph,
+        }
 
     def _deliver(self, event: ev.Event) -> None:
         self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations
@@ -247,13 +264,23 @@ class NullSession(Session):
 
     measured_before: Path
 
-    def __init__(self, options: Options, deliver: Callable[[ev.Event], None] | None = None, *, folder: Path,
-                 builder: NullBuilder | None = None, held: Collection[type] = (), sweeps: bool = True,
-                 searched: int | None = None, **arguments: Any) -> None:
+    def __init__(
+        self,
+        options: Options,
+        deliver: Callable[[ev.Event], None] | None = None,
+        *,
+        folder: Path,
+        builder: NullBuilder | None = None,
+        held: Collection[type] = (),
+        sweeps: bool = True,
+        searched: int | None = None,
+        **arguments: Any,
+    ) -> None:
         deliver = deliver or self.apply_event
         super().__init__(options, deliver, session_folder=SessionFolder(folder / "sessions"), **arguments)
         self.child = self._client = NullClient(
-            deliver, SharedStore(self.measured_before, folder / "engines"), builder, held, sweeps)
+            deliver, SharedStore(self.measured_before, folder / "engines"), builder, held, sweeps
+        )
         self.child.searched = searched
 
     def rest(self) -> NullSession:
@@ -264,8 +291,15 @@ class NullSession(Session):
         return self
 
 
-def measured(folder: Path, network: str = "vit", target: str = "sqnr>=20", *, metric: bool = True, random: bool = False,
-             **session: Any) -> NullSession:
+def measured(
+    folder: Path,
+    network: str = "vit",
+    target: str = "sqnr>=20",
+    *,
+    metric: bool = True,
+    random: bool = False,
+    **session: Any,
+) -> NullSession:
     """A session that has measured everything by itself."""
     made = NullSession(options(folder, network, metric, random), folder=folder, resume=False, target=target, **session)
     made.start()

@@ -54,14 +54,16 @@ class Case:
     ranges: Mapping[str, float]
 
 
-def make_case(backend, network: Network, config: PrecisionConfig, feeds: Mapping[str, np.ndarray],
-              ranges: Mapping[str, float]) -> Case:
+def make_case(
+    backend, network: Network, config: PrecisionConfig, feeds: Mapping[str, np.ndarray], ranges: Mapping[str, float]
+) -> Case:
     """A case of a network, with what it computes in FP32."""
     return Case(network, config, feeds, inner_values(backend, network, feeds), ranges)
 
 
-def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network], *, scales: Sequence[float] = (1.0,)
-         ) -> Case:
+def draw(
+    random: Random, backend, opened: Callable[[onnx.ModelProto], Network], *, scales: Sequence[float] = (1.0,)
+) -> Case:
     """A random small network in a random config.
 
     Args:
@@ -86,16 +88,22 @@ def compare(case: Case, backend, offer: GatedFeatures | None = None, *, as_data:
     gated = gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer)
     found = difference(case.network, case.plain, typed_in_plain_units(case, backend), gated)
     if found is None and as_data:
-        found = difference(case.network, case.plain, gated, gated_values(
-            backend, case.network, case.config, case.ranges, case.feeds, offer, data=True))
+        found = difference(
+            case.network,
+            case.plain,
+            gated,
+            gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer, data=True),
+        )
     return found
 
 
 def typed_in_plain_units(case: Case, backend) -> dict[str, np.ndarray]:
     """The values of the typed network, times what moves have divided them by: the simulation undoes that."""
     divisors = case.config.find_divisors(case.network)
-    return {tensor: array * divisors.get(tensor, np.float32(1)) for tensor, array in typed_values(
-        backend, case.network, case.config, case.ranges, case.feeds).items()}
+    return {
+        tensor: array * divisors.get(tensor, np.float32(1))
+        for tensor, array in typed_values(backend, case.network, case.config, case.ranges, case.feeds).items()
+    }
 
 
 @dataclass(frozen=True)
@@ -110,19 +118,29 @@ def inner_values(backend, network: Network, feeds: Mapping[str, np.ndarray]) -> 
     """All float tensors of the FP32 network."""
     probe = network.model.clone()
     present = {value.name for value in probe.graph.outputs}
-    probe.graph.outputs.extend(value for node in probe.graph for value in node.outputs
-                               if network.is_fp32(value.name) and value.name not in present)
+    probe.graph.outputs.extend(
+        value
+        for node in probe.graph
+        for value in node.outputs
+        if network.is_fp32(value.name) and value.name not in present
+    )
     with backend.load(probe) as runner:
         return {**feeds, **runner.run(feeds)}
 
 
-_NOT_THERE = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4,
-              ir.DataType.FLOAT4E2M1)
+_NOT_THERE = (
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+    ir.DataType.FLOAT8E4M3FN,
+    ir.DataType.INT4,
+    ir.DataType.FLOAT4E2M1,
+)
 """Types that ONNX Runtime's CPU provider lacks, or does not compute in."""
 
 
-def typed_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                 feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def typed_values(
+    backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Mapping[str, np.ndarray]
+) -> dict[str, np.ndarray]:
     """Results of the groups, and the outputs, of the typed network, float32.
 
     It runs in onnx's reference evaluator, in ONNX Runtime where all is FP32 or INT8 (onnx has no DQ of that opset).
@@ -160,13 +178,20 @@ def _as_kernels(model: ir.Model) -> None:
             node.replace_input_with(0, product)
         for index, (value, source) in enumerate(zip(node.inputs, sources, strict=True)):
             if source is not None and source.domain:
-                wide = ir.node(source.op_type, source.inputs, {**{
-                    key: one.value for key, one in source.attributes.items()}, "output_dtype": 1}, domain=source.domain)
+                wide = ir.node(
+                    source.op_type,
+                    source.inputs,
+                    {**{key: one.value for key, one in source.attributes.items()}, "output_dtype": 1},
+                    domain=source.domain,
+                )
                 graph.insert_before(node, wide)
             elif source is not None:
                 scale = ir.node("Cast", [source.inputs[1]], {"to": int(ir.DataType.FLOAT)})
-                wide = ir.node("DequantizeLinear", [source.inputs[0], scale.outputs[0], *source.inputs[2:]],
-                               {key: one.value for key, one in source.attributes.items()})
+                wide = ir.node(
+                    "DequantizeLinear",
+                    [source.inputs[0], scale.outputs[0], *source.inputs[2:]],
+                    {key: one.value for key, one in source.attributes.items()},
+                )
                 graph.insert_before(node, [scale, wide])
             elif value is not None and node.inputs[index].dtype == low:
                 wide = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)})
@@ -197,8 +222,11 @@ def _dequantized(value: ir.Value | None) -> ir.Node | None:
     source = value.producer() if value is not None else None
     if source is not None and source.op_type == "Cast":
         source = source.inputs[0].producer()
-    if source is None or source.op_type not in ("DequantizeLinear", _BLOCKS[-1]) \
-            or source.inputs[0].dtype == ir.DataType.INT4:
+    if (
+        source is None
+        or source.op_type not in ("DequantizeLinear", _BLOCKS[-1])
+        or source.inputs[0].dtype == ir.DataType.INT4
+    ):
         return None
     return source
 
@@ -206,8 +234,14 @@ def _dequantized(value: ir.Value | None) -> ir.Node | None:
 def _kernels(model: ir.Model) -> list[type]:
     """Operators as a kernel computes them, in FP32 and rounded once: onnx's evaluator rounds many times inside."""
     opset, names = model.graph.opset_imports[""], {node.op_type for node in model.graph}
-    return [QuantizeLinear, DequantizeLinear, TRT_MXFP8DynamicQuantize, TRT_FP4DynamicQuantize,
-            TRT_MXFP8DequantizeLinear, *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN)))]
+    return [
+        QuantizeLinear,
+        DequantizeLinear,
+        TRT_MXFP8DynamicQuantize,
+        TRT_FP4DynamicQuantize,
+        TRT_MXFP8DequantizeLinear,
+        *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN))),
+    ]
 
 
 _LARGEST = {"int8": 127, "float8_e4m3fn": 448, "int4": 7}
@@ -277,7 +311,7 @@ class TRT_MXFP8DequantizeLinear(OpRun):  # noqa: N801
 def _largest(x, axis, block):
     """The largest magnitude of each block; NaN where something is not finite."""
     axis %= x.ndim
-    blocks = np.abs(x.astype(np.float32)).reshape(*x.shape[:axis], -1, block, *x.shape[axis + 1:])
+    blocks = np.abs(x.astype(np.float32)).reshape(*x.shape[:axis], -1, block, *x.shape[axis + 1 :])
     return np.where(np.isfinite(blocks), blocks, np.nan).max(axis + 1)
 
 
@@ -308,16 +342,29 @@ def _kernel(name: str, opset: int) -> type:
 @functools.lru_cache(maxsize=2)
 def _load_gated(backend, network: Network, offer: GatedFeatures, data: bool):
     """The gated graph of a network, for all configs that it offers, and its runner."""
-    gated = build_gated_graph(network, float_types=offer.float_types, boundary_types=offer.boundary_types,
-                              quantized_types=offer.quantized_types, editable_constants=offer.editable_constants,
-                              norm_operators=offer.norm_operators, gates_as_data=data,
-                              outputs=list(dict.fromkeys(group.final_tensor for group in network.groups)))
+    gated = build_gated_graph(
+        network,
+        float_types=offer.float_types,
+        boundary_types=offer.boundary_types,
+        quantized_types=offer.quantized_types,
+        editable_constants=offer.editable_constants,
+        norm_operators=offer.norm_operators,
+        gates_as_data=data,
+        outputs=list(dict.fromkeys(group.final_tensor for group in network.groups)),
+    )
     return gated, backend.load(gated.model, low_memory=True)
 
 
-def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                 feeds: Mapping[str, np.ndarray], offer: GatedFeatures | None = None, data: bool = False,
-                 fp16_sums: bool = False) -> dict[str, np.ndarray]:
+def gated_values(
+    backend,
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    feeds: Mapping[str, np.ndarray],
+    offer: GatedFeatures | None = None,
+    data: bool = False,
+    fp16_sums: bool = False,
+) -> dict[str, np.ndarray]:
     """The same of the gated network, which offers what the config needs and maybe more; ``data``: gates as data.
 
     Products are summed in FP32, as what runs typed networks here does; with ``fp16_sums`` in FP16, as kernels do.
@@ -342,8 +389,9 @@ def sqnr(reference: np.ndarray, test: np.ndarray) -> float:
     return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
 
 
-def difference(network: Network, plain: Mapping[str, np.ndarray], typed: Mapping[str, np.ndarray],
-               gated: Mapping[str, np.ndarray]) -> Difference | None:
+def difference(
+    network: Network, plain: Mapping[str, np.ndarray], typed: Mapping[str, np.ndarray], gated: Mapping[str, np.ndarray]
+) -> Difference | None:
     """The first group at which the two differ.
 
     What follows NaN, or a tensor of which most values overflow in both, is not looked at: the kernels of ONNX Runtime

@@ -29,15 +29,17 @@ def errors_between(reference: np.ndarray, test: np.ndarray) -> ErrorMetrics:
     return sums.compute_error_metrics()
 
 
-def measure_shares(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], **options: Any
-                   ) -> dict[str, ErrorShare]:
+def measure_shares(
+    analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], **options: Any
+) -> dict[str, ErrorShare]:
     """What groups own of the judged error, in the order in which it is told; ``options`` are those of `GroupSweep`."""
     sweep = GroupSweep(analysis, config, ranges, **options)
     return _figures(sweep, lambda name: error_share_from_sweep(sweep, name))
 
 
-def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *, owns: bool = True,
-                    **options: Any) -> dict[str, GroupSensitivity]:
+def measure_impacts(
+    analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *, owns: bool = True, **options: Any
+) -> dict[str, GroupSensitivity]:
     """Each group lowered alone, and before that raised.
 
     Args:

@@ -26,9 +26,17 @@ from trt_tui.jobs.child_exit import kill_process_group
 from trt_tui.module_path import python_command
 
 _FORKS = multiprocessing.get_context("forkserver")
-PRELOADED = ("trt_tui.jobs.server", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
-             "trt_tui.core.network.model_file", "distributed.nanny", "trt_tui.cluster.cluster", "tests.nursery",
-             "tests.preloaded")
+PRELOADED = (
+    "trt_tui.jobs.server",
+    "trt_tui.backends.onnxruntime",
+    "onnxruntime",
+    "onnx.reference",
+    "trt_tui.core.network.model_file",
+    "distributed.nanny",
+    "trt_tui.cluster.cluster",
+    "tests.nursery",
+    "tests.preloaded",
+)
 _FORKS.set_forkserver_preload(list(PRELOADED))
 _LIVING: dict[int, Forked] = {}
 
@@ -50,12 +58,21 @@ def _detached(sent: Any) -> int:
 class Forked:
     """What the program uses of `subprocess.Popen`, for a child process of this program alone."""
 
-    def __init__(self, module: str, numbers: Sequence[str], *, stdout: IO[bytes], env: dict[str, str] | None = None,
-                 start_new_session: bool = False, **_: object) -> None:
+    def __init__(
+        self,
+        module: str,
+        numbers: Sequence[str],
+        *,
+        stdout: IO[bytes],
+        env: dict[str, str] | None = None,
+        start_new_session: bool = False,
+        **_: object,
+    ) -> None:
         begun, begins = _FORKS.Pipe(duplex=False)
         descriptors = [_Descriptor(int(one)) for one in (*numbers, stdout.fileno())]
-        self._process = _FORKS.Process(target=_live, daemon=True, args=(
-            begins, module, env or dict(os.environ), start_new_session, descriptors))
+        self._process = _FORKS.Process(
+            target=_live, daemon=True, args=(begins, module, env or dict(os.environ), start_new_session, descriptors)
+        )
         with mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):  # not to be run again
             self._process.start()
         begins.close()
@@ -105,6 +122,7 @@ def _bury(pid: int) -> None:
 
 def use(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has the program fork its child processes."""
+
     def start(command: Sequence[str], **options: Any) -> Any:
         numbers = list(itertools.takewhile(str.isdecimal, reversed(command)))[::-1]
         for module in (server.__name__, exported_process.__name__):

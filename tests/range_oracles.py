@@ -50,8 +50,12 @@ def compare_typed(case: lowered.Case, backend) -> list[str]:
 def compare_forms(case: lowered.Case, backend) -> list[str]:
     """Groups at which the two forms of gates differ, sums in FP16 included."""
     offer = GatedFeatures.from_config(case.network, case.config)
-    forms = [lowered.gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer, data=data,
-                                  fp16_sums=True) for data in (False, True)]
+    forms = [
+        lowered.gated_values(
+            backend, case.network, case.config, case.ranges, case.feeds, offer, data=data, fp16_sums=True
+        )
+        for data in (False, True)
+    ]
     different = lowered.difference(case.network, case.plain, *forms)
     return [] if different is None else [f"{different.group}: {different.said}"]
 
@@ -78,10 +82,19 @@ def check_states(case: lowered.Case, backend, folder: Path) -> list[str]:
             broken.update((*group.outputs, group.final_tensor))
         if find_boundary_type(group, config.precision_of(group), config.other) is not Precision.FP16:
             continue
-        inside = [float(np.abs(case.plain[tensor]).max(initial=0)) for name in group.layers
-                  for tensor in network.get_layer(name).outputs if tensor in case.plain]
-        near = any(abs(one / FP16_OVERFLOW - 1) < NEAR for one in (*inside, *(
-            float(np.abs(case.plain[tensor]).max(initial=0)) for tensor in group.inputs if tensor in case.plain)))
+        inside = [
+            float(np.abs(case.plain[tensor]).max(initial=0))
+            for name in group.layers
+            for tensor in network.get_layer(name).outputs
+            if tensor in case.plain
+        ]
+        near = any(
+            abs(one / FP16_OVERFLOW - 1) < NEAR
+            for one in (
+                *inside,
+                *(float(np.abs(case.plain[tensor]).max(initial=0)) for tensor in group.inputs if tensor in case.plain),
+            )
+        )
         if not finite and state is Fp16RangeState.SAFE and not near:
             wrong.append(f"{group.name} is called safe and yields infinities ({amax:.4g} in FP32)")
         if state is Fp16RangeState.OVERFLOWS and finite and not near and amax > FP16_MAX * (1 + NEAR):
@@ -105,8 +118,11 @@ def check_effect(case: lowered.Case, backend, folder: Path) -> list[str]:
     if any(abs(amax / FP16_OVERFLOW - 1) < NEAR for amax in amaxes):
         return []
     typed = lowered.typed_values(backend, network, config, case.ranges, case.feeds)
-    return [f"{name} is infinite: {[value.overflow_text for value in found.values()]}" for name in judged
-            if name in typed and np.isfinite(case.plain[name]).all() and not np.isfinite(typed[name]).all()]
+    return [
+        f"{name} is infinite: {[value.overflow_text for value in found.values()]}"
+        for name in judged
+        if name in typed and np.isfinite(case.plain[name]).all() and not np.isfinite(typed[name]).all()
+    ]
 
 
 def chunked_sum(products: np.ndarray) -> np.ndarray:
@@ -115,7 +131,7 @@ def chunked_sum(products: np.ndarray) -> np.ndarray:
     total = np.zeros(products.shape[:-1], np.float16)
     with np.errstate(over="ignore", invalid="ignore"):
         for start in range(0, count, CHUNK_PRODUCTS):
-            chunk = products[..., start:start + CHUNK_PRODUCTS].astype(np.float64).sum(-1)
+            chunk = products[..., start : start + CHUNK_PRODUCTS].astype(np.float64).sum(-1)
             total = (total.astype(np.float64) + chunk).astype(np.float16)
     return total
 
@@ -130,7 +146,7 @@ def check_partial_sums(random: Random, backend, opened, folder: Path) -> list[st
     pattern = random.choice(("halves", "neighbours", "random", "none"))
     sign = np.ones(depth)
     if pattern == "halves":
-        sign[depth // 2:] = -1
+        sign[depth // 2 :] = -1
     elif pattern == "neighbours":
         sign[1::2] = -1
     elif pattern == "random":

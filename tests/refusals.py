@@ -9,8 +9,9 @@ from trt_tui.errors import InputError, TrtTuiError
 
 
 @contextmanager
-def refused(match: str = "", *, title: str = "", cause: str = "", next_step: str = "",
-            kind: type[TrtTuiError] = InputError) -> Iterator[None]:
+def refused(
+    match: str = "", *, title: str = "", cause: str = "", next_step: str = "", kind: type[TrtTuiError] = InputError
+) -> Iterator[None]:
     """An error is raised that matches a pattern, whose parts hold some words, and that says what to do next."""
     with pytest.raises(kind, match=match or None) as raised:
         yield

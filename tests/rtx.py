@@ -29,8 +29,12 @@ def layers(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None, c
     return listings[-1]
 
 
-def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None,
-          listings: list[str] | None = None, capability: str = "SM89") -> bytes:
+def build(
+    model: ir.Model,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    listings: list[str] | None = None,
+    capability: str = "SM89",
+) -> bytes:
     """The engine of a strongly typed network at the least optimization, by default for compute capability 8.9.
 
     Args:
@@ -60,8 +64,9 @@ def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None,
     parser = trt.OnnxParser(network, log)
     if not parser.parse(ir.to_proto(model).SerializeToString()):
         said = [parser.get_error(index) for index in range(parser.num_errors)]
-        raise AssertionError("TensorRT-RTX cannot parse it: "
-                             + "\n".join(f"{error.node_name()}: {error.desc()}" for error in said))
+        raise AssertionError(
+            "TensorRT-RTX cannot parse it: " + "\n".join(f"{error.node_name()}: {error.desc()}" for error in said)
+        )
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
     config.set_compute_capability(getattr(trt.ComputeCapability, capability), 0)

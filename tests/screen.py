@@ -20,20 +20,35 @@ from trt_tui.tui.widgets.lines import Lines, TitleRule
 
 SMALL, LARGE = (80, 24), (120, 40)
 _DRAW = Compositor.render_update
-_NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "equals_sign": "=", "minus": "-",
-          "space": " "}
+_NAMED = {
+    "slash": "/",
+    "full_stop": ".",
+    "comma": ",",
+    "question_mark": "?",
+    "equals_sign": "=",
+    "minus": "-",
+    "space": " ",
+}
 
 
-def make_app(folder: Path, network: str = "vit", target: str | None = "sqnr>=20", *, metric: bool = True,
-             random: bool = False, **session: Any) -> TrtTuiApp:
+def make_app(
+    folder: Path,
+    network: str = "vit",
+    target: str | None = "sqnr>=20",
+    *,
+    metric: bool = True,
+    random: bool = False,
+    **session: Any,
+) -> TrtTuiApp:
     """An app on one of the networks of `tests.local`; ``session`` goes to its `NullSession`."""
     options = local.options(folder, network, metric, random)
     return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), target=target, resume=False)
 
 
 @asynccontextmanager
-async def opened(folder: Path, size: tuple[int, int] = SMALL, *, sweeps: bool = False, **options: Any
-                 ) -> AsyncIterator[tuple[TrtTuiApp, MainScreen, Pilot]]:
+async def opened(
+    folder: Path, size: tuple[int, int] = SMALL, *, sweeps: bool = False, **options: Any
+) -> AsyncIterator[tuple[TrtTuiApp, MainScreen, Pilot]]:
     """Runs an app until what is not held is answered."""
     app = make_app(folder, sweeps=sweeps, **options)
     async with app.run_test(size=size) as pilot:
@@ -49,8 +64,12 @@ async def settle(pilot: Pilot) -> None:
         assert asyncio.get_running_loop().time() < end, "the screen does not come to rest"
         app.session.child.work()
         await taken_in(pilot)
-        calm = (app.session.child.sent and app.session.child.idle and app.main_screen._draw_timer is None
-                and desk.is_cursor_resting)
+        calm = (
+            app.session.child.sent
+            and app.session.child.idle
+            and app.main_screen._draw_timer is None
+            and desk.is_cursor_resting
+        )
         quiet = quiet + 1 if calm else 0
         if not calm:
             await asyncio.sleep(0.002)

@@ -43,7 +43,10 @@ def verdict(**outputs: float | None | ErrorMetrics) -> Accuracy:
         {
             name: OutputErrors(one if isinstance(one, ErrorMetrics) else ErrorMetrics(sqnr_db=one, exact=one is None))
             for name, one in outputs.items()
-        }, samples=4, total=4)
+        },
+        samples=4,
+        total=4,
+    )
 
 
 def engine(found: Accuracy | None, **about: object) -> EngineResult:
@@ -63,12 +66,22 @@ def test_the_gap_is_the_largest_of_the_outputs() -> None:
 
 
 def test_there_is_no_gap_without_figures_on_both_sides() -> None:
-    assert sqnr_gap_of_engine_db(None, verdict(y=1.0)) is sqnr_gap_of_engine_db(
-        verdict(y=1.0), None) is sqnr_gap_of_engine_db(None, None) is None
-    assert sqnr_gap_of_engine_db(verdict(y=20.0), verdict(z=1.0)) is sqnr_gap_of_engine_db(
-        verdict(y=None), verdict(y=20.0)) is None
-    assert sqnr_gap_of_engine_db(verdict(y=20.0), verdict(y=ErrorMetrics(nan=3))) is sqnr_gap_of_engine_db(
-        verdict(), verdict()) is None
+    assert (
+        sqnr_gap_of_engine_db(None, verdict(y=1.0))
+        is sqnr_gap_of_engine_db(verdict(y=1.0), None)
+        is sqnr_gap_of_engine_db(None, None)
+        is None
+    )
+    assert (
+        sqnr_gap_of_engine_db(verdict(y=20.0), verdict(z=1.0))
+        is sqnr_gap_of_engine_db(verdict(y=None), verdict(y=20.0))
+        is None
+    )
+    assert (
+        sqnr_gap_of_engine_db(verdict(y=20.0), verdict(y=ErrorMetrics(nan=3)))
+        is sqnr_gap_of_engine_db(verdict(), verdict())
+        is None
+    )
     assert sqnr_gap_of_engine_db(verdict(y=ErrorMetrics(mismatch=0.1)), verdict(y=ErrorMetrics(mismatch=0.2))) is None
 
 
@@ -96,7 +109,8 @@ def test_a_group_differs_where_the_engine_computes_in_something_else(unet) -> No
     assert has_unrequested_precision(conv, config, {conv.name: made(FP16)})
     assert not has_unrequested_precision(conv, config, {conv.name: made(INT8)})
     assert not has_unrequested_precision(conv, config, {conv.name: made(None)}) and not has_unrequested_precision(
-        conv, config, {})
+        conv, config, {}
+    )
     assert not has_unrequested_precision(pool, config, {pool.name: made(INT8)})
 
 
@@ -107,13 +121,14 @@ def test_a_weak_engine_that_leaves_quantized_groups_in_floating_point_is_doubted
     first, second = (group.name for group in quantized[:2])
     assert len(quantized) > 2 and find_unquantized_groups_caveat(unet, config, as_requested) == ()
     for implementation in (made(FP16), made(None, region=True)):  # no types are reported inside a fused region
-        caveat, = find_unquantized_groups_caveat(unet, config,
-                                                 as_requested | {first: implementation, second: implementation})
+        (caveat,) = find_unquantized_groups_caveat(
+            unet, config, as_requested | {first: implementation, second: implementation}
+        )
         assert f"2 of {len(quantized)} quantized layers" in caveat.text and not caveat.fails_run
         assert ("unknown" in caveat.text) is (implementation.precision is None)
-        judged = judge_accuracy([parse_target("sqnr>=20")], replace(verdict(y=30.0), caveats=(caveat, )))
+        judged = judge_accuracy([parse_target("sqnr>=20")], replace(verdict(y=30.0), caveats=(caveat,)))
         assert judged is not None and judged.outcome is Outcome.UNCERTAIN_PASS
-    caveat, = find_unquantized_groups_caveat(unet, config, {})
+    (caveat,) = find_unquantized_groups_caveat(unet, config, {})
     assert f"{len(quantized)} of {len(quantized)} quantized layers" in caveat.text
 
 
@@ -121,8 +136,12 @@ def test_nothing_is_to_check_where_the_engine_is_as_simulated(unet) -> None:
     config = PrecisionConfig()
     bad = {group.name: made(FP32) for group in unet.groups}
     for simulated, built in ((20.0, 20.0 - UNEXPLAINED_GAP_DB), (20.0, 40.0), (20.0, None)):
-        assert suggest_engine_checks(unet, config, verdict(scores=simulated),
-                                     engine(verdict(scores=built), implementations=bad)) == []
+        assert (
+            suggest_engine_checks(
+                unet, config, verdict(scores=simulated), engine(verdict(scores=built), implementations=bad)
+            )
+            == []
+        )
     assert suggest_engine_checks(unet, config, None, engine(verdict(scores=1.0))) == []
     assert suggest_engine_checks(unet, config, verdict(scores=20.0), engine(None)) == []
     nan = verdict(scores=ErrorMetrics(nan=1))
@@ -133,12 +152,19 @@ def test_everything_that_may_be_the_reason_is_listed(unet) -> None:
     config = replace(PrecisionConfig(), tf32=True)
     quantizable = [group.name for group in unet.groups if group.is_quantizable]
     built = {name: made(FP16) for name in quantizable[:5]} | {
-        name: made(None, region=True) for name in quantizable[5:7]}
+        name: made(None, region=True) for name in quantizable[5:7]
+    }
     layers = (EngineLayer("q", "Quantize", QDQ, None), EngineLayer("c", "Conv", COMPUTE, FP16))
     result = engine(verdict(scores=10.0), implementations=built, engine_report=EngineReport(layers))
     lines = "\n".join(suggest_engine_checks(unet, config, verdict(scores=20.0), result))
-    for part in ("build the all-FP32 config", f"{', '.join(quantizable[:3])} and 2 more", "2 groups in fused",
-                 "1 unfused Q/DQ layers", "TF32 is on", "the ranges"):
+    for part in (
+        "build the all-FP32 config",
+        f"{', '.join(quantizable[:3])} and 2 more",
+        "2 groups in fused",
+        "1 unfused Q/DQ layers",
+        "TF32 is on",
+        "the ranges",
+    ):
         assert part in lines
 
 
@@ -154,8 +180,9 @@ def test_an_engine_that_computes_something_else_is_called_that(unet) -> None:
     fp16 = PrecisionConfig.from_precision(FP16)
     made_of = {group.name: made(None, region=True) for group in unet.groups[:7]}
     sound, wrong = engine(verdict(scores=126.3)), verdict(scores=1.7, boxes=50.0)
-    first, *rest = suggest_engine_checks(unet, fp16, verdict(scores=60.6, boxes=70.0),
-                                         engine(wrong, implementations=made_of), sound)
+    first, *rest = suggest_engine_checks(
+        unet, fp16, verdict(scores=60.6, boxes=70.0), engine(wrong, implementations=made_of), sound
+    )
     assert first == engine_fault_text(verdict(scores=60.6, boxes=70.0), wrong, sound)
     assert "differs from the simulation: 1.7 dB at scores for ~60.6" in first
     assert "the FP32 engine matches ONNX Runtime" in first
@@ -175,17 +202,21 @@ def test_what_is_finite_in_the_simulation_alone_is_to_check(unet) -> None:
 EXACT, NAN, INFINITE = ErrorMetrics(exact=True), ErrorMetrics(nan=3), ErrorMetrics(inf=2)
 
 
-@pytest.mark.parametrize(("errors", "text"), [
-    ((ErrorMetrics(sqnr_db=14.7), EXACT, EXACT), "built 3 times: 14.7 dB to exact; "),
-    ((ErrorMetrics(sqnr_db=14.7), ErrorMetrics(sqnr_db=20.0)), "built 2 times: 14.7 to 20.0 dB; "),
-    ((EXACT, EXACT), "built 2 times: exact; "),
-    ((EXACT, NAN, INFINITE), "built 3 times: exact, 2 with NaN or Inf; "),
-    ((ErrorMetrics(sqnr_db=14.7), NAN, EXACT, None), "14.7 dB to exact, 1 with NaN or Inf, 1 without an SQNR; "),
-    ((ErrorMetrics(mismatch=0.1), ErrorMetrics(max_abs=1.0)), "built 2 times: 2 without an SQNR; "),
-])
+@pytest.mark.parametrize(
+    ("errors", "text"),
+    [
+        ((ErrorMetrics(sqnr_db=14.7), EXACT, EXACT), "built 3 times: 14.7 dB to exact; "),
+        ((ErrorMetrics(sqnr_db=14.7), ErrorMetrics(sqnr_db=20.0)), "built 2 times: 14.7 to 20.0 dB; "),
+        ((EXACT, EXACT), "built 2 times: exact; "),
+        ((EXACT, NAN, INFINITE), "built 3 times: exact, 2 with NaN or Inf; "),
+        ((ErrorMetrics(sqnr_db=14.7), NAN, EXACT, None), "14.7 dB to exact, 1 with NaN or Inf, 1 without an SQNR; "),
+        ((ErrorMetrics(mismatch=0.1), ErrorMetrics(max_abs=1.0)), "built 2 times: 2 without an SQNR; "),
+    ],
+)
 def test_exact_builds_and_broken_builds_are_not_counted_together(errors, text) -> None:
-    notes = engine_variation_notes(engine(None, repeated_builds=tuple(
-        engine(verdict(scores=one) if one is not None else None) for one in errors)))
+    notes = engine_variation_notes(
+        engine(None, repeated_builds=tuple(engine(verdict(scores=one) if one is not None else None) for one in errors))
+    )
     assert text in notes[0] and len(notes) == 1
 
 
@@ -200,8 +231,9 @@ def test_a_group_that_is_exact_in_the_simulation_and_wrong_in_the_engine_comes_f
     simulated = {first: GroupErrors(FP32, EXACT), second: GroupErrors(FP16, ErrorMetrics(sqnr_db=60.0))}
 
     def found(db: float):
-        return find_engine_divergence(unet, simulated, EngineErrors(UNFUSED, {
-            first: ErrorMetrics(sqnr_db=db), second: ErrorMetrics(sqnr_db=3.0)}))
+        return find_engine_divergence(
+            unet, simulated, EngineErrors(UNFUSED, {first: ErrorMetrics(sqnr_db=db), second: ErrorMetrics(sqnr_db=3.0)})
+        )
 
     assert found(3.0).group_name == first and "3.0 dB for exact simulated" in found(3.0).divergence_description
     assert found(90.0).group_name == second, "two backends in FP32 agree to 90 dB"

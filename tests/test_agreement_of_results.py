@@ -42,14 +42,31 @@ def outcomes(text, *names):
 @pytest.fixture
 def sqnr(run, mlp, tmp_path):
     """The SQNR of INT8 in dB, and its interval."""
-    assert run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--json",
-               tmp_path / "first.json")[0] == 0
+    assert (
+        run(
+            "compare",
+            mlp.model,
+            "--data",
+            mlp.data,
+            "--batch",
+            4,
+            "--layers",
+            "none",
+            "--json",
+            tmp_path / "first.json",
+        )[0]
+        == 0
+    )
     record = json.loads((tmp_path / "first.json").read_text())["runs"]["int8"]
     return record["outputs"]["y"]["sqnr_db"], record["intervals"]["worst"]["sqnr"]
 
 
-CASES = {"PASS": lambda figure, low, high: low - 0.5, "PASS?": lambda figure, low, high: (low + figure) / 2,
-         "FAIL?": lambda figure, low, high: (high + figure) / 2, "FAIL": lambda figure, low, high: high + 0.5}
+CASES = {
+    "PASS": lambda figure, low, high: low - 0.5,
+    "PASS?": lambda figure, low, high: (low + figure) / 2,
+    "FAIL?": lambda figure, low, high: (high + figure) / 2,
+    "FAIL": lambda figure, low, high: high + 0.5,
+}
 
 
 @pytest.mark.parametrize("outcome", CASES)
@@ -62,8 +79,9 @@ def test_every_report_and_exit_code_agrees(run, mlp, tmp_path, sqnr, outcome, ow
     code = 0 if outcome.startswith("PASS") else 1
     command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4, *([] if own else ["--target", text]))
 
-    got, out, err = run(*command, "--config", config, "--layers", "none", "--json", tmp_path / "o.json", "--markdown",
-                        tmp_path / "o.md")
+    got, out, err = run(
+        *command, "--config", config, "--layers", "none", "--json", tmp_path / "o.json", "--markdown", tmp_path / "o.md"
+    )
     assert got == code, err
     assert outcomes(out, "INT8") == [outcome] and (f"INT8: {outcome}: " in out) is outcome.endswith("?")
     assert ("Target not met by config: " in err) is (code == 1)
@@ -74,8 +92,17 @@ def test_every_report_and_exit_code_agrees(run, mlp, tmp_path, sqnr, outcome, ow
     assert f"| {outcome} |" in next(line for line in markdown.splitlines() if line.startswith("| INT8 |"))
     assert ("spans the target" in markdown) is outcome.endswith("?") is ("spans the target" in out)
 
-    got, out, err = run(*command, "--config", config, "--config", other, "--json", tmp_path / "two.json", "--markdown",
-                        tmp_path / "two.md")
+    got, out, err = run(
+        *command,
+        "--config",
+        config,
+        "--config",
+        other,
+        "--json",
+        tmp_path / "two.json",
+        "--markdown",
+        tmp_path / "two.md",
+    )
     both = outcomes(out, "p.json", "q.json")
     assert both[0] == outcome, "beside another config it is what it is alone"
     assert got == (1 if any(one.startswith("FAIL") for one in both) else 0), err
@@ -120,12 +147,37 @@ def test_nothing_lowered_is_no_result_in_either_form(run, mlp, tmp_path):
 
 def test_a_stage_from_a_file_that_misses_the_target_is_exit_code_1(run, mlp, tmp_path):
     outputs = tmp_path / "given.npz"
-    assert run("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--target", "sqnr>=1",
-               "--save-outputs", tmp_path / "all.json")[0] == 0
+    assert (
+        run(
+            "compare",
+            mlp.model,
+            "--data",
+            mlp.data,
+            "--batch",
+            4,
+            "--layers",
+            "none",
+            "--target",
+            "sqnr>=1",
+            "--save-outputs",
+            tmp_path / "all.json",
+        )[0]
+        == 0
+    )
     y = np.random.default_rng(0).normal(size=(16, open_network(mlp.model).shape("y")[-1])).astype(np.float32)
     np.savez(outputs, y=y)
-    command = ("compare", mlp.model, "--data", mlp.data, "--batch", 4, "--layers", "none", "--stage",
-               f"given={outputs}")
+    command = (
+        "compare",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--batch",
+        4,
+        "--layers",
+        "none",
+        "--stage",
+        f"given={outputs}",
+    )
     code, out, err = run(*command, "--target", "sqnr>=1")
     assert code == 1 and "Target not met by stage given: " in err and outcomes(out, "given") == ["FAIL"]
     assert run(*command)[0] == 0, "nobody has stated the default target"
@@ -144,8 +196,11 @@ def test_the_screen_agrees_with_the_commands(session, mlp, sqnr, outcome):
     row = [line for line in lines if outcome_words(line)][-1]  # an exported network that ran before has a line behind
     line = "".join(text for text, _ in config_table(driven, 80)[1][0][1])
     assert outcome_words(row) == outcome_words(line) == [outcome], (row, line)
-    assert config_status.config_meets_target_simulated(
-        driven, driven.config) is config_status.current_config_meets_target(driven) is outcome.startswith("PASS")
+    assert (
+        config_status.config_meets_target_simulated(driven, driven.config)
+        is config_status.current_config_meets_target(driven)
+        is outcome.startswith("PASS")
+    )
     assert ("spans the target" in lines[-1]) is outcome.endswith("?")
 
 
@@ -156,8 +211,9 @@ def test_a_run_that_overflows_fails_everywhere_whatever_its_values_are(session, 
     assert config_status.target_outcome_text(driven, verdict) == "PASS"
     broken = replace(verdict, caveats=(Caveat("overflow", "fc1 overflows", fails_run=True),))
     driven.results.get_or_create_results(driven.config).store_accuracy(broken)
-    assert config_status.target_outcome_text(driven,
-                                             broken) == "FAIL" and not config_status.current_config_meets_target(driven)
+    assert config_status.target_outcome_text(
+        driven, broken
+    ) == "FAIL" and not config_status.current_config_meets_target(driven)
     (why,) = driven.missed_target_reasons(driven.config).values()
     assert why.endswith("(FAIL: fc1 overflows)")
     group = driven.outline.groups[0]
@@ -175,9 +231,11 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     driven = session(mlp).settled()
     driven.set_target("sqnr>=5")
     good = driven.get_run_results("config").accuracy
-    bad = replace(good, outputs={name: replace(one, errors=replace(one.errors, sqnr_db=1.0))
-                                 for name, one in good.outputs.items()},
-                  intervals=replace(good.intervals, worst_output={"sqnr": ConfidenceInterval(0.5, 1.5)}))
+    bad = replace(
+        good,
+        outputs={name: replace(one, errors=replace(one.errors, sqnr_db=1.0)) for name, one in good.outputs.items()},
+        intervals=replace(good.intervals, worst_output={"sqnr": ConfidenceInterval(0.5, 1.5)}),
+    )
     measured = driven.results.get_or_create_results(driven.config)
     simulated, built = (good, bad) if missing else (bad, good)
     measured.store_accuracy(simulated)
@@ -189,8 +247,11 @@ def test_an_engine_is_judged_by_its_own_values_and_counts_too(session, mlp, miss
     assert outcome_words("".join(text for text, _ in row)) == shown
     assert not config_status.current_config_meets_target(driven)
     assert driven.missed_target_reasons(driven.config).keys() == {
-        RunKind.BUILT_ENGINE if missing else RunKind.SIMULATED_CONFIG}
-    measured.runs[RunKind.BUILT_ENGINE] = replace(measured.engine_result, attempts=(BuildAttempt("named",
-                                                                   {driven.outline.groups[0].name: Precision.FP16}), ))
-    assert driven.missed_target_reasons(
-        driven.config).keys() == (set() if missing else {RunKind.SIMULATED_CONFIG}), "it is of another config"
+        RunKind.BUILT_ENGINE if missing else RunKind.SIMULATED_CONFIG
+    }
+    measured.runs[RunKind.BUILT_ENGINE] = replace(
+        measured.engine_result, attempts=(BuildAttempt("named", {driven.outline.groups[0].name: Precision.FP16}),)
+    )
+    assert driven.missed_target_reasons(driven.config).keys() == (set() if missing else {RunKind.SIMULATED_CONFIG}), (
+        "it is of another config"
+    )

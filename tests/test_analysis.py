@@ -115,10 +115,17 @@ class GroupByGroup:
                     fed[tensor] = values.get(tensor, self.weights.get(tensor))
         key, names = (group.name, int8), list(dict.fromkeys((*group.outputs, group.final_tensor)))
         if key not in self.sessions:
-            graph = helper.make_graph(nodes, "group", [floats(n, *a.shape) if a.dtype == np.float32 else
-                                                       helper.make_tensor_value_info(n, TensorProto.INT64, a.shape)
-                                                       for n, a in fed.items()],
-                                      [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names])
+            graph = helper.make_graph(
+                nodes,
+                "group",
+                [
+                    floats(n, *a.shape)
+                    if a.dtype == np.float32
+                    else helper.make_tensor_value_info(n, TensorProto.INT64, a.shape)
+                    for n, a in fed.items()
+                ],
+                [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in names],
+            )
             model = helper.make_model(graph, opset_imports=self.proto.opset_import, ir_version=9)
             self.sessions[key] = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
         return dict(zip(names, self.sessions[key].run(names, fed), strict=True))
@@ -133,8 +140,9 @@ class GroupByGroup:
     def run(self, int8):
         """What all groups yield, with the named ones in INT8."""
         values = dict(self.feed)
-        for group in sorted(self.network.groups,
-                            key=lambda g: self.network.get_layer(self.network.producer[g.final_tensor]).index):
+        for group in sorted(
+            self.network.groups, key=lambda g: self.network.get_layer(self.network.producer[g.final_tensor]).index
+        ):
             values |= self.group(group, values, group.name in int8)
         return values
 
@@ -159,8 +167,9 @@ def test_errors_at_the_groups_are_those_of_networks_run_group_by_group(resnet):
     for group in analysis.network.groups:
         reference = plain.reference[group.final_tensor]
         accumulated = errors_between(reference, whole[group.final_tensor])
-        isolated = errors_between(reference,
-                                  plain.group(group, plain.reference, group.name in int8)[group.final_tensor])
+        isolated = errors_between(
+            reference, plain.group(group, plain.reference, group.name in int8)[group.final_tensor]
+        )
         assert found[group.name].accumulated.sqnr_db == pytest.approx(accumulated.sqnr_db, abs=0.3)
         assert found[group.name].accumulated.cosine == pytest.approx(accumulated.cosine, abs=1e-3)
         assert found[group.name].ref_max == pytest.approx(np.abs(reference).max(), rel=1e-5)
@@ -193,7 +202,8 @@ def test_raised_adds_one_group_after_the_other(resnet):
     assert len(verdicts) == len(order)
     for count, verdict in enumerate(verdicts[:-1], 1):
         assert verdict.worst_output[1].errors.sqnr_db == pytest.approx(
-            -10 * math.log10(plain.energy(set(order[count:]))), abs=0.3)
+            -10 * math.log10(plain.energy(set(order[count:]))), abs=0.3
+        )
     # All in FP32: what is left is the order of FP32 sums.
     assert verdicts[-1].worst_output[1].errors.exact or verdicts[-1].worst_output[1].errors.sqnr_db > 100
 
@@ -212,15 +222,19 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
     ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
     assert [analysis.samples.count_samples_of_feed(i) for i in range(len(analysis.samples))] == [4, 4, 3]
     partials = list(analysis.measure_accuracy(INT8, ranges))
-    assert [p.value.samples
-            for p in partials] == [4, 8, 11] and partials[-1].is_final_result and not partials[0].is_final_result
+    assert (
+        [p.value.samples for p in partials] == [4, 8, 11]
+        and partials[-1].is_final_result
+        and not partials[0].is_final_result
+    )
     verdict = partials[-1].value
     reference = np.concatenate([analysis.get_reference_outputs(i)["y"] for i in range(3)])
     test = np.concatenate([one["y"] for one in analysis.execute_config(INT8, ranges)])
     each = compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, test, len(reference)))
     for metric in ERROR_METRICS.values():
-        found, pooled = (errors.value(metric)
-                         for errors in (verdict.outputs["y"].errors, errors_between(reference, test)))
+        found, pooled = (
+            errors.value(metric) for errors in (verdict.outputs["y"].errors, errors_between(reference, test))
+        )
         assert found == pytest.approx(pooled, rel=1e-12)
     assert verdict.outputs["y"].worst_index == int(each.argmin())
     assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())
@@ -277,17 +291,21 @@ def test_integer_outputs_are_judged_by_what_differs_and_by_what_decided(analysed
     verdict = last(analysis.measure_accuracy(INT8, ranges))
     assert set(verdict.outputs) == {"class", "scores"}
     indices = range(len(analysis.samples))
-    picked, expected = (np.concatenate([one["class"] for one in runs]) for runs in (
-        list(analysis.execute_config(INT8, ranges)), [analysis.get_reference_outputs(i) for i in indices]))
+    picked, expected = (
+        np.concatenate([one["class"] for one in runs])
+        for runs in (list(analysis.execute_config(INT8, ranges)), [analysis.get_reference_outputs(i) for i in indices])
+    )
     assert 0 < verdict.outputs["class"].errors.mismatch == (picked != expected).mean()
     assert verdict.worst_output[0] == "scores" and verdict.judged_error == pytest.approx(
-        10 ** (-verdict.outputs["scores"].errors.sqnr_db / 10))
+        10 ** (-verdict.outputs["scores"].errors.sqnr_db / 10)
+    )
 
 
 def test_shares_of_a_network_judged_by_integers_alone(analysed):
     b = Builder()
-    b.node("Cast", [b.node("MatMul", ["x", b.kernel("w", (16, 16), 16)], "/fc")], "/cast", output="y",
-           to=TensorProto.INT32)
+    b.node(
+        "Cast", [b.node("MatMul", ["x", b.kernel("w", (16, 16), 16)], "/fc")], "/cast", output="y", to=TensorProto.INT32
+    )
     model = b.model([floats("x", "batch", 16)], [helper.make_tensor_value_info("y", TensorProto.INT32, ["batch", 16])])
     analysis = analysed(model, vectors(8))
     analysis.judged_outputs = tuple(one for one in analysis.judged_outputs if one.kind == "integer")
@@ -344,8 +362,9 @@ def metric_file(tmp_path, body):
 
 
 def test_a_metric_sees_all_samples_and_their_labels(analysed, tmp_path):
-    metric = metric_file(tmp_path, "hits = outputs['y'].argmax(1) == labels['label']\n"
-                                   "    return {'hits': hits.mean(), 'n': len(hits)}")
+    metric = metric_file(
+        tmp_path, "hits = outputs['y'].argmax(1) == labels['label']\n    return {'hits': hits.mean(), 'n': len(hits)}"
+    )
     inputs = vectors(10)
     analysis = analysed(networks.mlp(), inputs, metric=metric)
     labels = np.concatenate([analysis.get_reference_outputs(i)["y"] for i in range(len(analysis.samples))]).argmax(1)
@@ -368,8 +387,11 @@ def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(ana
     body = "return float(np.mean(outputs['y'] - labels['y']))"
     inputs = vectors(8)
     inputs["x"] = np.abs(inputs["x"]) + 100
-    analysis = analysed(single("Identity", 1e3), {**inputs, "label": np.zeros(8)},
-                        metric=metric_file(tmp_path, body.replace("labels['y']", "labels['label'][0]")))
+    analysis = analysed(
+        single("Identity", 1e3),
+        {**inputs, "label": np.zeros(8)},
+        metric=metric_file(tmp_path, body.replace("labels['y']", "labels['label'][0]")),
+    )
     assert last(analysis.measure_accuracy(FP32, {})).metric
     verdict = last(analysis.measure_accuracy(FP16, {}))
     assert verdict.nonfinite_count and verdict.metric == {}
@@ -387,8 +409,9 @@ def tokens_network(tokens):
     b.node("Exp", [b.node("MatMul", [first, turned], "/scores")], "/exp", output="s")
     b.node("Softmax", [first], "/last", output="y", axis=-1)
     sizes = ("batch", tokens)
-    return b.model([floats("x", *sizes, 8), floats("keep", *sizes)],
-                   [floats("y", *sizes, 8), floats("s", *sizes, tokens)])
+    return b.model(
+        [floats("x", *sizes, 8), floats("keep", *sizes)], [floats("y", *sizes, 8), floats("s", *sizes, tokens)]
+    )
 
 
 @pytest.mark.parametrize(("tokens", "mask"), [("tokens", "keep"), (6, "keep"), (6, "labels")])
@@ -409,8 +432,10 @@ def test_what_the_judged_outputs_mask_leaves_out_counts_at_no_group_with_its_axe
     whole = measured({"x": noisy, "keep": keep}, ["y"], tokens)
     for name in ("/fc/MatMul", "/last/Softmax"):
         for kind in ("accumulated", "isolated"):
-            one, other = ({"mse": e.mse, "nan": e.nan, "inf": e.inf, "sqnr": e.sqnr_db} for e in (
-                getattr(masked[name], kind), getattr(cut[name], kind)))
+            one, other = (
+                {"mse": e.mse, "nan": e.nan, "inf": e.inf, "sqnr": e.sqnr_db}
+                for e in (getattr(masked[name], kind), getattr(cut[name], kind))
+            )
             assert one == pytest.approx(other, rel=1e-3) and one["sqnr"] is not None
         assert masked[name].fp16_over == 0
     assert whole["/fc/MatMul"].fp16_over > 0 and whole["/fc/MatMul"].accumulated.nonfinite_count
@@ -422,8 +447,12 @@ def test_where_no_layer_holds_floats_of_its_own_nothing_is_lost(analysed, operat
     b, y = Builder(), helper.make_tensor_value_info("y", kind, None)
     if operator == "If":  # the whole network lies in its branches
         data = {"x": np.ones((4, 3), np.float32), "flag": np.array(True)}
-        more = {f"{name}_branch": helper.make_graph([helper.make_node(name, ["x"], [name])], name, [], [
-            helper.make_tensor_value_info(name, kind, None)]) for name in ("then", "else")}
+        more = {
+            f"{name}_branch": helper.make_graph(
+                [helper.make_node(name, ["x"], [name])], name, [], [helper.make_tensor_value_info(name, kind, None)]
+            )
+            for name in ("then", "else")
+        }
         for branch, node in zip(more.values(), ("Relu", "Neg"), strict=True):
             branch.node[0].op_type = node
         b.node("If", ["flag"], output="y", **more)
@@ -432,8 +461,11 @@ def test_where_no_layer_holds_floats_of_its_own_nothing_is_lost(analysed, operat
         data, inputs = {"x": np.ones((4, 3), np.int64)}, [helper.make_tensor_value_info("x", kind, ["n", 3])]
         b.node(operator, ["x"], output="y")
     analysis = analysed(b.model(inputs, [y]), data)
-    assert all(errors.accumulated.exact for partial in measure_group_errors(analysis, {"fp16": FP16}, {})
-               for errors in partial.value.get("fp16", {}).values())
+    assert all(
+        errors.accumulated.exact
+        for partial in measure_group_errors(analysis, {"fp16": FP16}, {})
+        for errors in partial.value.get("fp16", {}).values()
+    )
 
 
 @pytest.mark.parametrize("data", [False, True])
@@ -444,13 +476,24 @@ def test_errors_are_taken_behind_a_selection_that_keeps_other_values(analysed, m
     places = b.node("Transpose", [b.node("NonZero", [chosen], "/nonzero")], "/turn", perm=[1, 0])
     kept = b.node("GatherND", [scores, places], "/kept")
     b.node("Mul", [kept, b.weight("two", np.float32(2))], "/twice", output="y")
-    b.node("Range", [b.weight("zero", np.float32(0)), b.node("ReduceSum", [kept], "/sum", keepdims=0),
-                     b.weight("one", np.float32(1))], "/range", output="long")
+    b.node(
+        "Range",
+        [
+            b.weight("zero", np.float32(0)),
+            b.node("ReduceSum", [kept], "/sum", keepdims=0),
+            b.weight("one", np.float32(1)),
+        ],
+        "/range",
+        output="long",
+    )
     model = b.model([floats("x", "n", 16)], [floats("y", "kept"), floats("long", "length")])
     analysis = analysed(model, vectors(40), batch=20, judge=[scores])
     assert {"y", "long"} <= analysis.network.value_sized_tensors and scores not in analysis.network.value_sized_tensors
-    monkeypatch.setattr(layers_module, "build_gated_graph",
-                        lambda *given, **more: build_gated_graph(*given, **{**more, "gates_as_data": data}))
+    monkeypatch.setattr(
+        layers_module,
+        "build_gated_graph",
+        lambda *given, **more: build_gated_graph(*given, **{**more, "gates_as_data": data}),
+    )
     coarse = {"x": 6.0}  # so that other values are selected
     found = last(measure_group_errors(analysis, {"int8": INT8}, coarse))["int8"]
     assert found["/twice/Mul"].accumulated.sqnr_db < 30 < found["/twice/Mul"].isolated.sqnr_db
@@ -471,9 +514,10 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     assert sum(share.fraction for share in measure_shares(analysis, FP16, {}).values()) == 1.0
 
 
-@pytest.mark.parametrize(("largest", "over", "said"), [
-    (1.0, 0, ""),
-    (1e5, 4, "0 NaN and 4 Inf arise here: Where /last/Where reaches 1e5, beyond FP16's 65504")])
+@pytest.mark.parametrize(
+    ("largest", "over", "said"),
+    [(1.0, 0, ""), (1e5, 4, "0 NaN and 4 Inf arise here: Where /last/Where reaches 1e5, beyond FP16's 65504")],
+)
 def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     b = Builder()
     hidden = b.node("Less", ["x", b.weight("least", np.float32(-1e6))], "/hidden")
@@ -482,7 +526,8 @@ def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     x[:, 0], x[:, 1] = -2e6, largest
     analysis = analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
     layers = last(
-        measure_group_errors(analysis, {"fp16": FP16, "fp32": PrecisionConfig.from_precision(Precision.FP32)}, {}))
+        measure_group_errors(analysis, {"fp16": FP16, "fp32": PrecisionConfig.from_precision(Precision.FP32)}, {})
+    )
     *_, found = layers["fp16"].values()
     *_, exact = layers["fp32"].values()
     assert exact.accumulated.exact and exact.isolated.exact
@@ -492,8 +537,10 @@ def test_infinities_of_a_mask_exceed_nothing(analysed, largest, over, said):
     assert found.warning.startswith(said) and bool(found.warning) is bool(said) and found.fp16_over == over
     assert found.fp16_state == ("overflows" if over else "overflows without effect")
     if not over:
-        assert found.fp16_finding == ("its input x reaches 2e6, beyond FP16's 65504; Where /last/Where selects other "
-                                       "values, so no judged output changes on these samples")
+        assert found.fp16_finding == (
+            "its input x reaches 2e6, beyond FP16's 65504; Where /last/Where selects other "
+            "values, so no judged output changes on these samples"
+        )
 
 
 def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
@@ -506,12 +553,13 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     for run in ("fp16", "fp32"):
         assert (found[run][group].fp16_over, found[run][group].fp16_under) == (4, 8)
     inputs["x"][:, 0] = 1
-    for scale, ones, said in ((1.0, inputs, "12% underflow: below FP16's smallest value 6e-8"),
-                              (1e-5, {"x": np.ones((4, 16), np.float32)},
-                               "max 1e-5 is below FP16's smallest normal 6.1e-5")):
+    for scale, ones, said in (
+        (1.0, inputs, "12% underflow: below FP16's smallest value 6e-8"),
+        (1e-5, {"x": np.ones((4, 16), np.float32)}, "max 1e-5 is below FP16's smallest normal 6.1e-5"),
+    ):
         found = last(
-            measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {},
-                                 with_isolated=False))["fp16"]
+            measure_group_errors(analysed(single("Relu", scale), ones), {"fp16": FP16}, {}, with_isolated=False)
+        )["fp16"]
         assert found[group].warning == f"{said}; BF16 has the range of FP32"
         assert all(one.isolated is None and one.accumulated is not None for one in found.values())
 
@@ -553,7 +601,8 @@ def test_feeds_can_be_chosen(analysed):
     analysis = analysed(networks.mlp(), vectors(12))
     assert last(analysis.measure_accuracy(FP16, {}, feed_indices=[1])).samples == 4
     assert replace(last(analysis.measure_accuracy(FP16, {}, feed_indices=[0, 1, 2])), total=0) == replace(
-        last(analysis.measure_accuracy(FP16, {})), total=0)
+        last(analysis.measure_accuracy(FP16, {})), total=0
+    )
 
 
 @pytest.mark.parametrize("judge", [(), ("logits[:, :3]", "logits[:, 3:]")])
@@ -573,7 +622,8 @@ def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch,
         analysis.backend.capabilities = replace(analysis.backend.capabilities, has_device=device)
         ranges = dict.fromkeys(analysis.network.calibrated_tensors, 4.0)
         verdicts.append(
-            [last(analysis.measure_accuracy(config, ranges)) for config in (INT8_IN_FP32, INT8, FP16, FP32)])
+            [last(analysis.measure_accuracy(config, ranges)) for config in (INT8_IN_FP32, INT8, FP16, FP32)]
+        )
     host, device = verdicts
     assert any(name.startswith("compared/") for names in fetched for name in names)
     for expected, found in zip(host, device, strict=True):
@@ -586,12 +636,19 @@ def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch,
         assert found.judged_error == pytest.approx(expected.judged_error, rel=1e-3)
         if expected.intervals.worst_output:
             assert found.intervals.worst_output["mse"].high == pytest.approx(
-                expected.intervals.worst_output["mse"].high, rel=1e-3)
+                expected.intervals.worst_output["mse"].high, rel=1e-3
+            )
 
 
-@pytest.mark.parametrize(("make", "expected"), [
-    (partial(networks.small_resnet, size=8), [False, True]), (networks.decoder, [False, True]),
-    (lambda: single("Relu", 1e5), [False, True, False])], ids=["small_resnet", "masked", "overflows"])
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (partial(networks.small_resnet, size=8), [False, True]),
+        (networks.decoder, [False, True]),
+        (lambda: single("Relu", 1e5), [False, True, False]),
+    ],
+    ids=["small_resnet", "masked", "overflows"],
+)
 def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, make, expected):
     """With no control flow, unless sums are not finite: then that tells what is."""
     model = make()
@@ -616,7 +673,10 @@ def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, mak
         for name, one in groups.items():
             other = device[run][name]
             assert (other.ref_max, other.fp16_over, other.fp16_under) == (
-                pytest.approx(one.ref_max, rel=1e-5), one.fp16_over, pytest.approx(one.fp16_under, abs=2))
+                pytest.approx(one.ref_max, rel=1e-5),
+                one.fp16_over,
+                pytest.approx(one.fp16_under, abs=2),
+            )
             assert other.warning == one.warning
             for kind in ("accumulated", "isolated"):
                 flow, data = getattr(one, kind), getattr(other, kind)

@@ -41,8 +41,22 @@ WIDTH, HEADS, DIM, ROWS = 32, 4, 8, 6
 QUERY, KEY, BOTH, SCALING = ScalePlacement
 
 
-def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEADS, norm=False, rotary=False,
-              shared=False, mask=False, static=False, large=1.0, other_reader=False, activation=False):
+def attention(
+    behind=("Div",),
+    front=(),
+    *,
+    number=None,
+    qkv=False,
+    kv_heads=HEADS,
+    norm=False,
+    rotary=False,
+    shared=False,
+    mask=False,
+    static=False,
+    large=1.0,
+    other_reader=False,
+    activation=False,
+):
     """An attention over x (2, rows, width), with the scale of its scores in one of many spellings.
 
     Args:
@@ -58,10 +72,14 @@ def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEA
     if qkv:
         joined = b.node("MatMul", ["x", b.kernel("qkv.weight", (WIDTH, 3 * WIDTH), WIDTH)], "/qkv")
         joined = b.node("Add", [joined, b.vector("qkv.bias", 3 * WIDTH)], "/qkv")
-        b.nodes.append(__import__("onnx").helper.make_node(
-            "Split", [joined, b.weight("parts", np.full(3, WIDTH))], ["q", "k", "v"], name="/split", axis=-1))
+        b.nodes.append(
+            __import__("onnx").helper.make_node(
+                "Split", [joined, b.weight("parts", np.full(3, WIDTH))], ["q", "k", "v"], name="/split", axis=-1
+            )
+        )
         q, k, v = "q", "k", "v"
     else:
+
         def project(name, heads, gain=2.0):
             y = b.node("MatMul", ["x", b.kernel(f"{name}.weight", (WIDTH, heads * DIM), WIDTH, gain)], f"/{name}")
             bias = b.vector(f"{name}.bias", heads * DIM, spread=0.05 if large >= 1 else 0)
@@ -79,8 +97,9 @@ def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEA
         y = b.node("Transpose", [y], f"/{name}/heads", perm=[0, 2, 1, 3])
         if heads < HEADS:
             y = b.node("Unsqueeze", [y, b.weight(f"{name}.at", np.array([2]))], f"/{name}")
-            y = b.node("Expand", [y, b.weight(f"{name}.to", np.array([2, heads, HEADS // heads, ROWS, DIM]))],
-                       f"/{name}")
+            y = b.node(
+                "Expand", [y, b.weight(f"{name}.to", np.array([2, heads, HEADS // heads, ROWS, DIM]))], f"/{name}"
+            )
             y = b.node("Reshape", [y, b.weight(f"{name}.flat", np.array([2, HEADS, ROWS, DIM]))], f"/{name}/flat")
         return y
 
@@ -91,25 +110,46 @@ def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEA
         q = b.node("Mul", [b.node("Div", [q, root], "/norm/divided"), b.vector("norm.scale", DIM, 1.0)], "/norm/scaled")
     if rotary:
         angles = np.linspace(0, 3, ROWS * DIM // 2).reshape(ROWS, DIM // 2)
-        tables = [b.weight(name, np.concatenate((f(angles), f(angles)), -1).astype(np.float32))
-                  for name, f in (("cos", np.cos), ("sin", np.sin))]
+        tables = [
+            b.weight(name, np.concatenate((f(angles), f(angles)), -1).astype(np.float32))
+            for name, f in (("cos", np.cos), ("sin", np.sin))
+        ]
 
         def rotate(name, y):
-            halves = [b.node("Slice", [y, b.weight(f"{name}.s{i}", np.array([i * DIM // 2])), b.weight(
-                f"{name}.e{i}", np.array([(i + 1) * DIM // 2])), b.weight(f"{name}.a{i}", np.array([3]))],
-                f"/{name}/half{i}") for i in (0, 1)]
+            halves = [
+                b.node(
+                    "Slice",
+                    [
+                        y,
+                        b.weight(f"{name}.s{i}", np.array([i * DIM // 2])),
+                        b.weight(f"{name}.e{i}", np.array([(i + 1) * DIM // 2])),
+                        b.weight(f"{name}.a{i}", np.array([3])),
+                    ],
+                    f"/{name}/half{i}",
+                )
+                for i in (0, 1)
+            ]
             turned = b.node("Concat", [b.node("Neg", [halves[1]], f"/{name}"), halves[0]], f"/{name}", axis=-1)
-            return b.node("Add", [b.node("Mul", [y, tables[0]], f"/{name}/cos"), b.node("Mul", [turned, tables[1]],
-                                                                                       f"/{name}/sin")], f"/{name}/r")
+            return b.node(
+                "Add",
+                [b.node("Mul", [y, tables[0]], f"/{name}/cos"), b.node("Mul", [turned, tables[1]], f"/{name}/sin")],
+                f"/{name}/r",
+            )
 
         q, k = rotate("q", q), rotate("k", k)
     k = b.node("Transpose", [k], "/k/turned", perm=[0, 1, 3, 2])
     root = number if number is not None else np.sqrt(np.float32(DIM))
     if front:
         fourth = {"Mul": 1 / np.sqrt(root), "Div": np.sqrt(root)}
-        q, k = (b.node(front[i], [one, b.weight(f"front{i}", np.float32(fourth[front[i]]))], f"/front{i}")
-                for i, one in enumerate((q, k)) if i < len(front)) if len(front) == 2 else (
-            b.node(front[0], [q, b.weight("front0", np.float32(fourth[front[0]]))], "/front0"), k)
+        q, k = (
+            (
+                b.node(front[i], [one, b.weight(f"front{i}", np.float32(fourth[front[i]]))], f"/front{i}")
+                for i, one in enumerate((q, k))
+                if i < len(front)
+            )
+            if len(front) == 2
+            else (b.node(front[0], [q, b.weight("front0", np.float32(fourth[front[0]]))], "/front0"), k)
+        )
     y = b.node("MatMul", [q, k], "/qk")
     for index, operator in enumerate(behind):
         if static:
@@ -121,8 +161,11 @@ def attention(behind=("Div",), front=(), *, number=None, qkv=False, kv_heads=HEA
     if mask:
         y = b.node("Add", [y, b.weight("mask", np.triu(np.full((ROWS, ROWS), -1e4, np.float32), 1))], "/mask")
     y = b.node("MatMul", [b.node("Softmax", [y], "/softmax", axis=-1), v], "/pv")
-    y = b.node("Reshape", [b.node("Transpose", [y], "/merge", perm=[0, 2, 1, 3]), b.weight(
-        "merged", np.array([0, 0, WIDTH]))], "/merge")
+    y = b.node(
+        "Reshape",
+        [b.node("Transpose", [y], "/merge", perm=[0, 2, 1, 3]), b.weight("merged", np.array([0, 0, WIDTH]))],
+        "/merge",
+    )
     b.node("MatMul", [y, b.kernel("o.weight", (WIDTH, WIDTH), WIDTH)], "/o", output="y")
     outputs = [floats("y", None, None, None), *([floats("other", None, None, None)] if other_reader else [])]
     return b.model([floats("x", 2, ROWS, WIDTH)], outputs)
@@ -135,17 +178,29 @@ def only_scale(network):
 
 def moved(network, placement, quantized=FP16, other=FP16):
     """A config with the scale of every attention at a place."""
-    moves = {name: make_attention_scale_move(network, name, placement)
-             for name, scale in network.zero_cost_support.attention_scales.items()
-             if not placement_refusal_reason(scale, placement)}
+    moves = {
+        name: make_attention_scale_move(network, name, placement)
+        for name, scale in network.zero_cost_support.attention_scales.items()
+        if not placement_refusal_reason(scale, placement)
+    }
     assert moves
     return PrecisionConfig(quantized, other).with_moves(moves)
 
 
-FORMS = [({}, 1), ({"behind": ("Mul",)}, 1), ({"behind": ("Mul", "Div")}, 2), ({"static": True}, 1),
-         ({"mask": True}, 1), ({"qkv": True}, 1), ({"kv_heads": 2}, 1), ({"rotary": True, "kv_heads": 2}, 1),
-         ({"norm": True}, 1), ({"behind": (), "front": ("Mul", "Mul")}, 2), ({"front": ("Mul",)}, 2),
-         ({"behind": (), "front": ("Div", "Div")}, 2)]
+FORMS = [
+    ({}, 1),
+    ({"behind": ("Mul",)}, 1),
+    ({"behind": ("Mul", "Div")}, 2),
+    ({"static": True}, 1),
+    ({"mask": True}, 1),
+    ({"qkv": True}, 1),
+    ({"kv_heads": 2}, 1),
+    ({"rotary": True, "kv_heads": 2}, 1),
+    ({"norm": True}, 1),
+    ({"behind": (), "front": ("Mul", "Mul")}, 2),
+    ({"front": ("Mul",)}, 2),
+    ({"behind": (), "front": ("Div", "Div")}, 2),
+]
 
 
 @pytest.mark.parametrize(("form", "scalings"), FORMS, ids=str)
@@ -158,12 +213,15 @@ def test_the_scale_is_found_in_each_spelling(form, scalings, opened):
     assert bool(scale.key.refusal_reason) is False
 
 
-@pytest.mark.parametrize(("form", "reason"), [
-    ({"behind": ()}, "not scaled by one number"),
-    ({"number": -2.0}, "not a number above 0"),
-    ({"shared": True}, "no constant in front can take the scale: /qk/MatMul multiplies it too"),
-    ({"activation": True}, "no constant in front can take the scale: /tanh0/Tanh (Tanh) computes"),
-])
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        ({"behind": ()}, "not scaled by one number"),
+        ({"number": -2.0}, "not a number above 0"),
+        ({"shared": True}, "no constant in front can take the scale: /qk/MatMul multiplies it too"),
+        ({"activation": True}, "no constant in front can take the scale: /tanh0/Tanh (Tanh) computes"),
+    ],
+)
 def test_a_scale_that_cannot_move_says_why(form, reason, opened):
     network = opened(attention(**form))
     name, scale = only_scale(network)
@@ -178,15 +236,20 @@ def test_queries_that_something_else_reads_leave_the_scale_to_the_keys(opened, b
     assert not placement_refusal_reason(scale, KEY)
 
 
-@pytest.mark.parametrize(("form", "placement"), [
-    ({}, QUERY), ({}, KEY), ({"front": ("Mul",)}, SCALING), *((form, BOTH) for form, _ in FORMS)], ids=str)
+@pytest.mark.parametrize(
+    ("form", "placement"),
+    [({}, QUERY), ({}, KEY), ({"front": ("Mul",)}, SCALING), *((form, BOTH) for form, _ in FORMS)],
+    ids=str,
+)
 def test_every_lowering_does_the_same_arithmetic(form, placement, opened, backend):
     network = opened(attention(**form))
     feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
     plain = lowered.inner_values(backend, network, feeds)
     ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.calibrated_tensors}
-    configs = [moved(network, placement, *precisions)
-               for precisions in ((FP32, FP32), (FP16, FP16), (INT8, FP16), (INT8, FP32))]
+    configs = [
+        moved(network, placement, *precisions)
+        for precisions in ((FP32, FP32), (FP16, FP16), (INT8, FP16), (INT8, FP32))
+    ]
     offer = reduce(or_, (GatedFeatures.from_config(network, config) for config in configs))
     for config in configs:
         case = lowered.Case(network, config, feeds, plain, ranges)
@@ -216,8 +279,11 @@ def test_the_exported_network_has_no_scale_left(placement, opened):
 
 def test_only_the_slice_of_the_queries_changes(opened):
     network = opened(attention(qkv=True))
-    edits = moved(network, QUERY).get_moves(AttentionScaleMove)["/qk/MatMul"].find_constant_edits(
-        network, "/qk/MatMul", PrecisionConfig())
+    edits = (
+        moved(network, QUERY)
+        .get_moves(AttentionScaleMove)["/qk/MatMul"]
+        .find_constant_edits(network, "/qk/MatMul", PrecisionConfig())
+    )
     for port in (("/qkv/MatMul", 1), ("/qkv/Add", 1)):
         before = network.constant_value(network.get_layer(port[0]).inputs[port[1]])
         after = edits[port].edit_constant(before)
@@ -272,12 +338,15 @@ def test_a_quantized_file_is_scaled_once(opened, backend, tmp_path):
     feeds = {"x": np.random.default_rng(1).standard_normal((2, ROWS, WIDTH)).astype(np.float32)}
     plain = lowered.inner_values(backend, plain_network, feeds)
     ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in plain_network.calibrated_tensors}
-    onnx.save(ir.to_proto(lower_to_typed_network(plain_network, PrecisionConfig(INT8, FP32), ranges).model),
-              tmp_path / "quantized.onnx")
+    onnx.save(
+        ir.to_proto(lower_to_typed_network(plain_network, PrecisionConfig(INT8, FP32), ranges).model),
+        tmp_path / "quantized.onnx",
+    )
     network = open_network(tmp_path / "quantized.onnx")
     groups = [network.find_group(layer) for layer in ("/q/MatMul", "/qk/MatMul")]
     config = replace_file_precision(PrecisionConfig.from_precision(Precision.FILE), groups).with_moves(
-        {"/qk/MatMul": make_attention_scale_move(network, "/qk/MatMul", QUERY)})
+        {"/qk/MatMul": make_attention_scale_move(network, "/qk/MatMul", QUERY)}
+    )
     with backend.load(lower_from_source_model(network, config, ranges).model, optimize=False) as runner:
         typed = runner.run(feeds)["y"]
     gated = lowered.gated_values(backend, network, config, ranges, feeds)["y"]
@@ -290,11 +359,29 @@ def test_proposals_name_the_place_and_none_is_made_in_fp32(opened, backend, tmp_
     network = opened(attention(large=3e-4))
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(3).standard_normal((4, ROWS, WIDTH)).astype(np.float32) * 1e-3)
     data = load_samples(tmp_path / "x.npz", network.inputs)
-    context = ProposalContext(network, PrecisionConfig.from_precision(FP16), network.groups, data, backend, {}, "",
-                              "user", False, False, {}, None, TrialBudget(), None, lambda: None, lambda title: None,
-                              lambda config, moves: add_zero_cost_moves(config, network, moves))
+    context = ProposalContext(
+        network,
+        PrecisionConfig.from_precision(FP16),
+        network.groups,
+        data,
+        backend,
+        {},
+        "",
+        "user",
+        False,
+        False,
+        {},
+        None,
+        TrialBudget(),
+        None,
+        lambda: None,
+        lambda title: None,
+        lambda config, moves: add_zero_cost_moves(config, network, moves),
+    )
     assert [proposal.label for proposal in AttentionScaleKind().make_proposals(context)] == [
-        "QK scale in Q", "QK scale in Q and K"]
+        "QK scale in Q",
+        "QK scale in Q and K",
+    ]
     exact = replace(context, config=PrecisionConfig.from_precision(FP32))
     assert not list(AttentionScaleKind().make_proposals(exact))  # in FP32 the place makes no difference
 
@@ -303,7 +390,9 @@ def test_proposals_name_the_place_and_none_is_made_in_fp32(opened, backend, tmp_
 @pytest.mark.parametrize("placement", [QUERY, BOTH])
 def test_tensorrt_rtx_fuses_the_attention_as_before(placement, opened):
     network = opened(networks.attention_block())
-    listings = [rtx.layers(lower_to_typed_network(network, config, {}).model)
-                for config in (PrecisionConfig.from_precision(FP16), moved(network, placement))]
+    listings = [
+        rtx.layers(lower_to_typed_network(network, config, {}).model)
+        for config in (PrecisionConfig.from_precision(FP16), moved(network, placement))
+    ]
     assert all("_gemm_mha" in listing for listing in listings)
     assert "scores/Div" in listings[0] and "scores/Div" not in listings[1]

@@ -30,7 +30,7 @@ def refused(capfd, tmp_path):
         shown = capfd.readouterr()
         assert stop.value.code == code, shown.err
         assert shown.out == "" and "Traceback" not in shown.err and "defect" not in shown.err, shown.err
-        error = shown.err[shown.err.index("Error: "):].splitlines()
+        error = shown.err[shown.err.index("Error: ") :].splitlines()
         assert any(line.startswith("  Next: ") and len(line) > 16 for line in error), shown.err
         assert files(tmp_path) == before, "something was left behind"
         return shown.err
@@ -40,12 +40,21 @@ def refused(capfd, tmp_path):
 
 def files(folder: Path) -> dict[str, bytes]:
     """What lies in a folder, the user's cache and state apart."""
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*")
-            if path.is_file() and path.relative_to(folder).parts[0] not in ("cache", "state", "__pycache__")}
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file() and path.relative_to(folder).parts[0] not in ("cache", "state", "__pycache__")
+    }
 
 
-@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(path.read_bytes()[:-400]), Path.unlink,
-                                   lambda path: path.write_text("not a network\n" * 50)])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda path: path.write_bytes(path.read_bytes()[:-400]),
+        Path.unlink,
+        lambda path: path.write_text("not a network\n" * 50),
+    ],
+)
 @pytest.mark.parametrize("command", ["compare", "inspect", "build"])
 def test_a_file_that_is_no_network(refused, mlp, spoil, command):
     spoil(Path(mlp.model))
@@ -59,9 +68,15 @@ def test_external_data_that_is_missing(refused, tmp_path):
     assert "model.onnx.data" in refused("compare", model, "--data", images(tmp_path))
 
 
-@pytest.mark.parametrize(("arrays", "named"), [
-    ({"image": np.zeros((8, 16), np.float32)}, "x"), ({"x": np.zeros((8, 17), np.float32)}, "17"), ({}, "no arrays"),
-    ({"x": np.where(np.arange(256) == 147, np.nan, 1).reshape(16, 16)}, "'x' holds nan at sample 9")])
+@pytest.mark.parametrize(
+    ("arrays", "named"),
+    [
+        ({"image": np.zeros((8, 16), np.float32)}, "x"),
+        ({"x": np.zeros((8, 17), np.float32)}, "17"),
+        ({}, "no arrays"),
+        ({"x": np.where(np.arange(256) == 147, np.nan, 1).reshape(16, 16)}, "'x' holds nan at sample 9"),
+    ],
+)
 def test_data_that_do_not_fit(refused, mlp, arrays, named):
     np.savez(mlp.data, **arrays)
     assert named in refused("compare", mlp.model, "--data", mlp.data)
@@ -73,16 +88,20 @@ def test_nan_that_only_build_reads(refused, mlp):
 
 
 @pytest.mark.parametrize("what", ["a pipe", "a device"])
-@pytest.mark.parametrize("option", ["MODEL", "--data", "--calib-data", "--config", "--calib-cache", "--metric",
-                                    "--engine"])
+@pytest.mark.parametrize(
+    "option", ["MODEL", "--data", "--calib-data", "--config", "--calib-cache", "--metric", "--engine"]
+)
 def test_what_never_ends_is_not_read(refused, mlp, tmp_path_factory, option, what):
     place = tmp_path_factory.mktemp("special") / ("special.py" if option == "--metric" else "special")
     os.mkfifo(place) if what == "a pipe" else place.symlink_to("/dev/zero")
     int8 = ["--precision", "int8", "-o", "typed.onnx"]
-    arguments = {"MODEL": ["inspect", place], "--engine": ["inspect", mlp.model, "--engine", place],
-                 "--config": ["build", mlp.model, "--config", place, "-o", "typed.onnx"],
-                 "--metric": ["compare", mlp.model, "--data", mlp.data, "--metric", f"{place}:f"],
-                 "--calib-cache": ["build", mlp.model, "--calib-cache", place, *int8]}
+    arguments = {
+        "MODEL": ["inspect", place],
+        "--engine": ["inspect", mlp.model, "--engine", place],
+        "--config": ["build", mlp.model, "--config", place, "-o", "typed.onnx"],
+        "--metric": ["compare", mlp.model, "--data", mlp.data, "--metric", f"{place}:f"],
+        "--calib-cache": ["build", mlp.model, "--calib-cache", place, *int8],
+    }
     error = refused(*arguments.get(option, ["build", mlp.model, option, place, *int8]))
     assert (f"it is {what}; a regular file is needed" in error or option == "--metric") and place.name in error
 
@@ -103,14 +122,27 @@ def test_data_that_are_not_there(refused, mlp):
 
 
 @pytest.mark.parametrize("name", ["golden.pkl", "golden", "golden.json", "golden.npz"])
-@pytest.mark.parametrize("options", [("--data", "{golden}"), ("--data", "{data}", "--reference", "{golden}"),
-                                     ("--data", "{data}", "--outputs", "{golden}")])
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--data", "{golden}"),
+        ("--data", "{data}", "--reference", "{golden}"),
+        ("--data", "{data}", "--outputs", "{golden}"),
+    ],
+)
 def test_a_pickle_is_refused_with_its_conversion(refused, mlp, tmp_path, name, options):
     golden = tmp_path / name
     golden.write_bytes(pickle.dumps({"y": np.zeros((4, 10), np.float32)}))
     if name != "golden" or "--outputs" not in options:  # the kind of outputs is that of their name
-        text = refused("compare", mlp.model, "--runs", "fp16", "--layers", "none",
-                       *(option.format(golden=golden, data=mlp.data) for option in options))
+        text = refused(
+            "compare",
+            mlp.model,
+            "--runs",
+            "fp16",
+            "--layers",
+            "none",
+            *(option.format(golden=golden, data=mlp.data) for option in options),
+        )
         assert f"{name} is a pickle" in text and "numpy.savez(" in text
 
 
@@ -147,17 +179,20 @@ def test_labels_that_are_one_short_are_refused_where_a_metric_reads_them(refused
     assert code == 0 and said in err
 
 
-@pytest.mark.parametrize(("options", "named"), [
-    (["--judge", "no_such"], "no_such"),
-    (["--judge", "y[9:]"], "y[9:]"),
-    (["--target", "sqnr>20"], "sqnr>20"),
-    (["--shapes", "x:4"], "x:4"),
-    (["--shapes", "z:4x16"], "z"),
-    (["--calib-cache", "no/such/folder/new.cache"], "no/such/folder"),
-    (["--calib-cache", "-"], "--calib-cache - is not a file"),
-    (["--json", "no/such/folder/out.json"], "no/such/folder"),
-    (["--markdown", "."], "."),
-])
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--judge", "no_such"], "no_such"),
+        (["--judge", "y[9:]"], "y[9:]"),
+        (["--target", "sqnr>20"], "sqnr>20"),
+        (["--shapes", "x:4"], "x:4"),
+        (["--shapes", "z:4x16"], "z"),
+        (["--calib-cache", "no/such/folder/new.cache"], "no/such/folder"),
+        (["--calib-cache", "-"], "--calib-cache - is not a file"),
+        (["--json", "no/such/folder/out.json"], "no/such/folder"),
+        (["--markdown", "."], "."),
+    ],
+)
 def test_options_that_cannot_be_met(refused, mlp, options, named):
     assert named in refused("compare", mlp.model, "--data", mlp.data, *options)
 
@@ -172,9 +207,14 @@ def test_a_remainder_of_a_static_batch_without_a_row_for_each_sample(refused, ml
     assert "5" in refused("compare", mlp.model, "--data", mlp.data)
 
 
-@pytest.mark.parametrize(("change", "named"), [
-    (lambda text: text.replace('"version": 2', '"version": 3'), "version 3"),
-    (lambda text: text.replace('"fp32"', '"fp7"'), "fp7"), (lambda text: text[:-3], "not valid JSON")])
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        (lambda text: text.replace('"version": 2', '"version": 3'), "version 3"),
+        (lambda text: text.replace('"fp32"', '"fp7"'), "fp7"),
+        (lambda text: text[:-3], "not valid JSON"),
+    ],
+)
 @pytest.mark.parametrize("command", ["compare", "build", "export"])
 def test_a_config_that_cannot_be_used(refused, mlp, config, command, change, named):
     config.write_text(change(config.read_text()))
@@ -192,8 +232,19 @@ def test_a_config_of_another_structure(refused, mlp, config, tmp_path):
 def test_force_names_what_it_ignores(mlp, config, tmp_path, capfd):
     onnx.save(networks.small_resnet(), tmp_path / "other.onnx")
     with pytest.raises(SystemExit) as stop:
-        main(["build", str(tmp_path / "other.onnx"), "--config", str(config), "--force", "-o", "t.onnx",
-              "--calib-data", str(images(tmp_path))])
+        main(
+            [
+                "build",
+                str(tmp_path / "other.onnx"),
+                "--config",
+                str(config),
+                "--force",
+                "-o",
+                "t.onnx",
+                "--calib-data",
+                str(images(tmp_path)),
+            ]
+        )
     shown = capfd.readouterr()
     assert stop.value.code == 0 and "Warning: " in shown.err and "/fc1/Gemm" in shown.err, shown.err
 

@@ -33,8 +33,12 @@ DEAD = 3
 
 
 @settings(deadline=None, max_examples=300)
-@given(st.sampled_from([FP16, FP32]), st.floats(-16, 4), st.floats(-22, 3), st.lists(st.floats(-20, 15), min_size=4,
-                                                                                      max_size=4))
+@given(
+    st.sampled_from([FP16, FP32]),
+    st.floats(-16, 4),
+    st.floats(-22, 3),
+    st.lists(st.floats(-20, 15), min_size=4, max_size=4),
+)
 def test_a_raised_scale_is_the_least_that_works(held, input_power, weight_power, bias_powers):
     dtype = FLOAT_TYPES[held]
     input_scale = float(np.asarray(2.0**input_power, dtype))
@@ -117,8 +121,9 @@ def drawn(kind, seed, tiny, bias, backend, opened):
 @pytest.mark.parametrize("other", [FP16, FP32])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose", "Gemm", "MatMul"])
 @pytest.mark.parametrize(("seed", "tiny", "bias"), [(0, 2e-3, 2.0), (1, 1e-6, -1.5), (2, 1e-12, 0.7), (3, 1.0, 0.1)])
-def test_onnx_runtime_computes_what_is_simulated_with_its_fusions(kind, seed, tiny, bias, other, backend, opened,
-                                                                   tmp_path):
+def test_onnx_runtime_computes_what_is_simulated_with_its_fusions(
+    kind, seed, tiny, bias, other, backend, opened, tmp_path
+):
     network, feeds, plain, ranges = drawn(kind, seed, tiny, bias, backend, opened)
     config = PrecisionConfig(INT8, other)
     typed = lower_to_typed_network(network, config, ranges)
@@ -158,8 +163,9 @@ def test_another_range_gives_another_scale_and_other_fed_weights(backend, opened
     config, gated = PrecisionConfig(INT8, FP16), build_gated_graph(network)
     narrow = {**ranges, "x": ranges["x"] / 8}
     scales = [first_scale(network, config, one) for one in (ranges, narrow)]
-    assert scales[1].values[DEAD] > 4 * scales[0].values[DEAD] and scales[0].weight_cache_key != scales[
-        1].weight_cache_key
+    assert (
+        scales[1].values[DEAD] > 4 * scales[0].values[DEAD] and scales[0].weight_cache_key != scales[1].weight_cache_key
+    )
     fed = [gated.make_feed(config, one) for one in (ranges, narrow)]
     name = next(name for name, weight in gated.weight_inputs.items() if weight.site.tensor == "w")
     constant = network.constant_value("w")
@@ -181,20 +187,32 @@ def test_the_bundled_network_has_such_a_channel(backend, run):
     plain = inner_values(backend, network, feeds)
     ranges = {name: float(np.abs(plain[name]).max()) for name in network.calibrated_tensors}
     config = PrecisionConfig(INT8, FP16)
-    found, = rulebook.find_raised_weight_scales(network, rulebook.plan_lowering(network, config, ranges))
+    (found,) = rulebook.find_raised_weight_scales(network, rulebook.plan_lowering(network, config, ranges))
     assert found.layer == "/bottom/widen/conv/Conv" and found.channels == (15,) and 0 < found.max_channel_bit_loss < 1
     assert found.weight_sqnr_db[1] <= found.weight_sqnr_db[0]
-    note, = (note for note in lower_to_typed_network(network, config, ranges).notes if "bias" in note)
+    (note,) = (note for note in lower_to_typed_network(network, config, ranges).notes if "bias" in note)
     assert "channel 15" in note and "bits" in note and "dB" in note
-    code, _, said = run("compare", demo.network_path(), "--data", demo.samples_path(), "--calib-data",
-                        demo.calibration_path(), "--samples", 2, "--layers", "none")
+    code, _, said = run(
+        "compare",
+        demo.network_path(),
+        "--data",
+        demo.samples_path(),
+        "--calib-data",
+        demo.calibration_path(),
+        "--samples",
+        2,
+        "--layers",
+        "none",
+    )
     assert code == 0 and "/bottom/widen/conv/Conv" in said and "channel 15" in said
 
 
 def test_a_quantized_file_keeps_its_scales_and_is_warned_of(tmp_path, backend, opened, monkeypatch):
     network, _, _, ranges = drawn("Conv", 0, 2e-3, 2.0, backend, opened)
-    onnx.save(ir.to_proto(lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model),
-              tmp_path / "raised.onnx")
+    onnx.save(
+        ir.to_proto(lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model),
+        tmp_path / "raised.onnx",
+    )
     monkeypatch.setattr("trt_tui.core.lowering.bias_scales.raise_weight_scales_for_bias", lambda scale, *_: scale)
     model = lower_to_typed_network(network, PrecisionConfig(INT8, FP16), ranges).model
     onnx.save(ir.to_proto(model), tmp_path / "model.onnx")

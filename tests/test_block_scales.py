@@ -62,17 +62,21 @@ def identity(opened, precision, *, blocks=2, operator="MatMul", rank=2, **attrib
 
 def simulate(backend, network, config, feeds, ranges, data=False):
     quantized_types = [precision for precision in TYPES if precision in config.precision_by_group(network).values()]
-    gated = build_gated_graph(network, float_types=(), quantized_types=quantized_types, boundary_types=(config.other,),
-                              gates_as_data=data)
+    gated = build_gated_graph(
+        network, float_types=(), quantized_types=quantized_types, boundary_types=(config.other,), gates_as_data=data
+    )
     with backend.load(gated.model, low_memory=True) as runner:
         fed = gated.make_feed(config, ranges)
         return next(iter(runner.run({**feeds, **fed}, list(gated.test_outputs.values())).values()))
 
 
 ANY_FLOAT = st.one_of(
-    st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=True), st.floats(-8, 8, width=32),
-    st.sampled_from([0.0, -0.0, 1e-45, 2.0**-126, 448.0, 449.0, 464.0, 480.0, 6.0, 5.0, 2.5, 0.25, 0.75, 65504.0,
-                     3e38]))
+    st.floats(width=32, allow_nan=False, allow_infinity=False, allow_subnormal=True),
+    st.floats(-8, 8, width=32),
+    st.sampled_from(
+        [0.0, -0.0, 1e-45, 2.0**-126, 448.0, 449.0, 464.0, 480.0, 6.0, 5.0, 2.5, 0.25, 0.75, 65504.0, 3e38]
+    ),
+)
 
 
 @pytest.mark.parametrize("precision", TYPES)
@@ -84,9 +88,9 @@ def test_every_block_is_quantized_to_the_bit(precision, data, opened, backend, n
     network, size = identity(opened, precision)
     rng = np.random.default_rng(seed)
     drawn = rng.choice(np.array(numbers, np.float32), (8, size))
-    scaled = rng.standard_normal((8, size)).astype(np.float32) * np.float32(2.0)**exponent
+    scaled = rng.standard_normal((8, size)).astype(np.float32) * np.float32(2.0) ** exponent
     x = np.concatenate([drawn, scaled, scaled * rng.choice([0, 1], scaled.shape).astype(np.float32)])
-    amax = float(np.float32(2.0)**exponent)
+    amax = float(np.float32(2.0) ** exponent)
     found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": x}, {"x": amax}, data)
     expected = reference(x.reshape(len(x), -1, QUANTIZED_TYPES[precision].block_sizes[0]), precision, amax)
     finite = np.isfinite(expected.reshape(x.shape)).all(1)  # a sum with an infinity is none with an identity
@@ -98,7 +102,7 @@ def test_all_values_of_fp16_are_quantized_to_the_bit(precision, opened, backend)
     network, size = identity(opened, precision)
     halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
     halves = np.random.default_rng(0).permutation(halves[np.isfinite(halves)])
-    x = np.sort(halves[:len(halves) // size * size]).reshape(-1, size)
+    x = np.sort(halves[: len(halves) // size * size]).reshape(-1, size)
     x = np.concatenate([x, np.random.default_rng(1).permutation(x.ravel()).reshape(x.shape)])
     found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": x}, {"x": 65504.0})
     expected = reference(x.reshape(len(x), -1, QUANTIZED_TYPES[precision].block_sizes[0]), precision, 65504.0)
@@ -112,14 +116,14 @@ def test_a_block_without_finite_values_is_nan_and_its_neighbour_is_not_judged_by
     x = np.ones((2, size), np.float32)
     x[0, 1] = bad
     found = simulate(backend, network, PrecisionConfig(precision, FP32), {"x": x}, {"x": 1.0})
-    assert np.isnan(found[0, :size // 2]).all() and (found[1] == 1).all()
+    assert np.isnan(found[0, : size // 2]).all() and (found[1] == 1).all()
 
 
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize("form", [{"operator": "Gemm"}, {"operator": "Gemm", "transA": 1}, {"rank": 3}])
 def test_blocks_lie_along_the_summed_axis(precision, form, opened, backend):
     network, size = identity(opened, precision, **form)
-    group, = network.groups
+    (group,) = network.groups
     assert precision in group.allowed_precisions
     x = np.random.default_rng(0).standard_normal((6, size)).astype(np.float32)
     x *= np.geomspace(1, 1e4, size, dtype=np.float32)
@@ -164,16 +168,18 @@ CASES = [("Gemm", "", (4, 96), {}), ("Gemm", "Relu", (4, 96), {"transB": 1}), ("
 @pytest.mark.parametrize("other", [FP32, FP16, Precision.BF16])
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize(("operator", "activation", "shape", "attributes"), CASES)
-def test_typed_and_gated_networks_do_the_same(operator, activation, shape, attributes, precision, other, opened,
-                                                 backend):
+def test_typed_and_gated_networks_do_the_same(
+    operator, activation, shape, attributes, precision, other, opened, backend
+):
     network = opened(one_layer(operator, activation, shape, **attributes))
     feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
     config, plain = PrecisionConfig(precision, other), lowered.inner_values(backend, network, feeds)
     ranges = {"x": float(np.abs(feeds["x"]).max())}
     case = lowered.Case(network, config, feeds, plain, ranges)
     assert lowered.compare(case, backend) is None
-    typed, gated = (values(backend, network, config, ranges, feeds)["y"]
-                    for values in (lowered.typed_values, lowered.gated_values))
+    typed, gated = (
+        values(backend, network, config, ranges, feeds)["y"] for values in (lowered.typed_values, lowered.gated_values)
+    )
     assert lowered.sqnr(typed, gated) > lowered.sqnr(plain["y"], gated) + 20, "the loss is that of the type"
 
 
@@ -186,8 +192,13 @@ def test_tensorrt_rtx_builds_it(operator, activation, shape, attributes, precisi
     network = opened(one_layer(operator, activation, shape, **attributes))
     typed = lower_to_typed_network(network, PrecisionConfig(precision, other), {"x": 3.0})
     rows = rtx.layers(typed.model, {"x": shape}, "SM120").splitlines()
-    product = next(row for row in rows if f"[ONNX Layer: /layer/{operator}]" in row and "_Conc" not in row.split(",")[0]
-                   and "_Move" not in row.split(",")[0])
+    product = next(
+        row
+        for row in rows
+        if f"[ONNX Layer: /layer/{operator}]" in row
+        and "_Conc" not in row.split(",")[0]
+        and "_Move" not in row.split(",")[0]
+    )
     if precision is Precision.NVFP4:
         assert product.count("Datatype: FP4E2M1") == 2 and "LayerType: gemm" in product
     else:
@@ -233,12 +244,16 @@ def test_gpus_before_blackwell_are_refused_before_the_builder_is(run, tmp_path):
     assert code == 1 and "MXFP8 in the config, runs in FP16" in out, err
 
 
-@pytest.mark.parametrize(("make", "why"), [
-    (lambda: one_layer("MatMul", shape=(2, 2, 4, 96)), "TensorRT quantizes inputs of 2 or 3 dimensions"),
-    (lambda: one_layer("MatMul", shape=(96,)), "TensorRT quantizes inputs of 2 or 3 dimensions"),
-    (lambda: products(), "needs a constant weight"), (lambda: convolution(), "TensorRT has no {} Conv"),
-    (lambda: narrow(), "its 40 inputs do not divide into blocks of"),
-])
+@pytest.mark.parametrize(
+    ("make", "why"),
+    [
+        (lambda: one_layer("MatMul", shape=(2, 2, 4, 96)), "TensorRT quantizes inputs of 2 or 3 dimensions"),
+        (lambda: one_layer("MatMul", shape=(96,)), "TensorRT quantizes inputs of 2 or 3 dimensions"),
+        (lambda: products(), "needs a constant weight"),
+        (lambda: convolution(), "TensorRT has no {} Conv"),
+        (lambda: narrow(), "its 40 inputs do not divide into blocks of"),
+    ],
+)
 def test_other_forms_are_refused(make, why, opened):
     group = opened(make()).groups[0]
     for precision in TYPES:
@@ -283,8 +298,9 @@ def test_blocks_beyond_the_range_of_calibration_saturate(opened, backend):
 @pytest.mark.parametrize("other", [FP32, FP16])
 @pytest.mark.parametrize("precision", TYPES)
 @pytest.mark.parametrize(("operator", "activation", "shape", "attributes"), CASES)
-def test_a_file_in_the_type_is_simulated_as_the_config_that_wrote_it(operator, activation, shape, attributes, precision,
-                                                                     other, opened, backend, tmp_path):
+def test_a_file_in_the_type_is_simulated_as_the_config_that_wrote_it(
+    operator, activation, shape, attributes, precision, other, opened, backend, tmp_path
+):
     network = opened(one_layer(operator, activation, shape, **attributes))
     x = np.random.default_rng(0).standard_normal(shape).astype(np.float32)
     amax, config = float(np.abs(x).max()), PrecisionConfig(precision, other)
@@ -295,8 +311,10 @@ def test_a_file_in_the_type_is_simulated_as_the_config_that_wrote_it(operator, a
     assert not any("not simulated" in note for note in file_network.notes)
     if precision is Precision.NVFP4:
         assert file_network.quantized_ranges == {"x": pytest.approx(amax)}
-    expected, found = (next(iter(lowered.gated_values(backend, *of, {"x": amax}, {"x": x}).values()))
-                       for of in ((network, config), (file_network, PrecisionConfig(FILE, FILE))))
+    expected, found = (
+        next(iter(lowered.gated_values(backend, *of, {"x": amax}, {"x": x}).values()))
+        for of in ((network, config), (file_network, PrecisionConfig(FILE, FILE)))
+    )
     if other is FP32 or precision is Precision.MXFP8:
         np.testing.assert_array_equal(found, expected)
     else:  # the file rounds what it dequantizes to FP16, which a product of quantized values does not
@@ -305,7 +323,8 @@ def test_a_file_in_the_type_is_simulated_as_the_config_that_wrote_it(operator, a
     assert [node.op_type for node in written.graph] == [node.op_type for node in ir.load(tmp_path / "typed.onnx").graph]
     raised = file_network.get_group(group.name)
     again = lower_from_source_model(
-        file_network, PrecisionConfig(FILE, FILE).with_group_precision([raised], FP32), {}).model
+        file_network, PrecisionConfig(FILE, FILE).with_group_precision([raised], FP32), {}
+    ).model
     assert not any(node.domain == "trt" for node in again.graph)
 
 
@@ -335,7 +354,7 @@ def test_a_weight_that_the_file_transposes_has_the_type_too(precision, opened, t
     model.graph.node.insert(position, turn)
     model.graph.node[position + 1].input[1] = "turned"
     onnx.save(model, tmp_path / "typed.onnx")
-    group, = open_network(tmp_path / "typed.onnx").groups
+    (group,) = open_network(tmp_path / "typed.onnx").groups
     assert group.precision_label(FILE) == f"{precision.label} f" and group.file_precision.nearest_precision is precision
 
 

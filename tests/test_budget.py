@@ -51,9 +51,14 @@ def script(*lines: str) -> str:
 SETS = ("for layer in network:", "    layer.precision = trt.float32")
 
 
-@pytest.mark.parametrize(("name", "text"), ids=["nested", "many"], argvalues=[
-    ("lists.json", json.dumps({"quantize_mode": "int8", "nodes_to_exclude": ["(a+)+$"]})),
-    ("lists.json", json.dumps({"quantize_mode": "int8", "nodes_to_exclude": [".*" * 19 + "x$"] * 9}))])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    ids=["nested", "many"],
+    argvalues=[
+        ("lists.json", json.dumps({"quantize_mode": "int8", "nodes_to_exclude": ["(a+)+$"]})),
+        ("lists.json", json.dumps({"quantize_mode": "int8", "nodes_to_exclude": [".*" * 19 + "x$"] * 9})),
+    ],
+)
 def test_what_would_take_years_ends_with_the_budget(network, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     since = time.thread_time()
@@ -62,19 +67,32 @@ def test_what_would_take_years_ends_with_the_budget(network, tmp_path, name, tex
     assert time.thread_time() - since < 2
 
 
-@pytest.mark.parametrize(("name", "text"), ids=[
-    "stars", "layers", "regions", "copies", "defaults", "lines", "names", "doubling", "branches"], argvalues=[
-    ("stars.sh", "trtexec --fp16 --layerPrecisions=" + "a*" * 19 + "c:fp32"),
-    ("layers.sh", "trtexec --fp16 --layerPrecisions=" + "[ONNX Layer: " * 6000 + ":fp32"),
-    ("regions.sh", "trtexec --fp16 --layerPrecisions=" + "{ForeignNode[" * 6000 + ":fp32"),
-    ("copies.sh", "trtexec --fp16 --layerPrecisions=x" + ":1" * 20_000 + "x:fp32"),
-    ("defaults.sh", "trtexec --fp16 " + "${a:-" * 6000),
-    ("lines.sh", "trtexec --fp16 \\\n" * 10_000),
-    ("names.sh", "trtexec --fp16 --layerPrecisions=" + ",".join(f"layer{index}:fp16" for index in range(20_000))),
-    ("inputs.py", script("x = [1]", *["x = [x, x]"] * 60, "y = [1]", *["y = [y, y]"] * 60, "if x == y:",
-                        "    z = 1", *SETS)),
-    ("branches.py", script(SETS[0], "    if layer.name in ['a']:", "    " + SETS[1], *[
-        "    elif layer.name in ['b']:\n            x = 1"] * 500))])
+@pytest.mark.parametrize(
+    ("name", "text"),
+    ids=["stars", "layers", "regions", "copies", "defaults", "lines", "names", "doubling", "branches"],
+    argvalues=[
+        ("stars.sh", "trtexec --fp16 --layerPrecisions=" + "a*" * 19 + "c:fp32"),
+        ("layers.sh", "trtexec --fp16 --layerPrecisions=" + "[ONNX Layer: " * 6000 + ":fp32"),
+        ("regions.sh", "trtexec --fp16 --layerPrecisions=" + "{ForeignNode[" * 6000 + ":fp32"),
+        ("copies.sh", "trtexec --fp16 --layerPrecisions=x" + ":1" * 20_000 + "x:fp32"),
+        ("defaults.sh", "trtexec --fp16 " + "${a:-" * 6000),
+        ("lines.sh", "trtexec --fp16 \\\n" * 10_000),
+        ("names.sh", "trtexec --fp16 --layerPrecisions=" + ",".join(f"layer{index}:fp16" for index in range(20_000))),
+        (
+            "inputs.py",
+            script("x = [1]", *["x = [x, x]"] * 60, "y = [1]", *["y = [y, y]"] * 60, "if x == y:", "    z = 1", *SETS),
+        ),
+        (
+            "branches.py",
+            script(
+                SETS[0],
+                "    if layer.name in ['a']:",
+                "    " + SETS[1],
+                *["    elif layer.name in ['b']:\n            x = 1"] * 500,
+            ),
+        ),
+    ],
+)
 def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
     (tmp_path / name).write_text(text)
     try:
@@ -85,11 +103,18 @@ def test_what_repeats_is_read_in_linear_time(network, tmp_path, name, text):
 
 @pytest.mark.parametrize("token", ["[ONNX Layer: ", "{ForeignNode[", ":1", "__q", "] ", ", Inputs: [ { "])
 def test_listings_of_engines_are_read_in_linear_time(network, token):
-    layer = {"Name": token * 6000, "LayerType": "gemm", "Inputs": [{"Name": token * 6000}], "Outputs": [],
-             "Metadata": token * 6000}
+    layer = {
+        "Name": token * 6000,
+        "LayerType": "gemm",
+        "Inputs": [{"Name": token * 6000}],
+        "Outputs": [],
+        "Metadata": token * 6000,
+    }
     assert len(read_engine_report(json.dumps({"Layers": [layer]}), network).layers) == 1
-    row = ("Layers:\nName: a, LayerType: gemm, Inputs: [], Outputs: [ { Name: y, Location: Device, Datatype: Half } ]"
-           ", TacticName: {0}, Metadata: {0}\n{0}\n").replace("{0}", token * 6000)
+    row = (
+        "Layers:\nName: a, LayerType: gemm, Inputs: [], Outputs: [ { Name: y, Location: Device, Datatype: Half } ]"
+        ", TacticName: {0}, Metadata: {0}\n{0}\n"
+    ).replace("{0}", token * 6000)
     try:
         read_layer_listing(row, network)
     except InputError as error:
@@ -98,15 +123,23 @@ def test_listings_of_engines_are_read_in_linear_time(network, token):
 
 def test_names_in_metadata_are_as_before(network):
     name = network.layers[0].name
-    layer = {"Name": "x", "LayerType": "gemm", "Inputs": [], "Outputs": [],
-             "Metadata": f"[ONNX Layer: {name}]\x1e[ONNX Layer: a]b[0]] [ONNX Layer: {network.layers[1].name}]"}
+    layer = {
+        "Name": "x",
+        "LayerType": "gemm",
+        "Inputs": [],
+        "Outputs": [],
+        "Metadata": f"[ONNX Layer: {name}]\x1e[ONNX Layer: a]b[0]] [ONNX Layer: {network.layers[1].name}]",
+    }
     (read,) = read_engine_report(json.dumps({"Layers": [layer]}), network).layers
     assert read.network_layers == (name, network.layers[1].name)
 
 
 def test_yaml_counts_what_aliases_stand_for():
     assert read_yaml("a: &x [1, 2]\nb: *x\nc: {<<: &m {d: 1}, e: 1:30}\n", "f") == {
-        "a": [1, 2], "b": [1, 2], "c": {"d": 1, "e": 90}}
+        "a": [1, 2],
+        "b": [1, 2],
+        "c": {"d": 1, "e": 90},
+    }
     nested = "".join(f"a{depth}: &a{depth} [{', '.join([f'*a{depth - 1}'] * 9)}]\n" for depth in range(1, 10))
     merged = "".join(f"a{depth}: &a{depth}\n  <<: [{', '.join([f'*a{depth - 1}'] * 9)}]\n" for depth in range(1, 10))
     for text in ("a0: &a0 [x]\n" + nested, "a0: &a0 {x: 1}\n" + merged):
@@ -169,8 +202,17 @@ def test_words_and_wildcards_are_those_of_the_tools():
     for text in ("'a", '"a', "a\\"):
         with refused(title="no command line"):
             split_shell_words(text, "x")
-    for name, pattern in (("abcb", "a*b"), ("abcb", "*"), ("ab", "a*b*"), ("aba", "a*a"), ("a", "a*a"), ("ab", "*b*a"),
-                          ("xaybz", "*a*b*"), ("", "*"), ("aab", "a*ab")):
+    for name, pattern in (
+        ("abcb", "a*b"),
+        ("abcb", "*"),
+        ("ab", "a*b*"),
+        ("aba", "a*a"),
+        ("a", "a*a"),
+        ("ab", "*b*a"),
+        ("xaybz", "*a*b*"),
+        ("", "*"),
+        ("aab", "a*ab"),
+    ):
         found = re.fullmatch(pattern.replace("*", ".*"), name)
         assert bool(_compile_wildcard(pattern).fullmatch(name)) is bool(found), (name, pattern)
 
@@ -192,8 +234,16 @@ def test_evidence_that_is_nested_deep_is_refused(network, tmp_path, depth):
     assert read_any_config(tmp_path / "precision.json", network).evidence
 
 
-@pytest.mark.parametrize("text", ["(" * 5000, "[" * 5000, "x = " + "-" * 5000 + "1", "x = a" + ".a" * 5000,
-                                  script("for layer in network:", "    layer.precision = " + "f(" * 180 + ")" * 180)])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "(" * 5000,
+        "[" * 5000,
+        "x = " + "-" * 5000 + "1",
+        "x = a" + ".a" * 5000,
+        script("for layer in network:", "    layer.precision = " + "f(" * 180 + ")" * 180),
+    ],
+)
 def test_a_script_that_is_nested_deep_is_refused(network, tmp_path, text):
     (tmp_path / "s.py").write_text(text)
     with refused(title="s.py"):

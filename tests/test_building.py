@@ -78,17 +78,33 @@ class Builder:
         return Runner(self.backend.load(self.network.model), self.fails)
 
 
-@pytest.mark.parametrize(("fails", "note"), [("", ""), ("max", "not measured at the max shape: the engine ran out"),
-                                             ("latency", "its latency could not be measured: the engine could not"),
-                                             ("layers", "its layers are unknown")])
+@pytest.mark.parametrize(
+    ("fails", "note"),
+    [
+        ("", ""),
+        ("max", "not measured at the max shape: the engine ran out"),
+        ("latency", "its latency could not be measured: the engine could not"),
+        ("layers", "its layers are unknown"),
+    ],
+)
 def test_what_was_judged_stands_where_a_further_part_fails(backend, named_network, tmp_path, fails, note) -> None:
     network = named_network("mlp")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32))
-    usual, most = (Analysis(network, backend, load_samples(str(tmp_path / "x.npz"), network.inputs, batch=batch),
-                            select_judged_outputs(network, ())) for batch in (4, 8))
+    usual, most = (
+        Analysis(
+            network,
+            backend,
+            load_samples(str(tmp_path / "x.npz"), network.inputs, batch=batch),
+            select_judged_outputs(network, ()),
+        )
+        for batch in (4, 8)
+    )
     workspace = SimpleNamespace(network=network, analysis=usual, builder=Builder(backend, network, fails), ranges={})
-    made = run_to_end(build_and_measure_engine(EngineBuilder(workspace, None, Reporter()), FP16, [0, 1],
-                                   BuildPlan(other_shapes={"max": most})))
+    made = run_to_end(
+        build_and_measure_engine(
+            EngineBuilder(workspace, None, Reporter()), FP16, [0, 1], BuildPlan(other_shapes={"max": most})
+        )
+    )
     assert isinstance(made, EngineResult) and made.accuracy.samples == 8 and note in made.measurement_note
     assert set(made.shape_accuracies) == (set() if fails == "max" else {"max"})
     assert (made.latency_ms is None) == (fails == "latency")
@@ -103,8 +119,14 @@ def test_an_engine_that_lacks_an_output_is_not_judged_by_the_others(backend, tmp
     onnx.save(b.model([floats("x", "n", 4)], [floats("y", "n", 4), floats("z", "n", 4)]), tmp_path / "two.onnx")
     network = open_network(tmp_path / "two.onnx")
     np.savez(tmp_path / "x.npz", x=np.ones((4, 4), np.float32))
-    with Analysis(network, backend, load_samples(str(tmp_path / "x.npz"), network.inputs, batch=4),
-                  select_judged_outputs(network, ())) as analysis, \
-            backend.load(extract_subgraph_of_outputs(network.model, ["y"])) as engine, \
-            pytest.raises(InputError, match="lacks outputs of two.*: z"):
+    with (
+        Analysis(
+            network,
+            backend,
+            load_samples(str(tmp_path / "x.npz"), network.inputs, batch=4),
+            select_judged_outputs(network, ()),
+        ) as analysis,
+        backend.load(extract_subgraph_of_outputs(network.model, ["y"])) as engine,
+        pytest.raises(InputError, match="lacks outputs of two.*: z"),
+    ):
         list(measure_engine_accuracy(analysis, engine, [0]))

@@ -20,8 +20,17 @@ from trt_tui.core.moves.config_file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.session.session import Session
 
-ALWAYS = {"network.onnx", "precision.json", "build.sh", "verify.sh", "report.md", "inputs.json",
-          "reference.json", "ranges.cache", "SHA256SUMS"}
+ALWAYS = {
+    "network.onnx",
+    "precision.json",
+    "build.sh",
+    "verify.sh",
+    "report.md",
+    "inputs.json",
+    "reference.json",
+    "ranges.cache",
+    "SHA256SUMS",
+}
 
 
 @pytest.fixture
@@ -35,8 +44,13 @@ def called(tmp_path, monkeypatch):
 
     def call(script: Path, *arguments: str) -> tuple[int, list[list[str]]]:
         log.write_text("")
-        done = subprocess.run(["sh", str(script), *arguments], env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin"},
-                              capture_output=True, check=False, timeout=60)
+        done = subprocess.run(
+            ["sh", str(script), *arguments],
+            env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin"},
+            capture_output=True,
+            check=False,
+            timeout=60,
+        )
         return done.returncode, [one.splitlines() for one in log.read_text().split("\n\n") if one]
 
     return call
@@ -67,13 +81,33 @@ def advised(folder: Path) -> list[list[str]]:
     return [shlex.split(line) for line in done.stderr.splitlines() if line.startswith("    ")]
 
 
-@pytest.mark.parametrize(("release", "more", "built_by"), [
-    ("8.6", {"precisions.py", "layers.py"}, "polygraphy"), ("10", set(), "trtexec"), ("11", {"samples"}, "trtexec"),
-    ("rtx", {"no_tf32.py", "layers.py"}, "polygraphy")])
+@pytest.mark.parametrize(
+    ("release", "more", "built_by"),
+    [
+        ("8.6", {"precisions.py", "layers.py"}, "polygraphy"),
+        ("10", set(), "trtexec"),
+        ("11", {"samples"}, "trtexec"),
+        ("rtx", {"no_tf32.py", "layers.py"}, "polygraphy"),
+    ],
+)
 def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by):
     folder = tmp_path / "out"
-    code, out, err = run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8",
-                         "--range", "x=2.5", "--for", release, "-o", folder)
+    code, out, err = run(
+        "bundle",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--batch",
+        4,
+        "--precision",
+        "int8",
+        "--range",
+        "x=2.5",
+        "--for",
+        release,
+        "-o",
+        folder,
+    )
     assert code == 0, err
     assert read_config(folder / "precision.json", open_network(mlp.model)).config.range_moves["x"].amax == 2.5
     there = {path.name for path in folder.iterdir()}
@@ -107,8 +141,11 @@ def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, 
 
 def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
     common = ("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--no-preview", "--save-outputs")
-    for spec, runners in (("one.json:fp32", ("fp32",)), ("two.json:int8,fp32", ("int8", "fp32")),
-                          ("all.json", ("fp32", "fp16", "int8"))):
+    for spec, runners in (
+        ("one.json:fp32", ("fp32",)),
+        ("two.json:int8,fp32", ("int8", "fp32")),
+        ("all.json", ("fp32", "fp16", "int8")),
+    ):
         assert run(*common, tmp_path / spec)[0] == 0
         path = tmp_path / spec.partition(":")[0]
         assert [name for name, _ in RunResults.load(str(path)).items()] == list(runners)
@@ -121,8 +158,12 @@ def test_the_outputs_of_the_runs_that_are_named_are_written(run, mlp, tmp_path):
 
 def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
     folder = tmp_path / "out"
-    assert run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16",
-               "--for", "11", "-o", folder)[0] == 0
+    assert (
+        run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--for", "11", "-o", folder)[
+            0
+        ]
+        == 0
+    )
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
     code, calls = called(folder / "verify.sh", "--trtexec")
     assert code == 0 and len(calls) == 4  # a run for each feed of the one output
@@ -139,8 +180,9 @@ def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
 def test_a_file_that_was_changed_is_found_before_anything_is_executed(run, mlp, called, tmp_path):
     """Also where the change is too small for the tolerance, or in a file that the check itself does not read."""
     folder = tmp_path / "out"
-    code, _, err = run("bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16",
-                       "--for", "11", "-o", folder)
+    code, _, err = run(
+        "bundle", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--for", "11", "-o", folder
+    )
     assert code == 0, err
     listed = [line.split("  ", 1)[1] for line in (folder / "SHA256SUMS").read_text().splitlines()]
     files = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -176,8 +218,11 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     assert "Missing option '--for'" in run(*command)[2]
     export_bundle = Session.export_bundle
     with monkeypatch.context() as app:  # which asks whether the bundle contains samples
-        app.setattr(Session, "export_bundle", lambda session, path, release, _, calibration: export_bundle(
-            session, path, release, False, calibration))
+        app.setattr(
+            Session,
+            "export_bundle",
+            lambda session, path, release, _, calibration: export_bundle(session, path, release, False, calibration),
+        )
         assert run(*command, "--for", "10")[0] == 0
     there = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
     assert not there.keys() & {"inputs.json", "reference.json", "samples"}
@@ -197,26 +242,33 @@ def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path,
     code, _, err = run(*command, "--for", "10")
     assert code == 2 and "already exists" in err
     assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there
-    for more, said in ((("--precision", "int8", "--for", "10"), "needs ranges"),
-                       (("--precision", "fp8", "--for", "8.6", "--data", mlp.data), "no FP8"),
-                       ((*command[6:8], "--for", "8.6",
-                         "--trtexec=--hardwareCompatibilityLevel=sameComputeCapability"),
-                        "TensorRT 8.6 has no hardware compatibility same"),
-                       ((*command[6:8], "--for", "10", "--trtexec=--stripWeights"), "has its weights"),
-                       ((*command[6:8], "--for", "9.1"), "9.1 is another one"),
-                       ((*command[6:8], "--for", "ten"), "is not a TensorRT release")):
+    for more, said in (
+        (("--precision", "int8", "--for", "10"), "needs ranges"),
+        (("--precision", "fp8", "--for", "8.6", "--data", mlp.data), "no FP8"),
+        (
+            (*command[6:8], "--for", "8.6", "--trtexec=--hardwareCompatibilityLevel=sameComputeCapability"),
+            "TensorRT 8.6 has no hardware compatibility same",
+        ),
+        ((*command[6:8], "--for", "10", "--trtexec=--stripWeights"), "has its weights"),
+        ((*command[6:8], "--for", "9.1"), "9.1 is another one"),
+        ((*command[6:8], "--for", "ten"), "is not a TensorRT release"),
+    ):
         code, _, err = run("bundle", mlp.model, *more, "-o", tmp_path / "none")
         assert code == 2 and said in err and not (tmp_path / "none").exists(), err
     assert not list(tmp_path.glob(".*.tmp"))
 
 
-@pytest.mark.parametrize(("reference", "simulated", "expected"), [
-    (np.float32([1, -3]), np.float32([1.5, -3]), 2 * 0.25 + 2e-4),
-    (np.float32([1, -3]), np.float32([np.nan, 0]), 2e-4),
-    (np.int64([1, 3]), np.int64([1, 3]), 2e-2),
-    (np.float32([0, 0]), np.float32([0, 0]), 1e-12),
-    (np.float32([np.inf, 0]), np.float32([0, 0]), None),
-    (np.float32([-3.4e38, 0]), np.float32([-65504, 0]), None)])
+@pytest.mark.parametrize(
+    ("reference", "simulated", "expected"),
+    [
+        (np.float32([1, -3]), np.float32([1.5, -3]), 2 * 0.25 + 2e-4),
+        (np.float32([1, -3]), np.float32([np.nan, 0]), 2e-4),
+        (np.int64([1, 3]), np.int64([1, 3]), 2e-2),
+        (np.float32([0, 0]), np.float32([0, 0]), 1e-12),
+        (np.float32([np.inf, 0]), np.float32([0, 0]), None),
+        (np.float32([-3.4e38, 0]), np.float32([-65504, 0]), None),
+    ],
+)
 def test_what_an_engine_may_be_off_by(reference, simulated, expected):
     found, unjudged = compute_tolerances([SampleRun({}, {"y": reference}, {"y": simulated})], {"y": 1.7e38})
     assert (found, unjudged) == (({}, ["y"]) if expected is None else ({"y": pytest.approx(expected)}, []))
@@ -226,8 +278,22 @@ def test_what_an_engine_may_be_off_by(reference, simulated, expected):
 def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, precision):
     options, folder = save_resnet(tmp_path), tmp_path / "piece"
     start, stop = "/relu/Relu_output_0", "/layer1/Add_output_0"
-    code, out, err = run("subgraph", options.model, "--data", options.data, "--batch", 4, "--precision", precision,
-                         "--from", start, "--to", stop, "-o", folder)
+    code, out, err = run(
+        "subgraph",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        4,
+        "--precision",
+        precision,
+        "--from",
+        start,
+        "--to",
+        stop,
+        "-o",
+        folder,
+    )
     assert code == 0, err
     names = {"fp32.onnx", "typed.onnx", "inputs.json", "reference.json", "run.sh"}
     assert {Path(line).name for line in out.splitlines()} == {path.name for path in folder.iterdir()} == names
@@ -247,12 +313,17 @@ def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, p
     assert calls[0][-2:] == ["--onnx-outputs", "*"]
 
 
-@pytest.mark.parametrize(("more", "said"), [
-    (("--from", "/relu/Relu_output", "--to", "/layer1/Add_output_0"), "Did you mean /relu/Relu_output_0"),
-    (("--from", "/layer1/relu1/Relu_output_0", "--to", "/layer1/Add_output_0"), "alone"),
-    (("--from", "image"), "Missing option '--to'")])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--from", "/relu/Relu_output", "--to", "/layer1/Add_output_0"), "Did you mean /relu/Relu_output_0"),
+        (("--from", "/layer1/relu1/Relu_output_0", "--to", "/layer1/Add_output_0"), "alone"),
+        (("--from", "image"), "Missing option '--to'"),
+    ],
+)
 def test_a_piece_that_is_none_is_refused(run, tmp_path, more, said):
     options = save_resnet(tmp_path)
-    code, _, err = run("subgraph", options.model, "--data", options.data, "--precision", "fp16",
-                       *more, "-o", tmp_path / "piece")
+    code, _, err = run(
+        "subgraph", options.model, "--data", options.data, "--precision", "fp16", *more, "-o", tmp_path / "piece"
+    )
     assert code == 2 and said in err and "Traceback" not in err and not (tmp_path / "piece").exists(), err

@@ -123,8 +123,14 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
 @pytest.mark.parametrize(("values", "count"), [("pooled features", 16_384), ("attention", 240_000)])
 def test_entropy_clips_few_values_of_a_tensor_without_values_near_zero(values, count):
     rng = np.random.default_rng(3)
-    array = {"pooled features": 0.4 + 0.1 * rng.standard_normal(count),
-             "attention": 0.02 * np.exp(0.25 * rng.standard_normal(count))}[values].clip(1e-3).astype(np.float32)
+    array = (
+        {
+            "pooled features": 0.4 + 0.1 * rng.standard_normal(count),
+            "attention": 0.02 * np.exp(0.25 * rng.standard_normal(count)),
+        }[values]
+        .clip(1e-3)
+        .astype(np.float32)
+    )
     hist = histogram(array)
     lowest = int(np.flatnonzero(hist.counts)[0])
     assert kl_divergence(hist.counts, max(lowest + 1, 128)) == 0, "all values share one bin"
@@ -146,8 +152,10 @@ def test_mse_minimises_the_error_of_the_code_type_and_entropy_is_for_equal_steps
         best = min(error(amax, code) for amax in np.linspace(2, hist.amax, 100))
         assert error(ranges[code.precision], code) <= 1.01 * best
         assert 1.2 * error(ranges[code.precision], code) < error(ranges[other.precision], code)
-    assert range_methods.list_range_methods(FP8) == ("minmax", "percentile",
-                                                     "mse") and range_methods.list_range_methods(INT8) == RANGE_METHODS
+    assert (
+        range_methods.list_range_methods(FP8) == ("minmax", "percentile", "mse")
+        and range_methods.list_range_methods(INT8) == RANGE_METHODS
+    )
     assert choose_amax(hist, "entropy", quantized_type=FP8) == hist.amax > 2 * choose_amax(hist, "entropy")
 
 
@@ -239,8 +247,10 @@ def test_histogram_methods_in_chunks_and_slices(tmp_path, model, monkeypatch, me
         assert read[name] == choose_amax(histogram(array), method, quantized_type=FP8)
 
 
-@pytest.mark.parametrize(("model", "tensor"), [
-    (networks.attention_operator(has_past=True), "attended"), (networks.with_if(), "/before/Conv_output_0")])
+@pytest.mark.parametrize(
+    ("model", "tensor"),
+    [(networks.attention_operator(has_past=True), "attended"), (networks.with_if(), "/before/Conv_output_0")],
+)
 def test_a_part_of_a_network_is_executed_as_the_whole(opened, tmp_path, monkeypatch, backend, model, tensor):
     """A node keeps the outputs that its operator needs, and a removed If takes the weights of its branches along."""
     monkeypatch.setattr(onnxruntime, "_MIN_SHARED_WEIGHT_BYTES", 64)
@@ -271,9 +281,14 @@ def test_what_is_not_finite_is_named(tmp_path, model, method):
         calibrate(nan, ["b", "l"], samples, OrtBackend(), method=method)
 
 
-@pytest.mark.parametrize(("tensor", "options", "expected"), [
-    ("none", {}, "no tensor 'none'"), ("n", {}, "'n' is INT64"),
-    ("a", {"method": "best"}, "Unknown calibration method: best")])
+@pytest.mark.parametrize(
+    ("tensor", "options", "expected"),
+    [
+        ("none", {}, "no tensor 'none'"),
+        ("n", {}, "'n' is INT64"),
+        ("a", {"method": "best"}, "Unknown calibration method: best"),
+    ],
+)
 def test_bad_requests(tmp_path, model, tensor, options, expected):
     samples, _ = make_samples(tmp_path)
     with pytest.raises(InputError, match=expected):
@@ -339,11 +354,17 @@ def test_cache_as_tensorrt_writes_it(tmp_path):
     assert (tmp_path / "d").read_text() == "TRT-8601-EntropyCalibration2\ninput: 3c010204\nzero: 3f800000\n"
 
 
-@pytest.mark.parametrize(("content", "expected"), [
-    (b"", "line 1"), (b"hello\n", "line 1"),
-    (b"TRT-8601-MinMaxCalibration\na: 3c010204\nb 3c010204\n", "line 3"),
-    (b"TRT-8601-MinMaxCalibration\na: 3c01020400\n", "line 2"),
-    (b"TRT-8601-MinMaxCalibration\na: 7fc00000\n", "line 2"), (b"\xff\xfe\x00", "cannot be read")])
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "line 1"),
+        (b"hello\n", "line 1"),
+        (b"TRT-8601-MinMaxCalibration\na: 3c010204\nb 3c010204\n", "line 3"),
+        (b"TRT-8601-MinMaxCalibration\na: 3c01020400\n", "line 2"),
+        (b"TRT-8601-MinMaxCalibration\na: 7fc00000\n", "line 2"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
 def test_bad_cache(tmp_path, content, expected):
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(InputError, match=expected):

@@ -49,9 +49,15 @@ Builder, floats = networks.Builder, networks.floats
 @pytest.fixture
 def facts_of(tmp_path):
     """Measures the facts of all groups of a network in a config, by group name, the groups with losses first."""
-    def measure(model: onnx.ModelProto, data: Mapping[str, np.ndarray], config: PrecisionConfig = FP16,
-                original: onnx.ModelProto | None = None, ranges: Mapping[str, float] | None = None,
-                with_shares: bool = True) -> dict[str, CauseFacts]:
+
+    def measure(
+        model: onnx.ModelProto,
+        data: Mapping[str, np.ndarray],
+        config: PrecisionConfig = FP16,
+        original: onnx.ModelProto | None = None,
+        ranges: Mapping[str, float] | None = None,
+        with_shares: bool = True,
+    ) -> dict[str, CauseFacts]:
         onnx.save(model, tmp_path / "network.onnx")
         np.savez(tmp_path / "data.npz", **data)
         reference = None
@@ -63,12 +69,18 @@ def facts_of(tmp_path):
         samples = load_samples(str(tmp_path / "data.npz"), network.inputs, batch=4)
         analysis = Analysis(network, backend, samples, select_judged_outputs(network))
         groups = [group for group in network.groups if group.final_tensor not in network.blocking_plugins]
-        tensors = dict.fromkeys(tensor for group in groups for tensor in (
-            *(site.tensor for site in group.activation_qdq_sites()), *group.inputs, group.final_tensor))
+        tensors = dict.fromkeys(
+            tensor
+            for group in groups
+            for tensor in (*(site.tensor for site in group.activation_qdq_sites()), *group.inputs, group.final_tensor)
+        )
         finite = [tensor for tensor in tensors if network.is_fp32(tensor) and tensor not in network.static_tensors]
         stats = collect_tensor_stats(network.model, finite, samples, backend) if original is None else {}
-        ranges = ranges if ranges is not None else {
-            tensor: stats[tensor].amax for tensor in network.calibrated_tensors if tensor in stats}
+        ranges = (
+            ranges
+            if ranges is not None
+            else {tensor: stats[tensor].amax for tensor in network.calibrated_tensors if tensor in stats}
+        )
         try:
             *_, errors = measure_group_errors(analysis, {"run": config}, ranges)
             *_, accuracy = analysis.measure_accuracy(config, ranges)
@@ -84,15 +96,28 @@ def facts_of(tmp_path):
             precision = config.precision_of(group)
             resolved = group.resolve_file_precision(precision)
             norm = network.zero_cost_support.norms.get(name)
-            found.setdefault(name, CauseFacts(
-                group, resolved, find_boundary_type(group, precision, config.other),
-                precision is Precision.FILE, results.group_errors.get(name),
-                shares.get(name), accuracy.value.nonfinite_count > 0, are_shares_conclusive(shares),
-                {tensor: stats[tensor] for tensor in (*group.inputs, group.final_tensor) if tensor in stats},
-                {tensor: ranges[tensor] for tensor in group.inputs
-                 if tensor in ranges and resolved in QUANTIZED_TYPES},
-                {}, measure_group_facts(network, group, value_ranges[name], samples, backend),
-                norm if norm is not None and len(norm.layers) > 1 else None))
+            found.setdefault(
+                name,
+                CauseFacts(
+                    group,
+                    resolved,
+                    find_boundary_type(group, precision, config.other),
+                    precision is Precision.FILE,
+                    results.group_errors.get(name),
+                    shares.get(name),
+                    accuracy.value.nonfinite_count > 0,
+                    are_shares_conclusive(shares),
+                    {tensor: stats[tensor] for tensor in (*group.inputs, group.final_tensor) if tensor in stats},
+                    {
+                        tensor: ranges[tensor]
+                        for tensor in group.inputs
+                        if tensor in ranges and resolved in QUANTIZED_TYPES
+                    },
+                    {},
+                    measure_group_facts(network, group, value_ranges[name], samples, backend),
+                    norm if norm is not None and len(norm.layers) > 1 else None,
+                ),
+            )
         return found
 
     return measure
@@ -122,8 +147,9 @@ def as_float(model: onnx.ModelProto) -> onnx.ModelProto:
     """The same in FP32."""
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT16:
-            tensor.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float32),
-                                                         tensor.name))
+            tensor.CopyFrom(
+                onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(tensor).astype(np.float32), tensor.name)
+            )
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = TensorProto.FLOAT
     return model
@@ -135,13 +161,18 @@ def masked_scores(mask: float, kept: np.ndarray, gain: float = 1.0) -> tuple[onn
     q, k, v = (b.node("MatMul", ["x", b.kernel(name, (16, 16), 16)], f"/{name}") for name in "qkv")
     q = b.node("Mul", [q, b.weight("scale", np.float32(0.25 * gain))], "/scale")
     scores = b.node("MatMul", [q, b.node("Transpose", [k], "/keys", perm=[0, 2, 1])], "/scores")
-    hidden = b.node("Mul", [b.node("Sub", [b.weight("one", np.float32(1)), "kept"], "/mask"),
-                            b.weight("mask", np.float32(mask))], "/mask")
+    hidden = b.node(
+        "Mul",
+        [b.node("Sub", [b.weight("one", np.float32(1)), "kept"], "/mask"), b.weight("mask", np.float32(mask))],
+        "/mask",
+    )
     hidden = b.node("Unsqueeze", [hidden, b.weight("axis", np.array([1]))], "/mask")
     weights = b.node("Softmax", [b.node("Add", [scores, hidden], "/masked")], "/softmax", axis=-1)
     b.node("MatMul", [b.node("MatMul", [weights, v], "/values"), b.kernel("head", (16, 4), 16)], "/head", output="y")
-    return (b.model([floats("x", "batch", 6, 16), floats("kept", "batch", 6)], [floats("y", "batch", 6, 4)]),
-            {"x": vectors(len(kept), 6, 16), "kept": kept})
+    return (
+        b.model([floats("x", "batch", 6, 16), floats("kept", "batch", 6)], [floats("y", "batch", 6, 4)]),
+        {"x": vectors(len(kept), 6, 16), "kept": kept},
+    )
 
 
 def xy(b: Builder, width: int = 16) -> onnx.ModelProto:
@@ -190,8 +221,10 @@ def mask_of_a_half_network(mask):
 
 def scale_of_the_scores(before):
     b = Builder()
-    q, k, v = (b.node("MatMul", ["x", b.weight(name, np.eye(8, dtype=np.float32) * scale)], f"/{name}")
-               for name, scale in (("q", 200.0), ("k", 200.0), ("v", 1.0)))
+    q, k, v = (
+        b.node("MatMul", ["x", b.weight(name, np.eye(8, dtype=np.float32) * scale)], f"/{name}")
+        for name, scale in (("q", 200.0), ("k", 200.0), ("v", 1.0))
+    )
     scale = b.weight("scale", np.float32(1e-4))
     if before:
         q = b.node("Mul", [q, scale], "/scale")
@@ -206,8 +239,11 @@ def decomposed_normalisation(spread, epsilon):
     b = Builder()
     x = b.node("Sub", ["x", b.node("ReduceMean", ["x"], "/mean", axes=[-1])], "/shift")
     square = b.node("Pow", [x, b.weight("two", np.float32(2))], "/square")
-    root = b.node("Add", [b.node("ReduceMean", [square], "/variance", axes=[-1]),
-                          b.weight("epsilon", np.float32(epsilon))], "/root")
+    root = b.node(
+        "Add",
+        [b.node("ReduceMean", [square], "/variance", axes=[-1]), b.weight("epsilon", np.float32(epsilon))],
+        "/root",
+    )
     x = b.node("Div", [x, b.node("Sqrt", [root], "/root")], "/divide")
     b.node("MatMul", [x, b.kernel("w", (16, 16), 16)], "/fc", output="y")
     return xy(b), {"x": spread * vectors()}
@@ -245,8 +281,10 @@ def offset_of(operator, offset):
     inputs = ["x", b.node("ReduceMean", ["x"], "/mean", axes=[2])] if operator == "Sub" else ["x", *norm]
     x = b.node(operator, inputs, "/norm")
     b.node("MatMul", [x, b.kernel("w", (16, 4), 16)], "/fc", output="y")
-    return (b.model([floats("x", "batch", 16, 16)], [floats("y", "batch", 16, 4)]),
-            {"x": vectors(8, 16, 16) + np.float32(offset)})
+    return (
+        b.model([floats("x", "batch", 16, 16)], [floats("y", "batch", 16, 4)]),
+        {"x": vectors(8, 16, 16) + np.float32(offset)},
+    )
 
 
 def masked_rows(kept_keys):
@@ -264,8 +302,12 @@ def large_scores(gain):
 def clamped_factor(factor):
     b = Builder()
     x = b.node("Mul", ["x", b.weight("factor", np.float32(factor))], "/up")
-    b.node("MatMul", [b.node("Mul", [x, b.weight("small", np.float32(1e-4))], "/down"), b.kernel("w", (16, 4), 16)],
-           "/fc", output="y")
+    b.node(
+        "MatMul",
+        [b.node("Mul", [x, b.weight("small", np.float32(1e-4))], "/down"), b.kernel("w", (16, 4), 16)],
+        "/fc",
+        output="y",
+    )
     return xy(b, 4), {"x": 0.2 * np.clip(vectors(), -2, 2)}
 
 
@@ -286,8 +328,10 @@ def epsilon_of_a_half_network(epsilon):
 
 def joined_parts(size):
     b = qdq.QdqBuilder(0)
-    parts = [b.node("Sigmoid", [b.node("MatMul", ["x", b.kernel(name, (16, 4), 16)], f"/{name}")], f"/{name}")
-             for name in ("boxes", "scores")]
+    parts = [
+        b.node("Sigmoid", [b.node("MatMul", ["x", b.kernel(name, (16, 4), 16)], f"/{name}")], f"/{name}")
+        for name in ("boxes", "scores")
+    ]
     parts[0] = b.node("Mul", [parts[0], b.weight("size", np.float32(size))], "/boxes/size")
     b.pair(b.node("Concat", parts, "/head", axis=-1), "/head", size / 127)
     b.nodes[-1].output[0] = "y"
@@ -296,50 +340,149 @@ def joined_parts(size):
 
 
 CASES = [
-    (weights_beyond_fp16, (1e5,), (6e4,), "/fc/MatMul",
-     ("weights of MatMul /fc/MatMul are beyond FP16's range: 1 of 256 values of w exceed 65504, up to 1e5; 8 Inf", )),
-    (weights_below_fp16, (1e-8,), (1e-2,), "/fc/MatMul",
-     ("weights of MatMul /fc/MatMul are below FP16's smallest value: ", "of w become 0 (the largest is 2.")),
-    (coordinates, (2048,), (64,), "/sample/GridSample",
-     ("the sampling points of GridSample /sample/GridSample: half a step at 0.99",
-      " moves them by up to 0.250 pixels (more than 1/32)")),
-    (scales_of_a_conv_transpose, (0,), (1,), "/conv/ConvTranspose",
-     ("along the wrong axis: along axis 0 they leave ", " dB in the median output channel, along axis 1 ")),
-    (scales_of_a_depthwise_conv, (None,), (0,), "/conv/Conv",
-     ("one channel of Conv /conv/Conv has much larger weights than the others: channel 5 reaches ",
-      "the median of 16 channels is ", "the single scale leaves ")),
-    (mask_of_a_half_network, (-np.inf,), (-1e4,), "",
-     ("the mask mask_value is beyond FP16's range: its value is infinite, beyond FP16's 65504; ",)),
-    (scale_of_the_scores, (False,), (True,), "/scores/MatMul",
-     ("behind the product of Q and K, by Mul /scale/Mul: MatMul /scores/MatMul reaches ",
-      ", beyond FP16's 65504, and the scaled product ", "Inf arise here")),
-    (decomposed_normalisation, (400.0, 1e-5), (1.0, 1e-5), "",
-     ("values exceed FP16's range: Pow /square/Pow reaches ", " dB are left here")),
-    (decomposed_normalisation, (1e-5, 1e-12), (1.0, 1e-5), "",
-     ("LayerNormalization is 0 in FP16: it is 1e-12, FP16's smallest value is 6e-8, ", " dB are left here")),
+    (
+        weights_beyond_fp16,
+        (1e5,),
+        (6e4,),
+        "/fc/MatMul",
+        ("weights of MatMul /fc/MatMul are beyond FP16's range: 1 of 256 values of w exceed 65504, up to 1e5; 8 Inf",),
+    ),
+    (
+        weights_below_fp16,
+        (1e-8,),
+        (1e-2,),
+        "/fc/MatMul",
+        ("weights of MatMul /fc/MatMul are below FP16's smallest value: ", "of w become 0 (the largest is 2."),
+    ),
+    (
+        coordinates,
+        (2048,),
+        (64,),
+        "/sample/GridSample",
+        (
+            "the sampling points of GridSample /sample/GridSample: half a step at 0.99",
+            " moves them by up to 0.250 pixels (more than 1/32)",
+        ),
+    ),
+    (
+        scales_of_a_conv_transpose,
+        (0,),
+        (1,),
+        "/conv/ConvTranspose",
+        ("along the wrong axis: along axis 0 they leave ", " dB in the median output channel, along axis 1 "),
+    ),
+    (
+        scales_of_a_depthwise_conv,
+        (None,),
+        (0,),
+        "/conv/Conv",
+        (
+            "one channel of Conv /conv/Conv has much larger weights than the others: channel 5 reaches ",
+            "the median of 16 channels is ",
+            "the single scale leaves ",
+        ),
+    ),
+    (
+        mask_of_a_half_network,
+        (-np.inf,),
+        (-1e4,),
+        "",
+        ("the mask mask_value is beyond FP16's range: its value is infinite, beyond FP16's 65504; ",),
+    ),
+    (
+        scale_of_the_scores,
+        (False,),
+        (True,),
+        "/scores/MatMul",
+        (
+            "behind the product of Q and K, by Mul /scale/Mul: MatMul /scores/MatMul reaches ",
+            ", beyond FP16's 65504, and the scaled product ",
+            "Inf arise here",
+        ),
+    ),
+    (
+        decomposed_normalisation,
+        (400.0, 1e-5),
+        (1.0, 1e-5),
+        "",
+        ("values exceed FP16's range: Pow /square/Pow reaches ", " dB are left here"),
+    ),
+    (
+        decomposed_normalisation,
+        (1e-5, 1e-12),
+        (1.0, 1e-5),
+        "",
+        ("LayerNormalization is 0 in FP16: it is 1e-12, FP16's smallest value is 6e-8, ", " dB are left here"),
+    ),
     (quotient, (1e-4,), (1.0,), "", ()),
-    (loud_channel, (40.0,), (1.0,), "/fc/MatMul",
-     ("1 of 64 input channels sets the range: amax ", " of 8 bits")),
-    (loud_channel_with_the_rms, (300.0,), (1.0,), "/fc/MatMul",
-     ("1 of 16 input channels sets the range: the range is 300, the median channel ", " of 8 bits")),
-    *((offset_of, (operator, 300.0), (operator, 1.0), "",
-       (f"values of {operator} /norm/{operator} are small beside the offset that it subtracts: FP16's step at 30",
-        " is 0.25, the values behind the offset have an rms of "))
-      for operator in ("InstanceNormalization", "LayerNormalization", "Sub")),
-    (masked_rows, (0,), (2,), "",
-     ("rows of Softmax /softmax/Softmax are masked completely: 33% of the rows keep only masked scores",)),
+    (loud_channel, (40.0,), (1.0,), "/fc/MatMul", ("1 of 64 input channels sets the range: amax ", " of 8 bits")),
+    (
+        loud_channel_with_the_rms,
+        (300.0,),
+        (1.0,),
+        "/fc/MatMul",
+        ("1 of 16 input channels sets the range: the range is 300, the median channel ", " of 8 bits"),
+    ),
+    *(
+        (
+            offset_of,
+            (operator, 300.0),
+            (operator, 1.0),
+            "",
+            (
+                f"values of {operator} /norm/{operator} are small beside the offset that it subtracts: FP16's step at 30",
+                " is 0.25, the values behind the offset have an rms of ",
+            ),
+        )
+        for operator in ("InstanceNormalization", "LayerNormalization", "Sub")
+    ),
+    (
+        masked_rows,
+        (0,),
+        (2,),
+        "",
+        ("rows of Softmax /softmax/Softmax are masked completely: 33% of the rows keep only masked scores",),
+    ),
     (large_scores, (100.0,), (1.0,), "", ("the scores of Softmax /softmax/Softmax are too large for FP16's step: ",)),
-    (clamped_factor, (-1e5,), (-6e4,), "/up/Mul",
-     ("the constant factor of Mul /up/Mul is clamped for FP16: it reaches 1e5, beyond FP16's 65504, and is clamped to "
-      "32752 as a mask; ",)),
-    (divisor, (65535.0,), (255.0,), "/scale/Div",
-     ("weights of Div /scale/Div are beyond FP16's range: 1 of 1 value of divisor exceed 65504, ",)),
-    (epsilon_of_a_half_network, (1e-12,), (1e-4,), "/norm/ReduceL2",
-     ("the epsilon epsilon of Add /norm/Add is 0 in the file: FP16's smallest value is 6e-8, and a divisor of 0 is "
-      "divided by; ", "NaN arise here")),
-    (joined_parts, (640.0,), (1.0,), "/head/Concat",
-     ("the parts of Concat /head/Concat share a scale: /boxes/size/Mul_output_0 reaches ",
-      " which loses 8.0 of 8 bits"))]
+    (
+        clamped_factor,
+        (-1e5,),
+        (-6e4,),
+        "/up/Mul",
+        (
+            "the constant factor of Mul /up/Mul is clamped for FP16: it reaches 1e5, beyond FP16's 65504, and is "
+            "clamped to 32752 as a mask; ",
+        ),
+    ),
+    (
+        divisor,
+        (65535.0,),
+        (255.0,),
+        "/scale/Div",
+        ("weights of Div /scale/Div are beyond FP16's range: 1 of 1 value of divisor exceed 65504, ",),
+    ),
+    (
+        epsilon_of_a_half_network,
+        (1e-12,),
+        (1e-4,),
+        "/norm/ReduceL2",
+        (
+            "the epsilon epsilon of Add /norm/Add is 0 in the file: FP16's smallest value is 6e-8, and a divisor of 0 is "
+            "divided by; ",
+            "NaN arise here",
+        ),
+    ),
+    (
+        joined_parts,
+        (640.0,),
+        (1.0,),
+        "/head/Concat",
+        (
+            "the parts of Concat /head/Concat share a scale: /boxes/size/Mul_output_0 reaches ",
+            " which loses 8.0 of 8 bits",
+        ),
+    ),
+]
 """What makes a network, its arguments with a cause and without one, the group of the cause or none, and its parts."""
 
 
@@ -390,8 +533,10 @@ def test_values_that_vanish_inside_a_fused_layer(facts_of, factor):
         return
     ((name, causes),) = found.items()
     assert len(facts[name].group.layers) == 4, "one fused layer"
-    assert causes == ["values vanish in FP16 at Mul /second/Mul: 100% of them are below FP16's smallest value 6e-8 and "
-                      "become 0, the largest is 2.3e-9; FP16 leaves 0.0 dB"]
+    assert causes == [
+        "values vanish in FP16 at Mul /second/Mul: 100% of them are below FP16's smallest value 6e-8 and "
+        "become 0, the largest is 2.3e-9; FP16 leaves 0.0 dB"
+    ]
     assert facts[name].errors.fp16_largest < 1, "its largest value has ample headroom"
 
 
@@ -403,12 +548,17 @@ def quantized_weight(operator: str, weight: np.ndarray, axis: int | None, **attr
 
     def add_qdq(tensor: str, scales: np.ndarray, name: str, **where: int) -> str:
         ends = [b.weight(f"{name}.scale", scales), b.weight(f"{name}.zero", np.zeros(scales.shape, np.int8))]
-        return b.node("DequantizeLinear", [b.node("QuantizeLinear", [tensor, *ends], f"/{name}", **where), *ends],
-                      f"/{name}", **where)
+        return b.node(
+            "DequantizeLinear",
+            [b.node("QuantizeLinear", [tensor, *ends], f"/{name}", **where), *ends],
+            f"/{name}",
+            **where,
+        )
 
     x = add_qdq("x", np.float32(4 / 127), "x")
-    w = add_qdq(b.weight("w", weight.astype(np.float32)), np.asarray(scale), "w",
-                **({"axis": axis} if axis is not None else {}))
+    w = add_qdq(
+        b.weight("w", weight.astype(np.float32)), np.asarray(scale), "w", **({"axis": axis} if axis is not None else {})
+    )
     b.node(operator, [x, w], "/conv", output="y", kernel_shape=[3, 3], **attributes)
     return b.model([floats("x", "batch", 16, 6, 6)], [floats("y", "batch", "c", "h", "w")])
 
@@ -424,8 +574,9 @@ def test_an_overflow_without_effect_at_the_outputs_is_no_cause(facts_of, largest
     x = vectors()
     x[:, 0] = largest
     facts = facts_of(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
-    cubes = [values for one in facts.values() for values in one.group_facts.value_ranges
-             if values.layer.startswith("Pow ")]
+    cubes = [
+        values for one in facts.values() for values in one.group_facts.value_ranges if values.layer.startswith("Pow ")
+    ]
     assert max(values.amax for values in cubes) > 65520, "the cube is infinite in FP16"
     assert (texts(facts) == {}) == (largest == 60.0)
 
@@ -460,8 +611,21 @@ def test_commands_print_the_causes_of_the_table(run, tmp_path):
     assert f"fc: {cause['cause']}: {cause['evidence']}\n  next step: {cause['remedy']}\n" in out
     report = (tmp_path / "c.md").read_text()
     assert f"- fc: {cause['cause']}: {cause['evidence']}" in report and f"  - next step: {cause['remedy']}" in report
-    code, out, _ = run("search", *given, "--tolerance", "sqnr>=40", "--no-ranges", "--no-free", "--no-hold-out",
-                       "--max-builds", "0", "-o", tmp_path / "found.json", "--markdown", tmp_path / "s.md")
+    code, out, _ = run(
+        "search",
+        *given,
+        "--tolerance",
+        "sqnr>=40",
+        "--no-ranges",
+        "--no-free",
+        "--no-hold-out",
+        "--max-builds",
+        "0",
+        "-o",
+        tmp_path / "found.json",
+        "--markdown",
+        tmp_path / "s.md",
+    )
     sentence = f"fc: {cause['cause']}: "
     assert code == 0 and sentence in out and f"- {sentence}" in (tmp_path / "s.md").read_text()
     evidence = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]["causes"]
@@ -472,9 +636,15 @@ def test_the_detail_pane_says_why_a_layer_is_raised_and_which_overflow_does_no_h
     session = local.measured(tmp_path)
     group = next(group for group in session.outline.groups if group.operator == "MatMul" and group.inputs)
     lowered = FP16
-    errors = GroupErrors(Precision.FP16, isolated=ErrorMetrics(inf=8), fp16_state="overflows", fp16_largest=1e5,
-                         fp16_largest_layer="MatMul /fc", ref_max=1e5,
-                         fp16_finding="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite")
+    errors = GroupErrors(
+        Precision.FP16,
+        isolated=ErrorMetrics(inf=8),
+        fp16_state="overflows",
+        fp16_largest=1e5,
+        fp16_largest_layer="MatMul /fc",
+        ref_max=1e5,
+        fp16_finding="MatMul /fc reaches 1e5, beyond FP16's 65504; every kernel makes it infinite",
+    )
     session.results.store_value(GROUP_DETAILS, group.name, GroupDetails())
 
     def lines(config: PrecisionConfig, state: str) -> list[str]:

@@ -38,8 +38,11 @@ def random_moves(network, plain, seed=0):
         if scaling.refusal_reason:
             continue
         factors = np.exp(rng.uniform(-1.5, 1.5, scaling.channels)).astype(np.float32)
-        ranges = {tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.compute_divisors(factors)).max(initial=0))
-                  for tensor in scaling.tensors if tensor.tensor in network.calibrated_tensors}
+        ranges = {
+            tensor.tensor: float(np.abs(plain[tensor.tensor] / tensor.compute_divisors(factors)).max(initial=0))
+            for tensor in scaling.tensors
+            if tensor.tensor in network.calibrated_tensors
+        }
         moves[name] = SmoothQuantMove(0.5, encode_vector(factors), ranges)
     return moves
 
@@ -60,11 +63,21 @@ def random_sequence(random, network, plain):
     for name, move in sets[0].items():
         if random.random() < 0.5 and not equalization_refusal_reason(network, name):
             sets[0][name] = EqualizationMove("0.5", move.factors, move.ranges)
-    scales = {name: scale for name, scale in support.attention_scales.items()
-              if not attention_scale_refusal_reason(network, name)}
-    sets.append({name: make_attention_scale_move(network, name, random.choice([
-        place for place in ScalePlacement if not placement_refusal_reason(scale, place)]))
-        for name, scale in scales.items()})
+    scales = {
+        name: scale
+        for name, scale in support.attention_scales.items()
+        if not attention_scale_refusal_reason(network, name)
+    }
+    sets.append(
+        {
+            name: make_attention_scale_move(
+                network,
+                name,
+                random.choice([place for place in ScalePlacement if not placement_refusal_reason(scale, place)]),
+            )
+            for name, scale in scales.items()
+        }
+    )
     moves = [(name, move) for moves in sets for name, move in moves.items()]
     return random.sample(moves, random.randint(min(1, len(moves)), len(moves)))
 
@@ -94,9 +107,18 @@ def test_a_random_sequence_of_moves_is_exact_in_fp32_and_its_undo_gives_the_same
     assert_sequence_is_exact(network, lowered.inner_values(backend, network, feeds), feeds, backend, random)
 
 
-@pytest.mark.parametrize(("name", "least_channels"), [
-    ("bert_block", 128), ("vit_block", 33), ("decoder", 80), ("small_resnet", 60), ("mlp", 64), ("chain", 16),
-    ("unet_small", 90)])
+@pytest.mark.parametrize(
+    ("name", "least_channels"),
+    [
+        ("bert_block", 128),
+        ("vit_block", 33),
+        ("decoder", 80),
+        ("small_resnet", 60),
+        ("mlp", 64),
+        ("chain", 16),
+        ("unet_small", 90),
+    ],
+)
 def test_a_random_sequence_of_moves_is_exact_in_each_architecture(name, least_channels, opened, backend):
     model = getattr(networks, name)()
     network, feeds = opened(model), networks.feeds(model, 1)
@@ -123,8 +145,14 @@ def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, 
     def layer(source, scope, inputs, outputs, groups=1):
         if images:
             weight = b.kernel(f"{scope}.weight", (outputs, inputs // groups, 3, 3), 9 * inputs)
-            return b.node("Conv", [source, weight, b.vector(f"{scope}.bias", outputs)], scope, kernel_shape=[3, 3],
-                          pads=[1] * 4, group=groups)
+            return b.node(
+                "Conv",
+                [source, weight, b.vector(f"{scope}.bias", outputs)],
+                scope,
+                kernel_shape=[3, 3],
+                pads=[1] * 4,
+                group=groups,
+            )
         y = b.node("MatMul", [source, b.kernel(f"{scope}.weight", (inputs, outputs), inputs)], scope)
         return b.node("Add", [y, b.vector(f"{scope}.bias", outputs)], scope)
 
@@ -134,8 +162,11 @@ def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, 
         if operator == "Clip":
             inputs += [b.weight(f"bound{index}.{i}", np.float32(bound)) for i, bound in enumerate(bounds)]
         elif operator in ("Mul", "Add", "Div"):
-            inputs += [b.vector(f"c{index}", channels, 1.0) if not images else b.weight(
-                f"c{index}", np.linspace(0.5, 2, channels, dtype=np.float32).reshape(-1, 1, 1))]
+            inputs += [
+                b.vector(f"c{index}", channels, 1.0)
+                if not images
+                else b.weight(f"c{index}", np.linspace(0.5, 2, channels, dtype=np.float32).reshape(-1, 1, 1))
+            ]
         elif operator == "Gate":
             operator, inputs = "Mul", [x, b.node("Sigmoid", [layer("x", "/gate", 4, channels)], "/gate")]
         elif operator == "MaxPool":
@@ -160,17 +191,34 @@ def pair(between=(), *, images=True, conv_groups=1, channels=8, residual=False, 
 
 def first_scaling(network):
     """The channels that the first layer produces."""
-    return next(scaling for scaling in network.zero_cost_support.channel_scalings.values()
-                if any(producer.port[0] == "/first/Conv" or producer.port[0] == "/first/MatMul"
-                       for producer in scaling.producers))
+    return next(
+        scaling
+        for scaling in network.zero_cost_support.channel_scalings.values()
+        if any(
+            producer.port[0] == "/first/Conv" or producer.port[0] == "/first/MatMul" for producer in scaling.producers
+        )
+    )
 
 
-@pytest.mark.parametrize("form", [
-    {}, {"between": ("Relu",)}, {"between": ("LeakyRelu", "MaxPool")}, {"between": ("Mul", "Relu")},
-    {"between": ("Div", "Abs")}, {"between": ("Add", "Relu")}, {"between": ("Transpose", "Relu", "Transpose")},
-    {"between": ("Relu", "Gate")}, {"conv_groups": 2}, {"between": ("Relu", "Depthwise", "Relu")},
-    {"residual": "own", "between": ("Relu",)}, {"between": ("Clip",), "bounds": (0.0, 3.4e38)},
-    {"images": False, "between": ("Relu", "Mul")}], ids=str)
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"between": ("Relu",)},
+        {"between": ("LeakyRelu", "MaxPool")},
+        {"between": ("Mul", "Relu")},
+        {"between": ("Div", "Abs")},
+        {"between": ("Add", "Relu")},
+        {"between": ("Transpose", "Relu", "Transpose")},
+        {"between": ("Relu", "Gate")},
+        {"conv_groups": 2},
+        {"between": ("Relu", "Depthwise", "Relu")},
+        {"residual": "own", "between": ("Relu",)},
+        {"between": ("Clip",), "bounds": (0.0, 3.4e38)},
+        {"images": False, "between": ("Relu", "Mul")},
+    ],
+    ids=str,
+)
 def test_channels_are_scaled_through_operators_that_commute(form, opened, backend):
     model = pair(**form)
     network, feeds = opened(model), networks.feeds(model, 1)
@@ -181,14 +229,21 @@ def test_channels_are_scaled_through_operators_that_commute(form, opened, backen
     assert_outputs_stay(network, plain, lowered.typed_values(backend, network, config, {}, feeds))
 
 
-@pytest.mark.parametrize(("form", "reason"), [
-    ({"between": ("Sigmoid",)}, "/0/Sigmoid (Sigmoid) reads /first/Conv_output_0, and would see the scaled channels"),
-    ({"between": ("Tanh",), "images": False}, "(Tanh) reads /first/Add_output_0"),
-    ({"between": ("Exp",)}, "(Exp) reads"), ({"between": ("Softplus",)}, "(Softplus) reads"),
-    ({"residual": "other"}, "/residual/Add joins it with a tensor that is not scaled"),
-    ({"output": True}, "/first/Conv_output_0 is an output of the network"),
-    ({"between": ("Clip",)}, "a Clip limits /first/Conv_output_0 to 0 and 6"),
-])
+@pytest.mark.parametrize(
+    ("form", "reason"),
+    [
+        (
+            {"between": ("Sigmoid",)},
+            "/0/Sigmoid (Sigmoid) reads /first/Conv_output_0, and would see the scaled channels",
+        ),
+        ({"between": ("Tanh",), "images": False}, "(Tanh) reads /first/Add_output_0"),
+        ({"between": ("Exp",)}, "(Exp) reads"),
+        ({"between": ("Softplus",)}, "(Softplus) reads"),
+        ({"residual": "other"}, "/residual/Add joins it with a tensor that is not scaled"),
+        ({"output": True}, "/first/Conv_output_0 is an output of the network"),
+        ({"between": ("Clip",)}, "a Clip limits /first/Conv_output_0 to 0 and 6"),
+    ],
+)
 def test_channels_stay_where_an_operator_does_not_commute(form, reason, opened):
     network = opened(pair(**form))
     name = network.find_group("/first/Conv" if form.get("images", True) else "/first/MatMul").name
@@ -199,15 +254,21 @@ def test_channels_stay_where_an_operator_does_not_commute(form, reason, opened):
 def test_operators_that_are_not_followed_are_named(operator, opened):
     """The channels in front of them stay, with a reason that names them."""
     b = Builder(opset=23)
-    queries, keys, values = (b.node("MatMul", ["x", b.kernel(f"{name}.weight", (8, 8), 8)], f"/{name}")
-                             for name in "qkv")
+    queries, keys, values = (
+        b.node("MatMul", ["x", b.kernel(f"{name}.weight", (8, 8), 8)], f"/{name}") for name in "qkv"
+    )
     if operator == "Einsum":
         scores = b.node("Einsum", [queries, keys], "/attn", equation="bid,bjd->bij")
         y = b.node("MatMul", [b.node("Softmax", [scores], "/soft", axis=-1), values], "/pv")
     else:
         heads = {"q_num_heads": 2, "kv_num_heads": 2} if operator == "Attention" else {"num_heads": 2}
-        y = b.node(operator, [queries, keys, values], "/attn", **heads,
-                   **({"domain": "com.microsoft"} if operator == "MultiHeadAttention" else {}))
+        y = b.node(
+            operator,
+            [queries, keys, values],
+            "/attn",
+            **heads,
+            **({"domain": "com.microsoft"} if operator == "MultiHeadAttention" else {}),
+        )
     b.node("MatMul", [y, b.kernel("out.weight", (8, 8), 8)], "/out", output="y")
     network = opened(b.model([floats("x", 2, 5, 8)], [floats("y", None, None, None)], domains=["com.microsoft"]))
     reason = scaling_refusal_reason(network, "/q/MatMul")
@@ -225,8 +286,12 @@ def test_a_clip_is_named_so_that_data_can_show_that_it_cuts_nothing(opened):
 
 def test_a_depthwise_conv_reads_and_produces_one_channel_each(opened):
     network = opened(pair(between=("Relu", "Depthwise", "Relu")))
-    depthwise = [constant for scaling in network.zero_cost_support.channel_scalings.values()
-                 for constant in (*scaling.producers, *scaling.readers) if constant.port == ("/1/Conv", 1)]
+    depthwise = [
+        constant
+        for scaling in network.zero_cost_support.channel_scalings.values()
+        for constant in (*scaling.producers, *scaling.readers)
+        if constant.port == ("/1/Conv", 1)
+    ]
     assert [(constant.shape, constant.axis) for constant in depthwise] == [((8, 1, 1, 1), 0)] * 2
 
 
@@ -242,8 +307,10 @@ def test_a_grouped_conv_maps_the_channels_of_its_groups(opened):
 def test_heads_of_a_grouped_query_attention_share_factors(opened):
     network = opened(networks.decoder())
     scaling = network.zero_cost_support.channel_scalings["/attn/q/MatMul"]
-    queries, keys = (producer.compute_divisors(np.arange(1, scaling.channels + 1, dtype=np.float32)).ravel()
-                     for producer in scaling.producers)
+    queries, keys = (
+        producer.compute_divisors(np.arange(1, scaling.channels + 1, dtype=np.float32)).ravel()
+        for producer in scaling.producers
+    )
     assert scaling.products == ("/attn/scores/MatMul",) and not scaling.readers
     np.testing.assert_allclose(np.sort(queries), np.sort(1 / keys), rtol=1e-6)
     assert len(np.unique(queries)) == scaling.channels == queries.size // 2  # the rotation joins two halves
@@ -268,7 +335,8 @@ def test_weak_builds_get_the_ranges_of_the_divided_tensors_inside_groups(opened)
     network = opened(pair(between=("Relu",)))
     ranges = {tensor: 8.0 for layer in network.layers for tensor in layer.outputs} | {"x": 8.0}
     move = SmoothQuantMove(0.5, encode_vector(np.full(8, 4.0)), {"/0/Relu_output_0": 2.0})
-    weak = lower_to_implicit_quantization(network, PrecisionConfig(INT8, FP16).with_moves({"/first/Conv": move}),
-                                          ranges)
+    weak = lower_to_implicit_quantization(
+        network, PrecisionConfig(INT8, FP16).with_moves({"/first/Conv": move}), ranges
+    )
     changed = {tensor: amax for tensor, amax in weak.ranges.items() if amax != 8}
     assert changed["/0/Relu_output_0"] == 2.0 and set(changed) <= {"/0/Relu_output_0", "/first/Conv_output_0"}

@@ -35,8 +35,24 @@ from trt_tui.jobs.check_command import (
 
 pytestmark = pytest.mark.shares_cache
 
-HOSTILE_NAMES = ("a b", "it's", 'say "x"', "$(touch pwned)", "`touch pwned`", "$HOME", "new\nline", "-n",
-                 "x;touch pwned", "x&&touch pwned", "*", "{model}", "back\\slash", "#x", "\udcff", "~")
+HOSTILE_NAMES = (
+    "a b",
+    "it's",
+    'say "x"',
+    "$(touch pwned)",
+    "`touch pwned`",
+    "$HOME",
+    "new\nline",
+    "-n",
+    "x;touch pwned",
+    "x&&touch pwned",
+    "*",
+    "{model}",
+    "back\\slash",
+    "#x",
+    "\udcff",
+    "~",
+)
 
 HIDDEN = "only the last program decides, and stderr is not empty"
 
@@ -90,8 +106,9 @@ def test_every_file_has_a_variable(tmp_path):
         assert (folder / "stdout.txt").read_text() == f"content of {name}\n"
 
 
-@pytest.mark.parametrize("command", ["", "  ", "echo 'a", "echo 'a | cat", "a &&", "a | | b", "echo $(a", "a ) | b",
-                                     "if a; then b"])
+@pytest.mark.parametrize(
+    "command", ["", "  ", "echo 'a", "echo 'a | cat", "a &&", "a | | b", "echo $(a", "a ) | b", "if a; then b"]
+)
 def test_what_cannot_be_parsed_is_refused_before_it_runs(command):
     with pytest.raises(InputError, match="cannot be read" if command.strip() else "is empty") as refused:
         validate_check_command(command)
@@ -115,8 +132,9 @@ def test_parsing_executes_nothing(tmp_path, monkeypatch):
     assert not [*tmp_path.iterdir()]
 
 
-@pytest.mark.parametrize("command", ["no-such-program", "no-such-program && true", "echo x | no-such-program",
-                                     "./plain.txt", "exit 127"])
+@pytest.mark.parametrize(
+    "command", ["no-such-program", "no-such-program && true", "echo x | no-such-program", "./plain.txt", "exit 127"]
+)
 def test_a_program_that_does_not_start_is_an_error(tmp_path, monkeypatch, command):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "plain.txt").write_text("x")
@@ -125,22 +143,31 @@ def test_a_program_that_does_not_start_is_an_error(tmp_path, monkeypatch, comman
     assert refused.value.exit_code == 2 and (refused.value.cause or command == "exit 127")
 
 
-@pytest.mark.parametrize(("command", "result"), [
-    ("true", CheckResult()), ("exit 3", CheckResult("exit code 3")), ("no-such-program || exit 3",
-                                                                      CheckResult("exit code 3")),
-    ("no-such-program; true", CheckResult("", HIDDEN)), ("no-such-program | cat", CheckResult("", HIDDEN)),
-    ("no-such-program\ntrue", CheckResult("", HIDDEN)), ("! no-such-program", CheckResult("", HIDDEN)),
-    ('test -z "$(no-such-program)"', CheckResult("", HIDDEN)), ("no-such-program & wait", CheckResult("", HIDDEN)),
-    ("echo noise >&2 && true 2>&1", CheckResult()), ("ls /no-such-file 2>/dev/null | cat", CheckResult()),
-    ("echo noise >&2 && true", CheckResult()),
-    ("exec python3 -c 'import os; os.kill(os.getpid(), 11)'", CheckResult("ended by SIGSEGV"))])
+@pytest.mark.parametrize(
+    ("command", "result"),
+    [
+        ("true", CheckResult()),
+        ("exit 3", CheckResult("exit code 3")),
+        ("no-such-program || exit 3", CheckResult("exit code 3")),
+        ("no-such-program; true", CheckResult("", HIDDEN)),
+        ("no-such-program | cat", CheckResult("", HIDDEN)),
+        ("no-such-program\ntrue", CheckResult("", HIDDEN)),
+        ("! no-such-program", CheckResult("", HIDDEN)),
+        ('test -z "$(no-such-program)"', CheckResult("", HIDDEN)),
+        ("no-such-program & wait", CheckResult("", HIDDEN)),
+        ("echo noise >&2 && true 2>&1", CheckResult()),
+        ("ls /no-such-file 2>/dev/null | cat", CheckResult()),
+        ("echo noise >&2 && true", CheckResult()),
+        ("exec python3 -c 'import os; os.kill(os.getpid(), 11)'", CheckResult("ended by SIGSEGV")),
+    ],
+)
 def test_exit_code_0_accepts_and_hidden_failures_give_doubt(tmp_path, command, result):
     assert checked(command, check_folder(tmp_path / "check")) == result
 
 
 def test_an_uncertain_pass_is_never_a_plain_one():
     doubted, sure, failed = CheckResult("", HIDDEN), CheckResult(), CheckResult("exit code 1")
-    passed, missed = TargetOutcome(Outcome.PASS), TargetOutcome(Outcome.UNCERTAIN_FAIL, ("few samples", ))
+    passed, missed = TargetOutcome(Outcome.PASS), TargetOutcome(Outcome.UNCERTAIN_FAIL, ("few samples",))
     assert combine_with_check(passed, sure) is passed and combine_with_check(missed, sure) is missed
     assert combine_with_check(passed, doubted).text == f"PASS?: the check passes ({HIDDEN})"
     assert combine_with_check(missed, doubted) is missed
@@ -150,9 +177,17 @@ def test_an_uncertain_pass_is_never_a_plain_one():
 CHILD = "import subprocess; subprocess.run([chr(115) + 'leep', '300'])"
 
 
-@pytest.mark.parametrize(("command", "count"), [
-    ("sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303 & wait' &) ; "
-     "while :; do sleep 304 & sleep 0.2; done | cat", 9), (f'{sys.executable} -c "{CHILD}"', 2)])
+@pytest.mark.parametrize(
+    ("command", "count"),
+    [
+        (
+            "sleep 300 & setsid sleep 301 & (setsid sh -c 'sleep 302 & sleep 303 & wait' &) ; "
+            "while :; do sleep 304 & sleep 0.2; done | cat",
+            9,
+        ),
+        (f'{sys.executable} -c "{CHILD}"', 2),
+    ],
+)
 def test_a_closed_check_leaves_no_process(tmp_path, command, count):
     folder = check_folder(tmp_path / "check")
     steps = run_check_command(command, folder, lambda: None)
@@ -189,8 +224,9 @@ def test_the_shown_end_of_stderr_is_short(tmp_path):
     assert shown_error_text(folder) == "�"
 
 
-@pytest.mark.parametrize("name", ["logits", "file", "allow_pickle", "../../up", "/root/x", "a b$(x)'\"", "x.npy",
-                                  "ü\n"])
+@pytest.mark.parametrize(
+    "name", ["logits", "file", "allow_pickle", "../../up", "/root/x", "a b$(x)'\"", "x.npy", "ü\n"]
+)
 def test_outputs_of_any_name_are_written(tmp_path, name):
     onnx.save(conv_net(0), tmp_path / "net.onnx")
     network, config = open_network(tmp_path / "net.onnx"), PrecisionConfig.from_precision(Precision.FP16)
@@ -241,10 +277,23 @@ def fp32_outputs(tmp_path, files):
 def test_a_pipeline_decides_a_search_by_the_simulated_outputs(run, files, tmp_path):
     script, reference, out = cosine_check(tmp_path, 0.99995), fp32_outputs(tmp_path, files), tmp_path / "out.json"
     (kept := tmp_path / "kept files").mkdir()
-    command = (f"n=$(ls '{kept}' | wc -l); cp \"$TRT_TUI_OUTPUTS\" '{kept}'/$n.npz; "
-               f"{sys.executable} '{script}' \"$TRT_TUI_OUTPUTS\" {reference} | tee /dev/stderr | grep -q PASS")
-    code, shown, told = run("search", *files, "--calib-data", files[2], "--no-hold-out", "--tolerance", "sqnr>=10",
-                            "--check", command, "-o", out)
+    command = (
+        f"n=$(ls '{kept}' | wc -l); cp \"$TRT_TUI_OUTPUTS\" '{kept}'/$n.npz; "
+        f"{sys.executable} '{script}' \"$TRT_TUI_OUTPUTS\" {reference} | tee /dev/stderr | grep -q PASS"
+    )
+    code, shown, told = run(
+        "search",
+        *files,
+        "--calib-data",
+        files[2],
+        "--no-hold-out",
+        "--tolerance",
+        "sqnr>=10",
+        "--check",
+        command,
+        "-o",
+        out,
+    )
     assert code == 0, told
     assert "the check passes" in shown and "MISS" in told and "too far away" in told
     evidence = json.loads(out.read_text())["evidence"]["search"]
@@ -254,8 +303,16 @@ def test_a_pipeline_decides_a_search_by_the_simulated_outputs(run, files, tmp_pa
 
 
 def test_stderr_of_a_failed_check_is_shown_with_its_control_characters_escaped(run, files, tmp_path):
-    code, _, told = run("search", *files, "--max-fp32", "1", "--check",
-                        r"printf 'first \033[31mred\nError: none\n' >&2; exit 4", "-o", tmp_path / "out.json")
+    code, _, told = run(
+        "search",
+        *files,
+        "--max-fp32",
+        "1",
+        "--check",
+        r"printf 'first \033[31mred\nError: none\n' >&2; exit 4",
+        "-o",
+        tmp_path / "out.json",
+    )
     assert code == 1
     lines = told.splitlines()
     first = next(number for number, line in enumerate(lines) if line.startswith("Note: With "))
@@ -264,10 +321,15 @@ def test_stderr_of_a_failed_check_is_shown_with_its_control_characters_escaped(r
     assert sum("red" in line for line in lines) == 1  # the same text is shown once
 
 
-@pytest.mark.parametrize(("options", "title"), [
-    (["--check", "true &&"], "cannot be read"), (["--check", ""], "is empty"),
-    (["--check", "no-such-program && true"], "the check command does not start"),
-    (["--check", "python check.py {outputs}"], "contains {outputs}")])
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        (["--check", "true &&"], "cannot be read"),
+        (["--check", ""], "is empty"),
+        (["--check", "no-such-program && true"], "the check command does not start"),
+        (["--check", "python check.py {outputs}"], "contains {outputs}"),
+    ],
+)
 def test_bad_input(run, files, tmp_path, monkeypatch, options, title):
     monkeypatch.chdir(tmp_path)
     code, shown, told = run("search", *files, *options, "-o", "out.json")
@@ -277,15 +339,35 @@ def test_bad_input(run, files, tmp_path, monkeypatch, options, title):
 
 def test_an_interrupted_search_kills_its_check(files, tmp_path):
     marks = tmp_path / "marks"
-    check = (f"echo $TRT_TUI_MODEL >> {marks}; if [ $(wc -l < {marks}) -gt 2 ]; then setsid sleep 300 & sleep 301; fi; "
-             "false | cat")
+    check = (
+        f"echo $TRT_TUI_MODEL >> {marks}; if [ $(wc -l < {marks}) -gt 2 ]; then setsid sleep 300 & sleep 301; fi; "
+        "false | cat"
+    )
     process = subprocess.Popen(
-        [sys.executable, "-m", "trt_tui", "search", *files, "--check", check, "--tolerance", "sqnr>=200", "-o",
-         str(tmp_path / "out.json")], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+        [
+            sys.executable,
+            "-m",
+            "trt_tui",
+            "search",
+            *files,
+            "--check",
+            check,
+            "--tolerance",
+            "sqnr>=200",
+            "-o",
+            str(tmp_path / "out.json"),
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     deadline = time.monotonic() + LIMIT_S
-    while not marks.exists() or len(models := marks.read_text().splitlines()) < 3 or len(
-            processes_of(Path(models[-1]).parent)) < 3:
+    while (
+        not marks.exists()
+        or len(models := marks.read_text().splitlines()) < 3
+        or len(processes_of(Path(models[-1]).parent)) < 3
+    ):
         assert time.monotonic() < deadline and process.poll() is None, process.communicate()
         time.sleep(0.05)
     process.send_signal(signal.SIGINT)
@@ -298,8 +380,16 @@ def test_an_interrupted_search_kills_its_check(files, tmp_path):
 def test_other_networks_are_checked_with_all_their_outputs(run, tmp_path, name):
     model, kept = tmp_path / f"{name}.onnx", tmp_path / "kept.npz"
     onnx.save(getattr(networks, name)(), model)
-    code, _, told = run("search", model, "--check", f'test -s "$TRT_TUI_MODEL" && cp "$TRT_TUI_OUTPUTS" {kept}',
-                        "--max-fp32", "0", "-o", tmp_path / "out.json")
+    code, _, told = run(
+        "search",
+        model,
+        "--check",
+        f'test -s "$TRT_TUI_MODEL" && cp "$TRT_TUI_OUTPUTS" {kept}',
+        "--max-fp32",
+        "0",
+        "-o",
+        tmp_path / "out.json",
+    )
     assert code == 0, told
     with np.load(kept) as outputs:
         assert {*outputs} == {output.name for output in open_network(model).outputs}

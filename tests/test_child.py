@@ -39,7 +39,8 @@ BUSY = {
 def script(folder: Path, *, starts: str, then: str) -> Path:
     """A data script that starts a process, writes down both ids, and does something."""
     path = folder / "data.py"
-    path.write_text(textwrap.dedent(f"""
+    path.write_text(
+        textwrap.dedent(f"""
         import ctypes, itertools, os, pathlib, signal, subprocess, sys, time
         def load_data():
             {starts}
@@ -48,7 +49,8 @@ def script(folder: Path, *, starts: str, then: str) -> Path:
             told.rename(told.with_suffix('.ids'))
             {then}
             yield {{}}
-    """))
+    """)
+    )
     return path
 
 
@@ -79,8 +81,11 @@ STARTS = "other = subprocess.Popen(['sleep', '3600']).pid"
 def test_a_child_goes_with_its_program_whatever_it_is_doing(tmp_path, busy):
     options = save_mlp(tmp_path)
     data = script(tmp_path, starts=STARTS, then=BUSY[busy])
-    program = subprocess.Popen([sys.executable, "-m", "trt_tui", "compare", options.model, "--data", str(data)],
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    program = subprocess.Popen(
+        [sys.executable, "-m", "trt_tui", "compare", options.model, "--data", str(data)],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
     try:
         child, other = ids(data)
         assert psutil.Process(child).ppid() == program.pid
@@ -101,8 +106,13 @@ print('lived on')
 """
     reading, writing = os.pipe()
     os.close(writing)
-    run = subprocess.run([sys.executable, "-c", code, str(reading)], pass_fds=(reading,), start_new_session=True,
-                         capture_output=True, text=True)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(reading)],
+        pass_fds=(reading,),
+        start_new_session=True,
+        capture_output=True,
+        text=True,
+    )
     os.close(reading)
     assert run.returncode == -signal.SIGKILL and not run.stdout
 
@@ -119,8 +129,12 @@ def test_an_order_is_wanted_before_it_can_be_taken_up(monkeypatch):
 
 def test_a_previewer_that_is_held_does_nothing_takes_any_order_and_goes_with_its_program(tmp_path):
     asked, told = engine_preview._PreviewConnection(), threading.Event()
-    order = PreviewRequest(PreviewNetwork(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),
-                           dict.fromkeys(map(str, range(99999)), 1.0), {})
+    order = PreviewRequest(
+        PreviewNetwork(str(tmp_path / "none.onnx"), ""),
+        PrecisionConfig(),
+        dict.fromkeys(map(str, range(99999)), 1.0),
+        {},
+    )
     asked.set_paused(True)
     answer = asked.send_request(order, told.set, 0)  # more than a pipe holds
     process = psutil.Process(asked._process.process.pid)
@@ -207,7 +221,8 @@ def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session
 
 def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
     script = tmp_path / "noisy.py"
-    script.write_text(textwrap.dedent("""
+    script.write_text(
+        textwrap.dedent("""
         import os
         import numpy as np
         def load_data():
@@ -216,7 +231,8 @@ def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
             print('from python')
             for i in range(8):
                 yield {'x': np.full((4, 16), i, np.float32)}
-    """))
+    """)
+    )
     session(replace(save_mlp(tmp_path), data=str(script)), automatic=False).settled()
     text = child_log_path().read_text()
     assert "native to stdout" in text and "native to stderr" in text and "from python" in text
@@ -284,8 +300,10 @@ def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(st
     client.stop_jobs()
     after = client.send_request(rq.OpenNetwork(save_mlp(tmp_path)))
     seen = until_ended(events, 1, after)
-    assert [(type(one), one.job) for one in of(seen, ev.JobCancelled, ev.JobDone)] == [(ev.JobCancelled, 1),
-                                                                                       (ev.JobDone, after)]
+    assert [(type(one), one.job) for one in of(seen, ev.JobCancelled, ev.JobDone)] == [
+        (ev.JobCancelled, 1),
+        (ev.JobDone, after),
+    ]
 
 
 def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time_to_end(stuck, monkeypatch):
@@ -294,10 +312,15 @@ def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time
     wait = client._child.process.wait
     monkeypatch.setattr(client._child.process, "wait", lambda *_: ended.wait(LIMIT_S) and wait())
     timers = []
-    monkeypatch.setattr(threading, "Timer", lambda seconds, function, arguments: timers.append(
-        (seconds, lambda: function(*arguments))) or threading.Thread())
+    monkeypatch.setattr(
+        threading,
+        "Timer",
+        lambda seconds, function, arguments: (
+            timers.append((seconds, lambda: function(*arguments))) or threading.Thread()
+        ),
+    )
     client.stop_jobs()
-    (seconds, over), = timers
+    ((seconds, over),) = timers
     assert seconds <= 1.0
     over()
     assert [event.job for event in of(until_ended(events, 1), ev.JobCancelled)] == [1]

@@ -29,10 +29,14 @@ def test_compare_prints_a_table(run, mlp, config):
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].split("  ")[0] == "largest accumulated errors in config"
-    assert any(line.startswith("mlp.onnx: 3 fused layers (6 nodes), 16 samples of mlp.npz, calibrated on 4")
-               for line in lines)
+    assert any(
+        line.startswith("mlp.onnx: 3 fused layers (6 nodes), 16 samples of mlp.npz, calibrated on 4") for line in lines
+    )
     assert [line.split("  ")[0] for line in lines if line.startswith(("FP16  ", "INT8  ", "config  "))] == [
-        "FP16", "INT8", "config"]
+        "FP16",
+        "INT8",
+        "config",
+    ]
     assert "error shares of" in out and "\nfc1 " in out and "~" in out
     assert "\x1b" not in err and "\r" not in err
 
@@ -41,25 +45,41 @@ def test_a_part_of_the_metric_can_be_bounded(run, mlp, tmp_path):
     """Classes of which one loses: the headline passes, the part does not, and it stands first."""
     data = np.load(mlp.data)
     np.savez(tmp_path / "labelled.npz", **data, label=np.arange(16) % 3)
-    (tmp_path / "metric.py").write_text(textwrap.dedent("""
+    (tmp_path / "metric.py").write_text(
+        textwrap.dedent("""
         import numpy as np
         def score(outputs, labels):
             y = outputs["y"].astype(np.float64)
             found = {f"class/{one}": 100 + 1e3 * float(y[labels["label"] == one].sum()) for one in range(3)}
             return {"score": 1.0, **found}
-        """))
-    argv = ("compare", mlp.model, "--data", tmp_path / "labelled.npz", "--metric", tmp_path / "metric.py:score",
-            "--layers", "none", "--batch", "4")
-    code, out, err = run(*argv, "--target", "score>=base-1%", "--json", tmp_path / "o.json", "--markdown",
-                         tmp_path / "o.md")
+        """)
+    )
+    argv = (
+        "compare",
+        mlp.model,
+        "--data",
+        tmp_path / "labelled.npz",
+        "--metric",
+        tmp_path / "metric.py:score",
+        "--layers",
+        "none",
+        "--batch",
+        "4",
+    )
+    code, out, err = run(
+        *argv, "--target", "score>=base-1%", "--json", tmp_path / "o.json", "--markdown", tmp_path / "o.md"
+    )
     assert code == 0, err
     record = json.loads((tmp_path / "o.json").read_text())
     assert mismatches(record, "comparison-v1") == []
     base, runs = record["reference"]["metric_parts"], record["runs"].values()
-    drops = {name: max(base[name] - one.get("common_metric_parts", one["metric_parts"])[name] for one in runs)
-             for name in base if name != "score"}
+    drops = {
+        name: max(base[name] - one.get("common_metric_parts", one["metric_parts"])[name] for one in runs)
+        for name in base
+        if name != "score"
+    }
     worst = max(drops, key=drops.get)
-    rows = [line.split()[0] for line in out[out.index("worst drop first"):].splitlines()[1:5]]
+    rows = [line.split()[0] for line in out[out.index("worst drop first") :].splitlines()[1:5]]
     assert rows == ["score", *sorted(drops, key=lambda name: -drops[name])]
     assert f"| {worst} |" in (tmp_path / "o.md").read_text()
     code, _, err = run(*argv, "--target", f"metric[{worst}]>={record['runs']['int8']['metric_parts'][worst] + 1:g}")
@@ -95,12 +115,18 @@ def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layer
     assert ("largest isolated errors" in out) is (layers == "errors") and "error shares" not in out
 
 
-@pytest.mark.parametrize(("options", "said"), [
-    (("compare", "--calib-method", "entropy", "--tf32"),
-     "Ranges: calibrated on 4 samples of mlp.npz, entropy. Build flags: TF32 on"),
-    (("compare", "--calib-cache", "x.cache", "--samples", "4"), "Ranges: x.cache, minmax. Build"),
-    (("compare", "--runs", "fp16"), "\n- Build flags: TF32 off\n"),
-    (("preflight",), "Ranges: calibrated on 4 samples of mlp.npz, minmax. Build")])
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            ("compare", "--calib-method", "entropy", "--tf32"),
+            "Ranges: calibrated on 4 samples of mlp.npz, entropy. Build flags: TF32 on",
+        ),
+        (("compare", "--calib-cache", "x.cache", "--samples", "4"), "Ranges: x.cache, minmax. Build"),
+        (("compare", "--runs", "fp16"), "\n- Build flags: TF32 off\n"),
+        (("preflight",), "Ranges: calibrated on 4 samples of mlp.npz, minmax. Build"),
+    ],
+)
 def test_reports_name_the_ranges_and_the_build(run, mlp, tmp_path, options, said, monkeypatch):
     """With their method and samples, whatever the report and the source of the ranges."""
     monkeypatch.chdir(tmp_path)
@@ -144,8 +170,9 @@ def test_a_metric_is_shown(run, mlp, tmp_path):
     np.savez(mlp.data, x=np.load(mlp.data)["x"], label=np.arange(16) % 4)
     script = "def hits(o, l):\n    return {'hits': float((o['y'].argmax(1) == l['label']).mean())}"
     (tmp_path / "m.py").write_text(script)
-    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
-                         "--metric", f"{tmp_path}/m.py:hits")
+    code, out, err = run(
+        "compare", mlp.model, "--data", mlp.data, "--layers", "none", "--metric", f"{tmp_path}/m.py:hits"
+    )
     assert code == 0 and "hits in FP32: 0.1667 on 12 samples, 0.1875 on 16 samples" in out, err
     assert "target: hits ≥" in out
 
@@ -157,8 +184,19 @@ def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
         assert code == 0 and out == f"{tmp_path / name}\n", err
         assert "1 group in FP32" in err and "2 groups in INT8" in err
         written.append((tmp_path / name).read_bytes())
-    script = [sys.executable, "-m", "trt_tui", "export", mlp.model, "--config", config, "--format", "onnx", "-o",
-              tmp_path / "three.onnx"]
+    script = [
+        sys.executable,
+        "-m",
+        "trt_tui",
+        "export",
+        mlp.model,
+        "--config",
+        config,
+        "--format",
+        "onnx",
+        "-o",
+        tmp_path / "three.onnx",
+    ]
     subprocess.run(script, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
     assert written[0] == written[1] == (tmp_path / "three.onnx").read_bytes()
     onnx.checker.check_model(str(tmp_path / "one.onnx"), full_check=True)
@@ -187,8 +225,9 @@ def test_int8_without_ranges_or_data_is_an_error(run, mlp, tmp_path):
 
 def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     cache = tmp_path / "calibration.cache"
-    code, out, err = run("export", mlp.model, "--config", config, "--format", "calibration-cache", "--data", mlp.data,
-                         "-o", cache)
+    code, out, err = run(
+        "export", mlp.model, "--config", config, "--format", "calibration-cache", "--data", mlp.data, "-o", cache
+    )
     assert code == 0 and out == f"{cache}\n", err
     assert set(read_calibration_cache(cache)) >= set(open_network(mlp.model).calibrated_tensors)
     code, _, err = run("build", mlp.model, "--precision", "int8", "--calib-cache", cache, "-o", tmp_path / "t.onnx")
@@ -196,8 +235,9 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     network, ranges = open_network(mlp.model), read_calibration_cache(cache)
     measured = Calibration("minmax", 8, "", {tensor: ranges[tensor] for tensor in network.calibrated_tensors})
     (tmp_path / "own.json").write_text(config_text(network, PrecisionConfig(), measured))
-    code, _, err = run("export", mlp.model, "--config", tmp_path / "own.json", "--format", "calibration-cache", "-o",
-                       cache)
+    code, _, err = run(
+        "export", mlp.model, "--config", tmp_path / "own.json", "--format", "calibration-cache", "-o", cache
+    )
     assert code == 0 and read_cache_header(cache).range_method == "minmax", err
 
 
@@ -217,8 +257,9 @@ def test_no_backend_is_exit_code_3(mlp, tmp_path):
     environment = {**os.environ, "PYTHONPATH": str(blocked)}
 
     def command(*arguments):
-        return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], env=environment,
-                              capture_output=True, text=True)
+        return subprocess.run(
+            [sys.executable, "-m", "trt_tui", *map(str, arguments)], env=environment, capture_output=True, text=True
+        )
 
     doctor = command("doctor")
     assert doctor.returncode == 3 and "pip install 'trt-tui[cpu]'" in doctor.stdout and "yes" not in doctor.stdout
@@ -237,24 +278,38 @@ def test_help_and_version(run):
     assert run("compare", "--help")[0] == 0
 
 
-@pytest.mark.parametrize("arguments", [
-    ["compare"], ["compare", "m", "--no-such"], ["build", "m"], ["export", "m", "-o", "x"],
-    ["compare", "m", "--samples", "0"], ["compare", "m", "--backend", "tpu"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["compare"],
+        ["compare", "m", "--no-such"],
+        ["build", "m"],
+        ["export", "m", "-o", "x"],
+        ["compare", "m", "--samples", "0"],
+        ["compare", "m", "--backend", "tpu"],
+    ],
+)
 def test_wrong_usage_is_exit_code_2(run, arguments):
     code, out, err = run(*arguments)
     assert code == 2 and out == "" and "Traceback" not in err
 
 
-@pytest.mark.parametrize(("typed", "meant"), [
-    (["comparr"], "compare"), (["comapre", "{model}"], "compare"),
-    (["comapre", "{model}", "--data", "{data}"], "compare"),
-    (["expotr", "--help"], "export"), (["{folder}/mpl.onnx"], "{folder}/mlp.onnx"),
-    (["open", "{folder}/mlp.onx"], "{folder}/mlp.onnx"),
-    (["--data", "{data}", "{folder}/ml.onnx"], "{folder}/mlp.onnx"),
-    (["compare", "{folder}/mlp2.onnx"], "{folder}/mlp.onnx"),
-    (["compare", "{model}", "--data", "{folder}/mpl.npz"], "{folder}/mlp.npz"),
-    (["search", "{folder}/mpl.onnx", "--tolerance", "nonsense"], "{folder}/mlp.onnx"),
-    (["compare", "{model}", "--metric", "{folder}/metrc.py:f"], "{folder}/metric.py")])
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (["comparr"], "compare"),
+        (["comapre", "{model}"], "compare"),
+        (["comapre", "{model}", "--data", "{data}"], "compare"),
+        (["expotr", "--help"], "export"),
+        (["{folder}/mpl.onnx"], "{folder}/mlp.onnx"),
+        (["open", "{folder}/mlp.onx"], "{folder}/mlp.onnx"),
+        (["--data", "{data}", "{folder}/ml.onnx"], "{folder}/mlp.onnx"),
+        (["compare", "{folder}/mlp2.onnx"], "{folder}/mlp.onnx"),
+        (["compare", "{model}", "--data", "{folder}/mpl.npz"], "{folder}/mlp.npz"),
+        (["search", "{folder}/mpl.onnx", "--tolerance", "nonsense"], "{folder}/mlp.onnx"),
+        (["compare", "{model}", "--metric", "{folder}/metrc.py:f"], "{folder}/metric.py"),
+    ],
+)
 def test_what_was_mistyped_is_suggested(run, mlp, tmp_path, typed, meant):
     (tmp_path / "metric.py").write_text("def f(outputs, labels):\n    return 1.0\n")
     names = {"model": mlp.model, "data": mlp.data, "folder": str(tmp_path)}
@@ -269,20 +324,30 @@ def test_nothing_is_suggested_that_is_unlike_what_was_typed(run, mlp, monkeypatc
     assert code == 2 and "Did you mean" not in err and typed[-1] in err
 
 
-@pytest.mark.parametrize(("named", "said", "unsaid"), [
-    ("foolayer", "the rules are layernorm, softmax", "Did you mean"), ("layernrm", "Did you mean layernorm?", None),
-    ("fc1/gem", "Did you mean /fc1/Gemm", "layernorm?"), ("/fc9/Gemm", "Did you mean /fc", None)])
+@pytest.mark.parametrize(
+    ("named", "said", "unsaid"),
+    [
+        ("foolayer", "the rules are layernorm, softmax", "Did you mean"),
+        ("layernrm", "Did you mean layernorm?", None),
+        ("fc1/gem", "Did you mean /fc1/Gemm", "layernorm?"),
+        ("/fc9/Gemm", "Did you mean /fc", None),
+    ],
+)
 def test_a_mistyped_layer_suggests_layers_and_rules(run, mlp, named, said, unsaid):
     code, _, err = run("compare", mlp.model, "--data", mlp.data, "--keep", named, "--layers", "none")
     assert code == 2 and said in err and (unsaid is None or unsaid not in err), err
 
 
-@pytest.mark.parametrize(("typed", "first"), [
-    (["--tolerance", "sqrn>20"], "'sqrn>20' is not a valid target"), (["--rungs", "int8,nonsense"],
-        "nonsense is not a precision"),
-    (["--sample", "last", "--tolerance", "nonsense"], "--sample last"),
-    (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is not a valid target"),
-    (["--tolerance", "sqnr>=20"], "Missing option '-o'")])
+@pytest.mark.parametrize(
+    ("typed", "first"),
+    [
+        (["--tolerance", "sqrn>20"], "'sqrn>20' is not a valid target"),
+        (["--rungs", "int8,nonsense"], "nonsense is not a precision"),
+        (["--sample", "last", "--tolerance", "nonsense"], "--sample last"),
+        (["--tolerance", "nonsense", "--sample", "last"], "'nonsense' is not a valid target"),
+        (["--tolerance", "sqnr>=20"], "Missing option '-o'"),
+    ],
+)
 def test_the_first_wrong_value_is_told_first(run, mlp, typed, first):
     code, _, err = run("search", mlp.model, *typed)
     assert code == 2 and first in err, err

@@ -136,8 +136,13 @@ def running(workspace):
 
 
 def ranges_of(workspace, **options):
-    return calibrate(workspace.network.model, workspace.network.calibrated_tensors, workspace.calibration_samples,
-                     workspace.backend, **options).ranges
+    return calibrate(
+        workspace.network.model,
+        workspace.network.calibrated_tensors,
+        workspace.calibration_samples,
+        workspace.backend,
+        **options,
+    ).ranges
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
@@ -152,8 +157,9 @@ def test_statistics_and_corrections_are_equal_to_the_last_bit(workspace, running
     given = network.model, network.calibrated_tensors, workspace.calibration_samples, workspace.backend
     for hands in (None, running.hands()):
         stats = collect_tensor_stats(*given, executor=hands)
-        moves = measure_bias_corrections(network, INT8, ranges_of(workspace), network.groups, *given[2:],
-                                         executor=hands)
+        moves = measure_bias_corrections(
+            network, INT8, ranges_of(workspace), network.groups, *given[2:], executor=hands
+        )
         found.append(({name: replace(one, histogram=None) for name, one in stats.items()}, moves))
     assert found[0] == found[1] and all(found[0]) and len(workspace.calibration_samples) > 1
 
@@ -163,11 +169,23 @@ def test_statistics_and_corrections_are_equal_to_the_last_bit(workspace, running
 def test_sweeps_are_equal_to_the_last_bit(workspace, running, lowered, exact):
     ranges, found = ranges_of(workspace), []
     for hands in (None, running.hands()):
-        sweep = GroupSweep(workspace.analysis, INT8, ranges, feed_indices=workspace.feeds, reduces_groups=lowered,
-                           measures_all_samples=exact, executor=hands)
+        sweep = GroupSweep(
+            workspace.analysis,
+            INT8,
+            ranges,
+            feed_indices=workspace.feeds,
+            reduces_groups=lowered,
+            measures_all_samples=exact,
+            executor=hands,
+        )
         list(sweep.measure_groups() if hands is None else running.steps(hands, sweep.measure_groups()))
-        found.append((sweep.state, {name: sweep.estimate_group_effect(name)
-                                    for name in sweep.measured_groups}, sweep.planner.measured_count))
+        found.append(
+            (
+                sweep.state,
+                {name: sweep.estimate_group_effect(name) for name in sweep.measured_groups},
+                sweep.planner.measured_count,
+            )
+        )
     assert found[0] == found[1] and found[0][1] and found[0][0].by_sample is not exact
 
 
@@ -187,11 +205,15 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
     configs = [INT8, *(INT8.with_group_precision(groups[:count], Precision.FP32) for count in range(1, len(groups)))]
     workspace.calibration = Calibration("minmax", 8, "", ranges_of(workspace))
     request, report = rq.FindMixedPrecisionConfig(INT8, ("sqnr>=40",)), SimpleNamespace(wake=running.woken.set)
-    with mock.patch.object(workspace, "worker_pool",
-                           running.hired), mock.patch.object(search_job, "MIN_PARALLEL_S", 0.0):
+    with (
+        mock.patch.object(workspace, "worker_pool", running.hired),
+        mock.patch.object(search_job, "MIN_PARALLEL_S", 0.0),
+    ):
         run_to_end(
-            search_job.SearchEvaluator(
-                workspace, store, report, request).measure_accuracies_in_parallel(lambda count: configs[:count]))
+            search_job.SearchEvaluator(workspace, store, report, request).measure_accuracies_in_parallel(
+                lambda count: configs[:count]
+            )
+        )
     found = [store.load_result(workspace, "verdict", config, Accuracy) for config in configs]
     assert all(found[:2]) and not any(found[2:])  # one for each worker
     for config, verdict in zip(configs, found[:2], strict=False):
@@ -226,8 +248,10 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     items = [(fp32, 0), (fp16, 0), (fp16, 1)]
     task = BuildTask({}, {config: workspace.feeds for config, _ in items})
     made = dict(one for one in other.steps(hands, hands.map(task, items)) if one is not None)
-    assert all(isinstance(made[item], BuildOutput) and made[item].result.engine_bytes > 0
-               for item in items) and len(made) == 3
+    assert (
+        all(isinstance(made[item], BuildOutput) and made[item].result.engine_bytes > 0 for item in items)
+        and len(made) == 3
+    )
     again = made[items[2]]  # the engine of a further build comes along, with its timings
     assert again.result.engine_bytes < max(map(len, again.files.values())) and not made[items[1]].files
     assert other.workspace.builder is None  # nothing was built here
@@ -237,10 +261,12 @@ def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     previews = run_to_end(asking.preview_configs([fp32, fp16, fp32]))
     for config, found in zip((fp32, fp16, fp32), previews, strict=True):
         here = run_to_end(PreviewTask(asking._make_preview_request(config)).run_item(other.workspace, config))
-        assert replace(found, preview_s=0) == replace(here,
-                                                      preview_s=0) and here.implementations and here.refusal is None
+        assert (
+            replace(found, preview_s=0) == replace(here, preview_s=0) and here.implementations and here.refusal is None
+        )
     assert running.hired.transfer_counts["results"] > before and asking._store.results.get(
-        asking._preview_cache_key(fp16), Preview)
+        asking._preview_cache_key(fp16), Preview
+    )
     running.hands()
     running.serving(2)
 
@@ -254,8 +280,9 @@ def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path)
     running.until(lambda: running.hired.last_lost_address)  # the list of workers is read at intervals
     running.serving(2)
     (told,) = [text for _, text in running.hired.take_new_messages() if "is lost" in text]
-    assert ("ended by signal 9: other workers continue its work" in told
-            and "(1 lost)" in running.hired.worker_count_text)
+    assert (
+        "ended by signal 9: other workers continue its work" in told and "(1 lost)" in running.hired.worker_count_text
+    )
     assert running.hired.transfer_counts["files"] == before == 0  # workers of this host read the same files
 
 
@@ -327,7 +354,8 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
     with mock.patch.object(clusters, "build_manifest", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
         far = other()
     assert far.hired.transfer_counts["files"] == sum(
-        os.path.getsize(path) for path, _ in workspace.stamped_files.stamps)
+        os.path.getsize(path) for path, _ in workspace.stamped_files.stamps
+    )
     assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) - before
     far.hired.close()
     running.until(lambda: set(tasks) <= before)  # pieces of earlier tests may go meanwhile
@@ -336,8 +364,9 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
 @pytest.mark.parametrize(("field", "word"), [("program", "trt-tui"), ("runtime", "ONNX Runtime")])
 def test_workers_of_another_version_are_refused_by_name(workspace, other, tmp_path, field, word):
     kind_of = clusters.get_worker_environment
-    with mock.patch.object(clusters, "get_worker_environment",
-                           lambda backend: replace(kind_of(backend), **{field: "0.0"})):
+    with mock.patch.object(
+        clusters, "get_worker_environment", lambda backend: replace(kind_of(backend), **{field: "0.0"})
+    ):
         alone = other(serving=0)
         alone.until(lambda: len(alone.hired.messages) == 2)
     for _, text in alone.hired.take_new_messages():
@@ -347,8 +376,9 @@ def test_workers_of_another_version_are_refused_by_name(workspace, other, tmp_pa
 
 def test_another_gpu_or_builder_matters_to_engines_alone(workspace, other, tmp_path):
     kind_of = clusters.get_worker_environment
-    with mock.patch.object(clusters, "get_worker_environment",
-                           lambda backend: replace(kind_of(backend), gpu="NVIDIA Other")):
+    with mock.patch.object(
+        clusters, "get_worker_environment", lambda backend: replace(kind_of(backend), gpu="NVIDIA Other")
+    ):
         one = other()
     assert one.hired.count_workers(for_engines=True) == 0
     for _ in range(2):
@@ -370,8 +400,7 @@ def test_workers_that_come_and_go_are_known(running, other, tmp_path):
     alone = other()
     before = set(alone.hired._workers)
     os.kill(running.done(Errand(tmp_path), ["1"])[0][1][1], signal.SIGKILL)
-    alone.until(lambda: alone.hired.count_workers() == 2
-                and len(set(alone.hired._workers) & before) == 1)
+    alone.until(lambda: alone.hired.count_workers() == 2 and len(set(alone.hired._workers) & before) == 1)
     assert len(alone.done(Errand(tmp_path), ["1", "2", "3"])) == 3
 
 

@@ -39,13 +39,15 @@ def compare(run, mlp, path, *options):
 
 def test_the_named_precisions_alone_are_measured_and_equal_the_default_runs(run, mlp, tmp_path):
     _, _, default = compare(run, mlp, tmp_path / "a.json", "--layers", "errors", "--no-preview")
-    _, out, record = compare(run, mlp, tmp_path / "b.json", "--layers", "errors", "--no-preview", "--runs",
-                             "tf32,bf16,int8")
+    _, out, record = compare(
+        run, mlp, tmp_path / "b.json", "--layers", "errors", "--no-preview", "--runs", "tf32,bf16,int8"
+    )
     assert list(record["runs"]) == ["tf32", "bf16", "int8"] and "FP16" not in out.split("largest")[0]
     own, other = record["runs"]["int8"], default["runs"]["int8"]
     assert own.keys() == other.keys()
     assert {key: value for key, value in own.items() if key != "layers"} == {
-        key: value for key, value in other.items() if key != "layers"}
+        key: value for key, value in other.items() if key != "layers"
+    }
     accumulated = [{name: layer.get("accumulated") for name, layer in one["layers"].items()} for one in (own, other)]
     assert accumulated[0] == accumulated[1] and any("isolated" in layer for layer in other["layers"].values())
     assert not any("isolated" in layer for one in record["runs"].values() for layer in one["layers"].values())
@@ -65,8 +67,15 @@ def test_the_exit_code_is_that_of_the_last_precision_or_of_the_config(run, mlp, 
     assert (code == 0) is (outcomes(out, "config") == ["PASS"])
 
 
-@pytest.mark.parametrize(("text", "said"), [("fp32", "fp32 is not a precision"), ("int8,,fp16", "nothing is not"),
-                                            ("int8,file", "file is not"), ("INT8", "INT8 is not")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("fp32", "fp32 is not a precision"),
+        ("int8,,fp16", "nothing is not"),
+        ("int8,file", "file is not"),
+        ("INT8", "INT8 is not"),
+    ],
+)
 def test_what_is_no_precision_of_a_run_is_refused(run, mlp, text, said):
     code, _, err = run("compare", mlp.model, "--data", mlp.data, *QUICK, "--runs", text)
     assert code == 2 and said in err and "Available: tf32, bf16" in err
@@ -77,11 +86,16 @@ def test_a_type_that_no_layer_can_have_is_not_taken_for_a_result(run, tmp_path):
     shape = [dim.dim_value or 4 for dim in conv_net(0).graph.input[0].type.tensor_type.shape.dim]
     data = np.random.default_rng(0).random((8, *shape[1:]), np.float32)
     np.savez(tmp_path / "x.npz", **{conv_net(0).graph.input[0].name: data})
-    _, out, _ = run("compare", tmp_path / "conv.onnx", "--data", tmp_path / "x.npz", *QUICK, "--runs",
-                    "int4,mxfp8,nvfp4,int8")
+    _, out, _ = run(
+        "compare", tmp_path / "conv.onnx", "--data", tmp_path / "x.npz", *QUICK, "--runs", "int4,mxfp8,nvfp4,int8"
+    )
     rows = {line.split()[0]: line for line in out.splitlines() if line.strip()}
     assert {name: rows[name].endswith(f"nothing in {name}") for name in ("INT4", "MXFP8", "NVFP4", "INT8")} == {
-        "INT4": True, "MXFP8": True, "NVFP4": True, "INT8": False}
+        "INT4": True,
+        "MXFP8": True,
+        "NVFP4": True,
+        "INT8": False,
+    }
 
 
 def test_a_precision_is_a_stage_too(run, mlp, tmp_path):
@@ -104,12 +118,14 @@ def test_the_app_has_a_row_for_each_precision_and_for_the_config(session, mlp):
     assert kinds == ["bf16", "fp8", "config"]
     row = next(row for row in rows if row.kind == "fp8")
     explanation = explain_summary_cell(driven, row, list_summary_columns(driven, 120)[0])
-    assert any("FP8: every fused layer runs in FP8 if it can; all others run in FP16." in text
-               for _, text in explanation.texts)
+    assert any(
+        "FP8: every fused layer runs in FP8 if it can; all others run in FP16." in text for _, text in explanation.texts
+    )
 
 
 def test_the_accumulated_errors_come_first_and_are_those_of_the_run_alone(run, mlp, tmp_path):
     """The first table is that of ``--layers errors --runs int8``; the report with all other values follows."""
+
     def accumulated_rows(out):
         return out.split("largest accumulated errors in INT8")[1].split("\n\n")[0].strip().splitlines()
 
@@ -175,8 +191,9 @@ def test_errors_are_printed_before_the_rest_is_measured_and_are_not_measured_aga
     model, data = wide_mlp(tmp_path)
     log = log_executions(tmp_path, monkeypatch)
     printed = []
-    monkeypatch.setattr("trt_tui.cli.compare.print_report", lambda text: printed.append((text, Counter(
-        log.read_text().split()))))
+    monkeypatch.setattr(
+        "trt_tui.cli.compare.print_report", lambda text: printed.append((text, Counter(log.read_text().split())))
+    )
     code, _, err = run("compare", model, "--data", data, "--batch", 16, "--layers", "errors", "--no-preview")
     assert code in (0, 1), err
     (table, first), (report, whole) = printed
@@ -191,8 +208,12 @@ def wide_mlp(folder):
     """Three layers whose sizes divide into all blocks, with 64 samples."""
     b, tensor, sizes = Builder(), "x", (128, 128, 256, 10)
     for index, (size, width) in enumerate(pairwise(sizes)):
-        tensor = b.node("Gemm", [tensor, b.kernel(f"w{index}", (size, width), size)], f"/{index}",
-                        output="y" if width == sizes[-1] else "")
+        tensor = b.node(
+            "Gemm",
+            [tensor, b.kernel(f"w{index}", (size, width), size)],
+            f"/{index}",
+            output="y" if width == sizes[-1] else "",
+        )
     onnx.save(b.model([floats("x", "batch", 128)], [floats("y", "batch", 10)]), folder / "wide.onnx")
     np.savez(folder / "x.npz", x=np.random.default_rng(0).standard_normal((64, 128)).astype(np.float32))
     return folder / "wide.onnx", folder / "x.npz"
@@ -201,8 +222,23 @@ def wide_mlp(folder):
 @pytest.mark.parametrize("layers", ["none", "shares"])
 def test_the_types_with_scales_of_blocks_are_runs(run, tmp_path, layers):
     model, data = wide_mlp(tmp_path)
-    code, out, err = run("compare", model, "--data", data, "--batch", 8, "--no-preview", "--runs",
-                         "fp8,mxfp8,int8,nvfp4", "--layers", layers, "--stage", "mxfp8", "--json", tmp_path / "a.json")
+    code, out, err = run(
+        "compare",
+        model,
+        "--data",
+        data,
+        "--batch",
+        8,
+        "--no-preview",
+        "--runs",
+        "fp8,mxfp8,int8,nvfp4",
+        "--layers",
+        layers,
+        "--stage",
+        "mxfp8",
+        "--json",
+        tmp_path / "a.json",
+    )
     assert code in (0, 1), err
     record = json.loads((tmp_path / "a.json").read_text())
     assert mismatches(record, "comparison-v1") == []
@@ -221,7 +257,9 @@ def test_the_types_are_config_moves_that_files_keep(session, run, tmp_path):
     config = driven.config
     assert config.precision_of(first) is Precision.MXFP8 and config.precision_of(second) is Precision.NVFP4
     assert [step for step in config.precision_steps if step in (Precision.NVFP4, Precision.MXFP8)] == [
-        Precision.NVFP4, Precision.MXFP8], "the lower one first"
+        Precision.NVFP4,
+        Precision.MXFP8,
+    ], "the lower one first"
     driven.settled()
     driven.export_config("json", tmp_path / "p.json")
     driven.settled()
@@ -235,8 +273,20 @@ def test_the_types_are_config_moves_that_files_keep(session, run, tmp_path):
 def test_errors_of_a_file_that_tensorrt_refuses_in_part_stand_beside_the_exported_network(run, tmp_path):
     onnx.save(networks.quantized(symmetric=False), tmp_path / "quantized.onnx")
     np.savez(tmp_path / "x.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
-    code, _, err = run("compare", tmp_path / "quantized.onnx", "--data", tmp_path / "x.npz", "--batch", 4, "--layers",
-                       "errors", "--runs", "fp16", "--json", tmp_path / "a.json")
+    code, _, err = run(
+        "compare",
+        tmp_path / "quantized.onnx",
+        "--data",
+        tmp_path / "x.npz",
+        "--batch",
+        4,
+        "--layers",
+        "errors",
+        "--runs",
+        "fp16",
+        "--json",
+        tmp_path / "a.json",
+    )
     assert code in (0, 1), err
     runs = json.loads((tmp_path / "a.json").read_text())["runs"]
     assert runs["config"]["as_in_file"] and runs["exported"]["outputs"] != runs["config"]["outputs"]

@@ -87,16 +87,29 @@ def ranges_of(network) -> dict[str, float]:
 
 def test_a_config_survives_the_file(file, network):
     tensor = network.calibrated_tensors[1]
-    config = PrecisionConfig(Precision.INT8, Precision.BF16, True).with_moves(
-        {FC2: PrecisionMove(Precision.FP32, "search:greedy"), FC1: PrecisionMove(Precision.INT8, "user")}).with_range(
-        tensor, RangeMove(1 / 3, "percentile"))
+    config = (
+        PrecisionConfig(Precision.INT8, Precision.BF16, True)
+        .with_moves({FC2: PrecisionMove(Precision.FP32, "search:greedy"), FC1: PrecisionMove(Precision.INT8, "user")})
+        .with_range(tensor, RangeMove(1 / 3, "percentile"))
+    )
     calibration = Ranges(ranges=ranges_of(network), ranges_by_type={"fp8": {tensor: 2.5}})
     evidence = {"simulated": {"sqnr_db": 20.5}, "engine": {}}
-    file.write_text(config_text(network, config, calibration, evidence=evidence, tolerance="sqnr>=20",
-                                made_with={"trt_tui": "0.1", "onnxruntime": "1.2"}))
+    file.write_text(
+        config_text(
+            network,
+            config,
+            calibration,
+            evidence=evidence,
+            tolerance="sqnr>=20",
+            made_with={"trt_tui": "0.1", "onnxruntime": "1.2"},
+        )
+    )
     loaded = read_config(file, network)
-    assert (loaded.config == config and loaded.config.precision_moves == config.precision_moves
-            and loaded.config.range_moves == config.range_moves)
+    assert (
+        loaded.config == config
+        and loaded.config.precision_moves == config.precision_moves
+        and loaded.config.range_moves == config.range_moves
+    )
     assert loaded.config.precision_moves[FC2].reason == "search:greedy"
     read = loaded.calibration
     assert read.ranges == calibration.ranges and read.ranges_by_type == calibration.ranges_by_type
@@ -108,8 +121,11 @@ def test_a_config_survives_the_file(file, network):
 
 
 amaxes = st.floats(0, 3e38)
-choices = st.builds(PrecisionMove, st.sampled_from([Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8]),
-                    st.sampled_from(["user", "search:bisect"]))
+choices = st.builds(
+    PrecisionMove,
+    st.sampled_from([Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8]),
+    st.sampled_from(["user", "search:bisect"]),
+)
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -131,13 +147,20 @@ def test_the_same_config_gives_the_same_bytes(network):
     config = PrecisionConfig().with_moves({FC1: PrecisionMove(Precision.FP32), FC2: PrecisionMove(Precision.FP32)})
     other = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32), FC1: PrecisionMove(Precision.FP32)})
     assert config_text(network, config, Ranges(ranges=ranges), evidence={"b": 1, "a": 2}) == config_text(
-        network, other, Ranges(ranges=backwards), evidence={"a": 2, "b": 1})
+        network, other, Ranges(ranges=backwards), evidence={"a": 2, "b": 1}
+    )
 
 
 def test_the_file_names_every_node_of_a_group(network):
     record = json.loads(config_text(network, PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)})))
-    assert record["moves"] == [{"kind": "precision", "layers": ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"],
-                                "precision": "fp32", "reason": "user"}]
+    assert record["moves"] == [
+        {
+            "kind": "precision",
+            "layers": ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"],
+            "precision": "fp32",
+            "reason": "user",
+        }
+    ]
     assert record["format"] == CONFIG_FORMAT and record["version"] == 2
     assert record["model"]["nodes"] == len(network.layers)
     assert not {"calibration", "tolerance", "evidence", "made_with"} & set(record), "what was not given is absent"
@@ -149,15 +172,28 @@ def test_the_file_names_every_node_of_a_group(network):
 def test_the_schema_knows_what_is_written(network):
     tensor = network.calibrated_tensors[0]
     config = PrecisionConfig().with_moves({FC2: PrecisionMove(Precision.FP32)}).with_range(tensor, RangeMove(2.0))
-    for move in (NormRewriteMove("LayerNormalization"), SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
-                 RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
-                 BiasCorrectionMove(encode_vector(np.zeros(3))), AttentionScaleMove("query", 0.5, {tensor: 0.5})):
+    for move in (
+        NormRewriteMove("LayerNormalization"),
+        SmoothQuantMove(0.5, encode_vector(np.ones(3)), {tensor: 2.0}),
+        RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
+        BiasCorrectionMove(encode_vector(np.zeros(3))),
+        AttentionScaleMove("query", 0.5, {tensor: 0.5}),
+    ):
         config = config.with_moves({FC2: move})
     config = config.with_moves({FC1: EqualizationMove("weights", encode_vector(np.ones(3)), {tensor: 2.0})})
-    config = config.with_moves({FC1: KeepRuleMove("layernorm")
-                                }).with_moves({network.get_group(FC1).final_tensor: BarrierMove()})
-    record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
-                                    tolerance="sqnr>=20", made_with={"trt_tui": "0"}))
+    config = config.with_moves({FC1: KeepRuleMove("layernorm")}).with_moves(
+        {network.get_group(FC1).final_tensor: BarrierMove()}
+    )
+    record = json.loads(
+        config_text(
+            network,
+            config,
+            Ranges(ranges=ranges_of(network)),
+            evidence={"simulated": {}},
+            tolerance="sqnr>=20",
+            made_with={"trt_tui": "0"},
+        )
+    )
     assert mismatches(record) == []
     described = schema()
     assert set(record) == set(described["properties"])
@@ -177,20 +213,23 @@ def test_a_config_of_another_network_is_not_written(network, file):
     assert not file.exists()
 
 
-@pytest.mark.parametrize(("content", "title", "cause"), [
-    (b'{"format": "trt-tui/precision-config",\n "version": 1,,}', "not valid JSON", "line 2, column 15"),
-    (b"", "not valid JSON", "line 1"),
-    (b"\xff\xfe\x00", "cannot be read", "UTF-8"),
-    (b"[]", "not a precision config", "format"),
-    (b'{"format": "other"}', "not a precision config", "'other'"),
-    (b'{"format": "trt-tui/precision-config", "version": 3}', "version 3", "reads versions 1 and 2"),
-    (b'{"format": "trt-tui/precision-config"}', "version None", "reads versions 1"),
-    (b'{"format": "trt-tui/precision-config", "version": 2}', "model is missing", "required"),
-    (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "occur only once"),
-    (b'{"format": "trt-tui/precision-config", "version": NaN}', "holds NaN", "finite"),
-    (b'{"format": 1, "version": ' + b"9" * 5000 + b"}", "thousands of digits", "no entry"),
-    (b"[" * 100_000, "not a precision config", "nested"),
-])
+@pytest.mark.parametrize(
+    ("content", "title", "cause"),
+    [
+        (b'{"format": "trt-tui/precision-config",\n "version": 1,,}', "not valid JSON", "line 2, column 15"),
+        (b"", "not valid JSON", "line 1"),
+        (b"\xff\xfe\x00", "cannot be read", "UTF-8"),
+        (b"[]", "not a precision config", "format"),
+        (b'{"format": "other"}', "not a precision config", "'other'"),
+        (b'{"format": "trt-tui/precision-config", "version": 3}', "version 3", "reads versions 1 and 2"),
+        (b'{"format": "trt-tui/precision-config"}', "version None", "reads versions 1"),
+        (b'{"format": "trt-tui/precision-config", "version": 2}', "model is missing", "required"),
+        (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "occur only once"),
+        (b'{"format": "trt-tui/precision-config", "version": NaN}', "holds NaN", "finite"),
+        (b'{"format": 1, "version": ' + b"9" * 5000 + b"}", "thousands of digits", "no entry"),
+        (b"[" * 100_000, "not a precision config", "nested"),
+    ],
+)
 def test_what_is_no_config(network, file, content, title, cause):
     file.write_bytes(content)
     with refused(title=title, cause=cause):
@@ -204,29 +243,32 @@ def test_a_missing_file(network, tmp_path):
         read_config(tmp_path, network)
 
 
-@pytest.mark.parametrize(("edit", "title"), [
-    (lambda r: r["moves"][0].update(precision="fp7"), "moves[0].precision is \"fp7\""),
-    (lambda r: r["moves"].insert(0, "fp32"), "moves[0] is \"fp32\""),
-    (lambda r: r["moves"][0].update(reason=3), "moves[0].reason is 3"),
-    (lambda r: r["moves"][0].update(layers=FC2), f"moves[0].layers is \"{FC2}\""),
-    (lambda r: r["moves"][0].update(layers=[3]), "moves[0].layers[0] is 3"),
-    (lambda r: r["moves"][0].pop("layers"), "moves[0].layers is missing"),
-    (lambda r: r.update(moves={}), "moves is {}"),
-    (lambda r: r["default"].update(quantized="tf32"), "default.quantized"),
-    (lambda r: r["default"].update(other="int8"), "default.other"),
-    (lambda r: r.update(tf32="yes"), "tf32 is"),
-    (lambda r: r["calibration"]["ranges"].update({"x": -1}), "calibration.ranges['x'] is -1"),
-    (lambda r: r["calibration"]["ranges"].update({"x": 10**400}), "calibration.ranges['x']"),
-    (lambda r: r["calibration"]["ranges"].update({"x": True}), "calibration.ranges['x'] is true"),
-    (lambda r: r["calibration"].update(others={"fp8": {"x": -1}}), "calibration.others.fp8['x'] is -1"),
-    (lambda r: r["calibration"].update(others={"int8": {"x": 1}}), "a name in calibration.others is \"int8\""),
-    (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
-    (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": "much"}), "moves[1].amax is \"much\""),
-    (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": -1}), "x cannot have the range -1"),
-    (lambda r: r["moves"].append({"kind": "another", "layers": [FC2]}), "moves[1] is not a possible move"),
-    (lambda r: r["moves"].append({"layers": [FC2]}), "moves[1] is not a possible move"),
-    (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
-])
+@pytest.mark.parametrize(
+    ("edit", "title"),
+    [
+        (lambda r: r["moves"][0].update(precision="fp7"), 'moves[0].precision is "fp7"'),
+        (lambda r: r["moves"].insert(0, "fp32"), 'moves[0] is "fp32"'),
+        (lambda r: r["moves"][0].update(reason=3), "moves[0].reason is 3"),
+        (lambda r: r["moves"][0].update(layers=FC2), f'moves[0].layers is "{FC2}"'),
+        (lambda r: r["moves"][0].update(layers=[3]), "moves[0].layers[0] is 3"),
+        (lambda r: r["moves"][0].pop("layers"), "moves[0].layers is missing"),
+        (lambda r: r.update(moves={}), "moves is {}"),
+        (lambda r: r["default"].update(quantized="tf32"), "default.quantized"),
+        (lambda r: r["default"].update(other="int8"), "default.other"),
+        (lambda r: r.update(tf32="yes"), "tf32 is"),
+        (lambda r: r["calibration"]["ranges"].update({"x": -1}), "calibration.ranges['x'] is -1"),
+        (lambda r: r["calibration"]["ranges"].update({"x": 10**400}), "calibration.ranges['x']"),
+        (lambda r: r["calibration"]["ranges"].update({"x": True}), "calibration.ranges['x'] is true"),
+        (lambda r: r["calibration"].update(others={"fp8": {"x": -1}}), "calibration.others.fp8['x'] is -1"),
+        (lambda r: r["calibration"].update(others={"int8": {"x": 1}}), 'a name in calibration.others is "int8"'),
+        (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
+        (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": "much"}), 'moves[1].amax is "much"'),
+        (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": -1}), "x cannot have the range -1"),
+        (lambda r: r["moves"].append({"kind": "another", "layers": [FC2]}), "moves[1] is not a possible move"),
+        (lambda r: r["moves"].append({"layers": [FC2]}), "moves[1] is not a possible move"),
+        (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
+    ],
+)
 def test_values_that_are_refused_are_named(network, change, edit, title):
     with refused(title=title):
         read_config(change(edit), network)
@@ -248,8 +290,10 @@ def test_any_layer_sets_its_group_and_conflicts_name_both(network, change):
 
     assert read_config(change(one_member), network).config.precision_moves == {FC2: PrecisionMove(Precision.FP16)}
     with pytest.raises(InputError) as raised:
-        read_config(change(lambda r: r["moves"].append(
-            {"kind": "precision", "layers": ["/act2/Relu"], "precision": "fp16"})), network)
+        read_config(
+            change(lambda r: r["moves"].append({"kind": "precision", "layers": ["/act2/Relu"], "precision": "fp16"})),
+            network,
+        )
     assert FC2 in raised.value.cause and "/act2/Relu" in raised.value.cause
 
 
@@ -259,8 +303,11 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
     folded = next(layer.name for layer in network.layers if network.find_group(layer.name) is None)
     file.write_text(config_text(network, PrecisionConfig()))
     record = json.loads(file.read_text())
-    for name, precision, cause in ((softmax.name, "int8", "not Softmax"), (softmax.name, "tf32", "whole engine"),
-                                   (folded, "fp16", "it has no selectable precision")):
+    for name, precision, cause in (
+        (softmax.name, "int8", "not Softmax"),
+        (softmax.name, "tf32", "whole engine"),
+        (folded, "fp16", "it has no selectable precision"),
+    ):
         record["moves"] = [{"kind": "precision", "layers": [name], "precision": precision}]
         file.write_text(json.dumps(record))
         with refused(title=name, cause=cause):
@@ -279,11 +326,11 @@ VERSION_1 = Path(__file__).parent / "version1" / "precision.json"
 def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
     loaded = read_config(VERSION_1, network, sha256="")
     assert loaded.config.precision_moves == {
-        FC1: PrecisionMove(Precision.FP16), FC2: PrecisionMove(Precision.FP32, "search:auto")
+        FC1: PrecisionMove(Precision.FP16),
+        FC2: PrecisionMove(Precision.FP32, "search:auto"),
     }
     assert loaded.config.range_moves == {"x": RangeMove(2.5), "/act1/Relu_output_0": RangeMove(1 / 3, "percentile")}
-    assert (loaded.config.quantized, loaded.config.other, loaded.config.tf32) == (
-        Precision.INT8, Precision.BF16, True)
+    assert (loaded.config.quantized, loaded.config.other, loaded.config.tf32) == (Precision.INT8, Precision.BF16, True)
     assert loaded.calibration.ranges == {"x": 0.5, "/act1/Relu_output_0": 1.5, "/act2/Relu_output_0": 2.5}
     assert (loaded.calibration.method, loaded.calibration.samples) == ("entropy", 12)
     assert loaded.tolerance == "sqnr>=20" and not loaded.warnings
@@ -292,14 +339,18 @@ def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
     assert read_config(VERSION_1, network).has_stale_ranges
 
 
-@pytest.mark.parametrize(("edit", "title"), [
-    (lambda r: r["layers"][FC2].update(precision="fp7"), f"layers['{FC2}'].precision is \"fp7\""),
-    (lambda r: r["layers"].update({FC2: "fp32"}), f"layers['{FC2}'] is \"fp32\""),
-    (lambda r: r["layers"][FC2].update(kind="range", reason=3), f"layers['{FC2}'].reason is 3"),
-    (lambda r: r["overrides"].update({"x": 1}), "overrides['x'] is 1"),
-    (lambda r: r["overrides"]["x"].pop("amax"), "overrides['x'].amax is missing"),
-    (lambda r: r["layers"].update({"/fc1/Gem": {"precision": "fp32"}}), "layers that mlp.onnx does not have"),
-    (lambda r: r["layers"]["/fc2/Add"].update(precision="fp16"), "gives one group two precisions")])
+@pytest.mark.parametrize(
+    ("edit", "title"),
+    [
+        (lambda r: r["layers"][FC2].update(precision="fp7"), f"layers['{FC2}'].precision is \"fp7\""),
+        (lambda r: r["layers"].update({FC2: "fp32"}), f"layers['{FC2}'] is \"fp32\""),
+        (lambda r: r["layers"][FC2].update(kind="range", reason=3), f"layers['{FC2}'].reason is 3"),
+        (lambda r: r["overrides"].update({"x": 1}), "overrides['x'] is 1"),
+        (lambda r: r["overrides"]["x"].pop("amax"), "overrides['x'].amax is missing"),
+        (lambda r: r["layers"].update({"/fc1/Gem": {"precision": "fp32"}}), "layers that mlp.onnx does not have"),
+        (lambda r: r["layers"]["/fc2/Add"].update(precision="fp16"), "gives one group two precisions"),
+    ],
+)
 def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(network, file, edit, title):
     record = json.loads(VERSION_1.read_text())
     edit(record)
@@ -308,10 +359,16 @@ def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(networ
         read_config(file, network)
 
 
-@pytest.mark.parametrize(("entry", "name"), [
-    ({"kind": "insert_mul", "strength": 0.5, "factors": encode_vector(np.ones(3))}, "an inserted Mul"),
-    ({"kind": "equalize", "formula": "weights", "factors": encode_vector(np.ones(3)), "replaces_clips": True},
-     "a Min or Max in place of a Clip")])
+@pytest.mark.parametrize(
+    ("entry", "name"),
+    [
+        ({"kind": "insert_mul", "strength": 0.5, "factors": encode_vector(np.ones(3))}, "an inserted Mul"),
+        (
+            {"kind": "equalize", "formula": "weights", "factors": encode_vector(np.ones(3)), "replaces_clips": True},
+            "a Min or Max in place of a Clip",
+        ),
+    ],
+)
 def test_a_file_with_a_change_that_is_no_longer_made_is_refused_as_a_whole(network, change, entry, name):
     file = change(lambda r: r["moves"].append({**entry, "layers": [FC1]}))
     for force in (False, True):
@@ -382,8 +439,9 @@ def test_a_layer_that_takes_its_group_with_it_is_said(tmp_path):
     onnx.save(networks.mlp(), path)
     network = open_network(path)
     group = next(one for one in network.groups if len(one.layers) > 1)
-    record = json.loads(config_text(network,
-                                    PrecisionConfig().with_group_precision([group], Precision.FP32), sha256=""))
+    record = json.loads(
+        config_text(network, PrecisionConfig().with_group_precision([group], Precision.FP32), sha256="")
+    )
     saved = tmp_path / "precision.json"
     saved.write_text(json.dumps(record))
     assert not any("whole group" in text for text in read_config(saved, network, sha256="").warnings)
@@ -436,8 +494,17 @@ def test_it_has_the_ranges_of_the_data_and_gives_the_same_network(run, tmp_path)
 def test_moves_of_the_command_line_are_in_it(run, mlp, tmp_path):
     network = open_network(mlp.model)
     tensor, group = network.calibrated_tensors[1], network.groups[0].name
-    record, err = exported(run, tmp_path / "c.json", mlp.model, "--precision", "int8", "--range", f"{tensor}=2.5",
-                           "--keep", f"{group}=fp16")
+    record, err = exported(
+        run,
+        tmp_path / "c.json",
+        mlp.model,
+        "--precision",
+        "int8",
+        "--range",
+        f"{tensor}=2.5",
+        "--keep",
+        f"{group}=fp16",
+    )
     kinds = {entry["kind"]: entry for entry in record["moves"]}
     assert set(kinds) == {"range", "keep"} and kinds["range"]["tensors"] == [tensor]
     assert "calibration" not in record and "no range for 1 quantized tensor;" in err
@@ -448,13 +515,15 @@ def test_moves_of_the_command_line_are_in_it(run, mlp, tmp_path):
 def test_it_converts_configs_of_other_tools_and_takes_the_ranges_of_a_cache(run, mlp, tmp_path):
     network = open_network(mlp.model)
     cache = tmp_path / "net.cache"
-    code, _, err = run("export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache",
-                       "-o", cache)
+    code, _, err = run(
+        "export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache", "-o", cache
+    )
     assert code == 0, err
     name = network.groups[0].name
     (tmp_path / "line.sh").write_text(f"trtexec --onnx=mlp.onnx --int8 --fp16 --layerPrecisions={name}:fp16\n")
-    record, err = exported(run, tmp_path / "c.json", mlp.model, "--config", tmp_path / "line.sh", "--calib-cache",
-                           cache)
+    record, err = exported(
+        run, tmp_path / "c.json", mlp.model, "--config", tmp_path / "line.sh", "--calib-cache", cache
+    )
     assert record["calibration"]["method"] == "minmax"
     assert set(record["calibration"]["ranges"]) == set(network.calibrated_tensors)
     first, second = tmp_path / "c.json", tmp_path / "d.json"
@@ -466,22 +535,32 @@ def test_it_converts_configs_of_other_tools_and_takes_the_ranges_of_a_cache(run,
 def test_a_quantized_network_keeps_its_own_precisions(run, tmp_path):
     for name, model in (("fp32.onnx", conv_net(0)), ("quantized.onnx", networks.quantized())):
         onnx.save(model, tmp_path / name)
-    record, err = exported(run, tmp_path / "c.json", tmp_path / "quantized.onnx", "--precision", "file",
-                           "--reference", tmp_path / "fp32.onnx")
+    record, err = exported(
+        run,
+        tmp_path / "c.json",
+        tmp_path / "quantized.onnx",
+        "--precision",
+        "file",
+        "--reference",
+        tmp_path / "fp32.onnx",
+    )
     assert record["default"] == {"quantized": "file", "other": "file"}
     assert record["model"]["weights_of"] == "fp32.onnx" and "no range" not in err
 
 
-@pytest.mark.parametrize(("arguments", "message"), [
-    (("export", "--precision", "int8", "--format", "json", "-o", "mlp.onnx"), "is an input file"),
-    (("export", "--config", "c.json", "--format", "json", "-o", "c.json"), "is an input file"),
-    (("export", "--precision", "int8", "--format", "json", "-o", "-"), "an export goes to a file"),
-    (("export", "--format", "json", "-o", "new.json"), "needs a config or a precision"),
-    (("build", "--precision", "int8", "--trtexec=--refit", "-o", "new.json"), "--trtexec has no effect here"),
-    (("build", "--precision", "int8", "-o", "new.txt"), "new.txt is not an engine, a network or a config"),
-    (("export", "--precision", "int8", "--format", "json", "-o", "none/new.json"), "none/new.json"),
-    (("export", "--precision", "fp16", "--other", "fp32", "--format", "json", "-o", "new.json"), "--other"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("export", "--precision", "int8", "--format", "json", "-o", "mlp.onnx"), "is an input file"),
+        (("export", "--config", "c.json", "--format", "json", "-o", "c.json"), "is an input file"),
+        (("export", "--precision", "int8", "--format", "json", "-o", "-"), "an export goes to a file"),
+        (("export", "--format", "json", "-o", "new.json"), "needs a config or a precision"),
+        (("build", "--precision", "int8", "--trtexec=--refit", "-o", "new.json"), "--trtexec has no effect here"),
+        (("build", "--precision", "int8", "-o", "new.txt"), "new.txt is not an engine, a network or a config"),
+        (("export", "--precision", "int8", "--format", "json", "-o", "none/new.json"), "none/new.json"),
+        (("export", "--precision", "fp16", "--other", "fp32", "--format", "json", "-o", "new.json"), "--other"),
+    ],
+)
 def test_what_cannot_be_written_is_refused_and_nothing_changes(run, mlp, tmp_path, monkeypatch, arguments, message):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "c.json").write_text("{}")
@@ -515,8 +594,17 @@ def test_ranges_that_a_config_has_are_exported_and_only_the_others_are_measured(
 
     compared = {}
     for name in ("part.json", "again.json"):
-        code, _, err = run("compare", options.model, *data, "--config", tmp_path / name, "--layers", "none", "--json",
-                           tmp_path / "o.json")
+        code, _, err = run(
+            "compare",
+            options.model,
+            *data,
+            "--config",
+            tmp_path / name,
+            "--layers",
+            "none",
+            "--json",
+            tmp_path / "o.json",
+        )
         assert code == 0, err
         compared[name] = json.loads((tmp_path / "o.json").read_text())["runs"]["config"]["outputs"]
     assert compared["part.json"] == compared["again.json"], "what was judged is what is exported"

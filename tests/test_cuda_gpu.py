@@ -1,6 +1,6 @@
 """ONNX Runtime's CUDA provider for real: the reference and the simulation are those of the CPU.
 
-    python -m pytest -m gpu tests/test_cuda_gpu.py
+python -m pytest -m gpu tests/test_cuda_gpu.py
 """
 
 import re
@@ -26,7 +26,7 @@ from trt_tui.core.precision import Precision
 
 pytestmark = [
     pytest.mark.gpu,
-    pytest.mark.skipif(bool(_cuda_failure_reason()), reason=f"no CUDA provider: {_cuda_failure_reason()}")
+    pytest.mark.skipif(bool(_cuda_failure_reason()), reason=f"no CUDA provider: {_cuda_failure_reason()}"),
 ]
 
 NAMES = ["demo", "small_resnet", "light_resnet50", "bert", "vit"]
@@ -93,25 +93,32 @@ def test_what_is_simulated_is_what_the_cpu_simulates(name, sampled, backend, cud
         verdicts = [ended(analysis.measure_accuracy(config, ranges)) for config in (FP16, INT8)]
         layers = ended(measure_group_errors(analysis, {"int8": INT8}, ranges))["int8"]
         analysis.close()
-        figures[one.provider] = ([verdict.worst_output[1].errors.sqnr_db for verdict in verdicts],
-                                 {group: error.accumulated.sqnr_db for group, error in layers.items()})
+        figures[one.provider] = (
+            [verdict.worst_output[1].errors.sqnr_db for verdict in verdicts],
+            {group: error.accumulated.sqnr_db for group, error in layers.items()},
+        )
     on_cpu, on_gpu = figures["cpu"], figures["cuda"]
     assert on_gpu[0] == pytest.approx(on_cpu[0], abs=2.0)  # INT8 rounds ties the other way here and there
     assert on_gpu[1].keys() == on_cpu[1].keys()
-    apart = [abs(on_gpu[1][group] - value) for group, value in on_cpu[1].items()
-             if value is not None and on_gpu[1][group] is not None and value < 90]
+    apart = [
+        abs(on_gpu[1][group] - value)
+        for group, value in on_cpu[1].items()
+        if value is not None and on_gpu[1][group] is not None and value < 90
+    ]
     assert len(apart) > 3 and np.median(apart) < 0.5
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "bert", "vit"])
 def test_pieces_give_the_bits_of_the_whole_graph(name, sampled, backend, cuda):
     network, samples = sampled(name)
-    assert_pieces_equal_whole(cuda, network, samples,
-                              calibrate(network.model, network.calibrated_tensors, samples, backend).ranges)
+    assert_pieces_equal_whole(
+        cuda, network, samples, calibrate(network.model, network.calibrated_tensors, samples, backend).ranges
+    )
 
 
-@pytest.mark.parametrize(("name", "limits"), [("demo", (16, 1)), ("bert", (1,)),
-                                              ("light_resnet50", (16, 1))])  # its batch is fixed
+@pytest.mark.parametrize(
+    ("name", "limits"), [("demo", (16, 1)), ("bert", (1,)), ("light_resnet50", (16, 1))]
+)  # its batch is fixed
 def test_with_less_memory_runs_go_another_way_with_the_same_figures(name, limits, sampled, cuda):
     network, samples = sampled(name)
     expected, levels = None, []
@@ -121,8 +128,9 @@ def test_with_less_memory_runs_go_another_way_with_the_same_figures(name, limits
             short.cuda_options["gpu_mem_limit"] = str(megabytes << 20)  # of each session's arena
         samples.memory_fallbacks = MemoryFallbacks()
         ranges = calibrate(network.model, network.calibrated_tensors, samples, short).ranges
-        with Analysis(network, short, samples, select_judged_outputs(network, ()),
-                      boundary_type=Precision.FP16) as analysis:
+        with Analysis(
+            network, short, samples, select_judged_outputs(network, ()), boundary_type=Precision.FP16
+        ) as analysis:
             for _ in range(3):  # so that a graph is captured
                 verdicts = [ended(analysis.measure_accuracy(config, ranges)) for config in (FP16, INT8)]
             layers = ended(measure_group_errors(analysis, {"int8": INT8}, ranges))["int8"]
@@ -145,6 +153,15 @@ def test_scales_of_blocks_are_those_of_the_cpu(precision, data, opened):
     rng = np.random.default_rng(0)
     x = rng.standard_normal((64, size)).astype(np.float32) * np.float32(2.0) ** rng.integers(-40, 40, (64, 1))
     x[0, 3], x[1] = np.nan, 0
-    found, expected = (simulate(OnnxRuntimeBackend(provider), network, PrecisionConfig(precision, Precision.FP32),
-                                {"x": x.astype(np.float32)}, {"x": 8.0}, data) for provider in ("cuda", "cpu"))
+    found, expected = (
+        simulate(
+            OnnxRuntimeBackend(provider),
+            network,
+            PrecisionConfig(precision, Precision.FP32),
+            {"x": x.astype(np.float32)},
+            {"x": 8.0},
+            data,
+        )
+        for provider in ("cuda", "cpu")
+    )
     np.testing.assert_array_equal(found, expected)

@@ -27,30 +27,36 @@ KILLED = -signal.SIGKILL
 BAD_ALLOC = "terminate called after throwing an instance of 'std::bad_alloc'"
 
 
-@pytest.mark.parametrize(("exit_code", "log", "before", "after", "memory", "says"), [
-    (KILLED, "", 1, 2, True, "The kernel killed it: memory ran out."),
-    (KILLED, "", 1, 1, False, "killed from outside (SIGKILL); memory did not run out"),
-    (KILLED, "", None, None, True, "It was killed from outside (SIGKILL)."),
-    (KILLED, "", 1, None, True, "It was killed from outside (SIGKILL)."),
-    (-signal.SIGSEGV, "", 1, 1, False, "A library crashed in it (SIGSEGV)."),
-    (-signal.SIGABRT, "assertion failed", None, None, False, "A library crashed in it (SIGABRT)."),
-    (-signal.SIGABRT, BAD_ALLOC, None, None, True, "Memory ran out in it, and a library crashed (SIGABRT)."),
-    (-signal.SIGTERM, "", None, None, False, "It was ended from outside by SIGTERM."),
-    (3, "", None, None, False, "It ended by itself with exit code 3."),
-])
+@pytest.mark.parametrize(
+    ("exit_code", "log", "before", "after", "memory", "says"),
+    [
+        (KILLED, "", 1, 2, True, "The kernel killed it: memory ran out."),
+        (KILLED, "", 1, 1, False, "killed from outside (SIGKILL); memory did not run out"),
+        (KILLED, "", None, None, True, "It was killed from outside (SIGKILL)."),
+        (KILLED, "", 1, None, True, "It was killed from outside (SIGKILL)."),
+        (-signal.SIGSEGV, "", 1, 1, False, "A library crashed in it (SIGSEGV)."),
+        (-signal.SIGABRT, "assertion failed", None, None, False, "A library crashed in it (SIGABRT)."),
+        (-signal.SIGABRT, BAD_ALLOC, None, None, True, "Memory ran out in it, and a library crashed (SIGABRT)."),
+        (-signal.SIGTERM, "", None, None, False, "It was ended from outside by SIGTERM."),
+        (3, "", None, None, False, "It ended by itself with exit code 3."),
+    ],
+)
 def test_memory_is_named_only_where_it_may_be_the_reason(exit_code, log, before, after, memory, says):
     told = child_exit.diagnose_exit(exit_code, log, before, after)
     assert says in told.reason
     assert (child_exit.LESS_MEMORY_STEP in told.next_step) is memory
 
 
-@pytest.mark.parametrize(("files", "expected"), [
-    ({"cgroup": "0::/a/b\n", "a/b/memory.events": "low 0\noom 4\noom_kill 3\n"}, 3),
-    ({"cgroup": "0::/a/b\n", "memory.events": "oom_kill 5\n"}, 5),
-    ({"cgroup": "4:memory:/x\n0::/\n", "memory/x/memory.oom_control": "under_oom 0\noom_kill 7\n"}, 7),
-    ({"cgroup": "4:memory:/x\n0::/\n", "memory/memory.oom_control": "under_oom 0\n"}, None),
-    ({}, None),
-])
+@pytest.mark.parametrize(
+    ("files", "expected"),
+    [
+        ({"cgroup": "0::/a/b\n", "a/b/memory.events": "low 0\noom 4\noom_kill 3\n"}, 3),
+        ({"cgroup": "0::/a/b\n", "memory.events": "oom_kill 5\n"}, 5),
+        ({"cgroup": "4:memory:/x\n0::/\n", "memory/x/memory.oom_control": "under_oom 0\noom_kill 7\n"}, 7),
+        ({"cgroup": "4:memory:/x\n0::/\n", "memory/memory.oom_control": "under_oom 0\n"}, None),
+        ({}, None),
+    ],
+)
 def test_the_kernels_count_is_read_in_both_versions(monkeypatch, tmp_path, files, expected):
     for name, text in files.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
@@ -66,8 +72,10 @@ def dying(tmp_path, how: str) -> Options:
     return replace(save_mlp(tmp_path), data=str(script))
 
 
-@pytest.mark.parametrize(("how", "says"), [
-    ("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os.abort()", "SIGABRT"), ("os._exit(3)", "exit code 3")])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("os.kill(os.getpid(), signal.SIGSEGV)", "SIGSEGV"), ("os.abort()", "SIGABRT"), ("os._exit(3)", "exit code 3")],
+)
 def test_a_crash_is_not_told_as_lack_of_memory(tmp_path, session, how, says):
     child_log_path().parent.mkdir(parents=True, exist_ok=True)
     child_log_path().write_text(f"{BAD_ALLOC} in a program that had this process id before\n")
@@ -81,25 +89,31 @@ def test_what_a_library_says_of_memory_is_told(tmp_path, session):
     driven = session(dying(tmp_path, f'os.write(2, b"{BAD_ALLOC}"), os.abort()'))
     driven.start()
     error = job_failure_error(driven.until_type(ev.ChildProcessDied))
-    assert ("Memory ran out" in error.cause and error.next_step == child_exit.LESS_MEMORY_STEP
-            and BAD_ALLOC in error.cause)
+    assert (
+        "Memory ran out" in error.cause and error.next_step == child_exit.LESS_MEMORY_STEP and BAD_ALLOC in error.cause
+    )
 
 
 @pytest.mark.parametrize("lean", [True, False])
 def test_an_allocation_that_fails_in_onnx_runtime_is_out_of_memory(backend, lean):
     graph = onnx.parser.parse_graph("g (int64[1] n) => (float[N] y) { y = ConstantOfShape(n) }")
     model = onnx.helper.make_model(graph, ir_version=8, opset_imports=[onnx.helper.make_opsetid("", 17)])
-    with backend.load(ir.from_proto(model), low_memory=lean) as runner, \
-            pytest.raises(InputError, match="out of memory") as raised:
+    with (
+        backend.load(ir.from_proto(model), low_memory=lean) as runner,
+        pytest.raises(InputError, match="out of memory") as raised,
+    ):
         runner.run({"n": np.array([1 << 50])})
     assert "--batch" in raised.value.next_step
 
 
-@pytest.mark.parametrize(("error", "title", "cause"), [
-    (MemoryError("Unable to allocate 3 TiB"), "out of memory", "3 TiB"),
-    (OSError(28, "No space left on device", "/tmp/x"), "the system refused: No space left on device", "at /tmp/x"),
-    (OSError(24, "Too many open files"), "the system refused: Too many open files", ""),
-])
+@pytest.mark.parametrize(
+    ("error", "title", "cause"),
+    [
+        (MemoryError("Unable to allocate 3 TiB"), "out of memory", "3 TiB"),
+        (OSError(28, "No space left on device", "/tmp/x"), "the system refused: No space left on device", "at /tmp/x"),
+        (OSError(24, "Too many open files"), "the system refused: Too many open files", ""),
+    ],
+)
 def test_faults_of_the_system_are_told_and_are_no_defects(tmp_path, monkeypatch, error, title, cause):
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(save_mlp(tmp_path)))

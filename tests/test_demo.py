@@ -25,8 +25,9 @@ def analysis():
     network = open_network(demo.network_path())
     samples = load_samples(str(demo.samples_path()), network.inputs, limit=32)
     metric = load_metric(demo.metric_spec())
-    with Analysis(network, OnnxRuntimeBackend(threads=2), samples, select_judged_outputs(network),
-                  metric=metric) as made:
+    with Analysis(
+        network, OnnxRuntimeBackend(threads=2), samples, select_judged_outputs(network), metric=metric
+    ) as made:
         yield made
 
 

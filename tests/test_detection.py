@@ -20,8 +20,13 @@ SCRIPT = re.search(r"```python\n(\"\"\"mAP by .*?)```", PAGE.read_text(), re.DOT
 FOUND = [((10, 10, 20, 20), 0.9), ((0, 120, 120, 80), 0.8), ((60, 10, 62, 100), 0.7)]
 TRUE = [(10, 10, 20, 20), (60, 10, 100, 100)]
 AFTER_MISS = (51 + 50 * 2 / 3) / 101  # precision 1 up to a recall of 0.5 (51 of 101 points), then 2/3
-EXPECTED = {"mAP": (3 * AFTER_MISS + 7 * 51 / 101) / 10, "mAP50": AFTER_MISS, "mAP75": 51 / 101, "small": 1.0,
-            "large": 3 * 0.5 / 10}
+EXPECTED = {
+    "mAP": (3 * AFTER_MISS + 7 * 51 / 101) / 10,
+    "mAP50": AFTER_MISS,
+    "mAP75": 51 / 101,
+    "small": 1.0,
+    "large": 3 * 0.5 / 10,
+}
 
 
 def write_script(folder: Path, **constants: object) -> None:
@@ -39,11 +44,19 @@ def metric(tmp_path):
 
     def load(size=(200, 200), **constants):
         width, height = size
-        annotations = [{"id": number, "image_id": 42, "category_id": 7, "bbox": box, "area": box[2] * box[3],
-                        "iscrowd": 0} for number, box in enumerate(TRUE, 1)]
-        (tmp_path / "instances.json").write_text(json.dumps({
-            "images": [{"id": number, "width": width, "height": height} for number in (42, 43)],
-            "annotations": annotations, "categories": [{"id": 3}, {"id": 7}]}))
+        annotations = [
+            {"id": number, "image_id": 42, "category_id": 7, "bbox": box, "area": box[2] * box[3], "iscrowd": 0}
+            for number, box in enumerate(TRUE, 1)
+        ]
+        (tmp_path / "instances.json").write_text(
+            json.dumps(
+                {
+                    "images": [{"id": number, "width": width, "height": height} for number in (42, 43)],
+                    "annotations": annotations,
+                    "categories": [{"id": 3}, {"id": 7}],
+                }
+            )
+        )
         write_script(tmp_path, INPUT_SIZE=(200, 200), **constants)
         return load_metric(f"{tmp_path / 'coco_map.py'}:mean_ap")
 
@@ -82,16 +95,19 @@ def test_map_is_what_it_is_by_hand(metric, form):
 @pytest.mark.parametrize(("is_letterbox", "change"), [(True, (0.5, 0.5, 50, 0)), (False, (1.0, 0.5, 0, 0))])
 def test_boxes_are_brought_back_to_the_image(metric, is_letterbox, change):
     wide, high, right, down = change  # an image of 200 x 400 in an input of 200 x 200
-    boxes, scores = arrays([((x * wide + right, y * high + down, w * wide, h * high), score)
-                            for (x, y, w, h), score in FOUND])
+    boxes, scores = arrays(
+        [((x * wide + right, y * high + down, w * wide, h * high), score) for (x, y, w, h), score in FOUND]
+    )
     loaded = metric(size=(200, 400), LETTERBOX=is_letterbox)
     assert loaded({"b": boxes, "s": scores}, {"image_id": np.array([42])}) == pytest.approx(EXPECTED, abs=1e-6)
 
 
 def test_draws_of_samples_have_the_value_that_they_have_when_matched_anew(metric):
     rng = np.random.default_rng(0)
-    outputs = {"boxes": np.repeat(BOXES, 3, 0) + rng.normal(0, 4, (3, *BOXES.shape[1:])).astype(np.float32),
-               "scores": np.repeat(SCORES, 3, 0) * rng.uniform(0.5, 1, (3, *SCORES.shape[1:])).astype(np.float32)}
+    outputs = {
+        "boxes": np.repeat(BOXES, 3, 0) + rng.normal(0, 4, (3, *BOXES.shape[1:])).astype(np.float32),
+        "scores": np.repeat(SCORES, 3, 0) * rng.uniform(0.5, 1, (3, *SCORES.shape[1:])).astype(np.float32),
+    }
     labels = {"image_id": np.array([42, 42, 43])}
     draws = np.array([[0, 1, 2], [0, 0, 1], [2, 2, 2], [1, 1, 2], [0, 2, 0]])
     loaded = metric()

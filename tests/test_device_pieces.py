@@ -52,16 +52,20 @@ class HostDevice(OnnxRuntimeBackend):
             if self.captured == self.refused:
                 raise RuntimeError("nodes on the CPU")
             self.captured += 1
-        return onnxruntime.InferenceSession(model_bytes, options, providers=["CPUExecutionProvider"],
-                                            **session_arguments)
+        return onnxruntime.InferenceSession(
+            model_bytes, options, providers=["CPUExecutionProvider"], **session_arguments
+        )
 
 
 @pytest.fixture
 def device(monkeypatch) -> HostDevice:
     monkeypatch.setattr(module, "_cuda_failure_reason", lambda: "")
     monkeypatch.setattr(module, "DEVICE", "cpu")
-    monkeypatch.setattr(module, "copy_device_memory", lambda copies, stream: [
-        ctypes.memmove(target, source, size) for source, target, size in copies])
+    monkeypatch.setattr(
+        module,
+        "copy_device_memory",
+        lambda copies, stream: [ctypes.memmove(target, source, size) for source, target, size in copies],
+    )
     numpy, copy = onnxruntime.OrtValue.numpy, module._copy_to_device  # neither copies the CPU's memory
     monkeypatch.setattr(onnxruntime.OrtValue, "numpy", lambda value: numpy(value).copy())
     monkeypatch.setattr(module, "_copy_to_device", lambda ort, array: copy(ort, array.copy(order="C")))
@@ -86,8 +90,11 @@ def toggles(network, count: int = 4) -> list[PrecisionConfig]:
     """A config, those with one group of it raised, evenly spread, the first group first, and two others."""
     groups = [group for group in network.groups if group.is_quantizable]
     raised = [groups[index * len(groups) // count] for index in range(min(count, len(groups)))]
-    return [BASE, *(BASE.with_group_precision([group], FP32) for group in raised),
-            *map(PrecisionConfig.from_precision, (FP16, FP32))]
+    return [
+        BASE,
+        *(BASE.with_group_precision([group], FP32) for group in raised),
+        *map(PrecisionConfig.from_precision, (FP16, FP32)),
+    ]
 
 
 def special_rows(array: np.ndarray, seed: int) -> np.ndarray:
@@ -107,8 +114,10 @@ def assert_pieces_equal_whole(device, network, samples, ranges) -> PiecewiseRunn
     feeds = [samples.read_feed(index) for index in range(len(samples))]
     feeds += [{key: special_rows(array, seed) for key, array in feeds[0].items()} for seed in range(2)]
     told: list[ExecutionMode] = []
-    with PiecewiseRunner.load_in_pieces(device, gated, on_mode_change=told.append) as pieces, \
-            device.load(gated.model, low_memory=True, on_mode_change=lambda mode: None) as whole:
+    with (
+        PiecewiseRunner.load_in_pieces(device, gated, on_mode_change=told.append) as pieces,
+        device.load(gated.model, low_memory=True, on_mode_change=lambda mode: None) as whole,
+    ):
         assert isinstance(pieces, PiecewiseRunner)
         count, configs = len(pieces._runners), toggles(network)
         assert count > 1
@@ -190,7 +199,7 @@ def pieces_of(opened_case, device):
 def test_results_on_the_device_take_no_more_than_their_limit(pieces_of, monkeypatch):
     runner, feeds, outputs = pieces_of()
     with runner:
-        exact = [runner.run(feed, outputs) for feed in feeds * 2][len(feeds):]
+        exact = [runner.run(feed, outputs) for feed in feeds * 2][len(feeds) :]
         copies, used = runner._runners[0].io_binding_runner.device_copies, runner._cached_bytes
         assert copies.result_bytes == used > 0
         for limit in (used // 2, 0):
@@ -223,8 +232,11 @@ def test_where_a_device_has_no_memory_left_kept_results_are_freed_first(pieces_o
         monkeypatch.setattr(failing, "run", short)
         found = runner.run(feeds[0], outputs)
         assert all(np.array_equal(found[name], expected[name]) for name in outputs) and not copies.result_bytes
-        monkeypatch.setattr(failing, "run", lambda feed, names: pytest.fail("it is tried again") if failures else (
-            failures.append(1) or refuse()))
+        monkeypatch.setattr(
+            failing,
+            "run",
+            lambda feed, names: pytest.fail("it is tried again") if failures else (failures.append(1) or refuse()),
+        )
         failures: list[int] = []
         with pytest.raises(OutOfMemoryError):
             runner.run(feeds[0], outputs)
@@ -249,8 +261,12 @@ def test_sizes_of_tensors_cross_no_cut_on_a_device(opened):
         pieces = list(split_into_pieces(gated, 3, for_device=True))
         assert (len(pieces) == 1) is shared
         inner = {value.name for piece in pieces[:-1] for value in piece.graph.outputs}
-        assert not [value for piece in pieces[1:] for value in piece.graph.inputs
-                    if value.name in inner and value.dtype is not ir.DataType.FLOAT]
+        assert not [
+            value
+            for piece in pieces[1:]
+            for value in piece.graph.inputs
+            if value.name in inner and value.dtype is not ir.DataType.FLOAT
+        ]
 
 
 def test_one_thread_at_a_time_uses_the_device(pieces_of, monkeypatch):
@@ -308,8 +324,9 @@ def test_gates_of_many_small_layers_are_data_with_the_same_results(tmp_path, mon
         network = open_network(path)
         samples = load_samples(str(data), network.inputs, batch=2)
         ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
-        with Analysis(network, OnnxRuntimeBackend(threads=2), samples, select_judged_outputs(network, (),
-                                                                                             ())) as analysis:
+        with Analysis(
+            network, OnnxRuntimeBackend(threads=2), samples, select_judged_outputs(network, (), ())
+        ) as analysis:
             verdicts = [[*analysis.measure_accuracy(config, ranges)][-1].value for config in CONFIGS]
             groups = [*measure_group_errors(analysis, {"fp16": CONFIGS[0]}, ranges)][-1].value["fp16"]
         found.append((verdicts, groups))

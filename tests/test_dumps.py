@@ -56,8 +56,15 @@ def compared(first, second, threshold=0.1):
 def test_figures_are_those_of_whole_arrays(block, tmp_path, monkeypatch):
     monkeypatch.setattr(dump_comparison, "BLOCK_ELEMENTS", block)
     rng = np.random.default_rng(0)
-    a = [{"x": rng.standard_normal((3, 1500)).astype(np.float32), "f": np.asfortranarray(rng.random((50, 40))),
-          "i": np.arange(9), "only": np.zeros(1)} for _ in range(2)]
+    a = [
+        {
+            "x": rng.standard_normal((3, 1500)).astype(np.float32),
+            "f": np.asfortranarray(rng.random((50, 40))),
+            "i": np.arange(9),
+            "only": np.zeros(1),
+        }
+        for _ in range(2)
+    ]
     b = [{"i": one["i"] + 1, "f": one["f"] * 1.5, "x": one["x"] + np.float32(0.01), "other": np.zeros(1)} for one in a]
     found, alone = compared(results(tmp_path / "a.json", a=a), results(tmp_path / "b.json", b=b))
     assert [one.tensor for one in found] == ["x", "f", "i"] and alone == [("only",), ("other",)]
@@ -70,35 +77,53 @@ def test_figures_are_those_of_whole_arrays(block, tmp_path, monkeypatch):
         nonzero = expected != 0
         each = np.abs(test - expected)[nonzero] / np.abs(expected)[nonzero]
         assert one.mean_relative_error == pytest.approx(each.mean()) and one.max_relative_error == pytest.approx(
-            each.max())
+            each.max()
+        )
         assert one.relative_error == pytest.approx(np.linalg.norm(test - expected) / np.linalg.norm(expected))
         assert one.exceeds_threshold == (one.relative_error > 0.1)
 
 
-@pytest.mark.parametrize(("first", "second", "relative", "bad"), [
-    ([1, 2, np.nan, np.inf], [1, 2, np.nan, np.inf], 0.0, 0),
-    ([1, 2, 3, 4], [1, 2, np.nan, np.inf], np.inf, 2),
-    ([0, 0, 0, 0], [0, 0, 0, 1], np.inf, 0),
-    ([0, 0, 0, 0], [0, 0, 0, 0], 0.0, 0),
-    ([True, False, True, True], [True, False, True, False], 0.577, 0),
-    ([1, np.nan, 3, np.inf], [1, 2, 3, 4], np.inf, 2),
-    ([1, np.nan, 3, np.inf], [1, np.inf, 3, np.nan], np.inf, 4),
-    ([np.nan] * 4, [np.nan] * 4, np.inf, 0),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "relative", "bad"),
+    [
+        ([1, 2, np.nan, np.inf], [1, 2, np.nan, np.inf], 0.0, 0),
+        ([1, 2, 3, 4], [1, 2, np.nan, np.inf], np.inf, 2),
+        ([0, 0, 0, 0], [0, 0, 0, 1], np.inf, 0),
+        ([0, 0, 0, 0], [0, 0, 0, 0], 0.0, 0),
+        ([True, False, True, True], [True, False, True, False], 0.577, 0),
+        ([1, np.nan, 3, np.inf], [1, 2, 3, 4], np.inf, 2),
+        ([1, np.nan, 3, np.inf], [1, np.inf, 3, np.nan], np.inf, 4),
+        ([np.nan] * 4, [np.nan] * 4, np.inf, 0),
+    ],
+)
 def test_what_is_not_finite_and_what_is_zero(first, second, relative, bad, tmp_path):
     np.savez(tmp_path / "a.npz", y=np.array(first))
     np.savez(tmp_path / "b.npz", y=np.array(second))
     (one,), _ = compared(tmp_path / "a.npz", tmp_path / "b.npz")
-    assert one.relative_error == pytest.approx(
-        relative, abs=1e-3) and one.nonfinite_count == bad and one.exceeds_threshold == (relative > 0.1)
+    assert (
+        one.relative_error == pytest.approx(relative, abs=1e-3)
+        and one.nonfinite_count == bad
+        and one.exceeds_threshold == (relative > 0.1)
+    )
 
 
-@pytest.mark.parametrize(("first", "second", "masked", "over"), [
-    ([-3.4e38, 1], [-32752, 1], 1, False), ([-32752, 1], [-3.4e38, 1], 1, False), ([-1e9, 1], [-32752, 1], 1, False),
-    ([-3.4e38, 1], [32752, 1], 0, True), ([-3.4e38, 1], [-10, 1], 0, True), ([-3.4e38, 1], [-np.inf, 1], 0, True),
-    ([-3.4e38, 1], [-32752, 9], 1, True), ([-99000, 1], [-32752, 1], 0, True),
-    ([-3.4e38, 1], [-1.7e38, 1], 1, False), ([-1e9, 1], [-1.001e9, 1], 1, False), ([1e9, 1], [5e8, 1], 0, True),
-    ([-1e9, 1], [-1e5, 1], 0, True)])
+@pytest.mark.parametrize(
+    ("first", "second", "masked", "over"),
+    [
+        ([-3.4e38, 1], [-32752, 1], 1, False),
+        ([-32752, 1], [-3.4e38, 1], 1, False),
+        ([-1e9, 1], [-32752, 1], 1, False),
+        ([-3.4e38, 1], [32752, 1], 0, True),
+        ([-3.4e38, 1], [-10, 1], 0, True),
+        ([-3.4e38, 1], [-np.inf, 1], 0, True),
+        ([-3.4e38, 1], [-32752, 9], 1, True),
+        ([-99000, 1], [-32752, 1], 0, True),
+        ([-3.4e38, 1], [-1.7e38, 1], 1, False),
+        ([-1e9, 1], [-1.001e9, 1], 1, False),
+        ([1e9, 1], [5e8, 1], 0, True),
+        ([-1e9, 1], [-1e5, 1], 0, True),
+    ],
+)
 def test_a_mask_that_fp16_clamps_is_no_error(first, second, masked, over, tmp_path):
     for name, values in (("a", first), ("b", second)):
         np.savez(tmp_path / f"{name}.npz", y=np.array(values))
@@ -113,8 +138,9 @@ def test_the_masks_of_a_network_are_known(opened):
     kept = b.node("Where", ["m", "x", "hidden"], name="w")
     b.node("Softmax", [kept], name="s", output="y")
     mask = onnx.helper.make_tensor_value_info("m", onnx.TensorProto.BOOL, [2, 4])
-    assert find_min_mask_magnitude(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)],
-                                                  name="masked"))) == 5e8
+    assert (
+        find_min_mask_magnitude(opened(b.model([floats("x", 2, 4), mask], [floats("y", 2, 4)], name="masked"))) == 5e8
+    )
     assert find_min_mask_magnitude(None) == 2.0**127
 
 
@@ -129,8 +155,14 @@ def test_channels_that_the_config_scales_are_no_difference(tmp_path, run):
     network = open_network(model)
     (group,) = network.zero_cost_support.norms
     config = tmp_path / "precision.json"
-    config.write_text(config_text(network, PrecisionConfig.from_precision(Precision.FP16).with_moves(
-        {group: SmoothQuantMove(0.5, encode_vector(np.full(8, 4.0)))})))
+    config.write_text(
+        config_text(
+            network,
+            PrecisionConfig.from_precision(Precision.FP16).with_moves(
+                {group: SmoothQuantMove(0.5, encode_vector(np.full(8, 4.0)))}
+            ),
+        )
+    )
     x, t, y = np.ones((2, 8)), np.ones((2, 8)), np.ones((2, 4))
     first, second = tmp_path / "a.npz", tmp_path / "b.npz"
     np.savez(first, x=x, t=t, y=y)
@@ -147,8 +179,9 @@ def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, r
     """Raising what makes it alone lets it overflow at the Cast in front of what reads it."""
     b = Builder()
     large = b.node("MatMul", ["x", b.kernel("w", (8, 8), 8)], name="m", output="large")
-    copied = b.node("Reshape", [large, b.weights.append(onnx.numpy_helper.from_array(np.int64([2, 8]), "to")) or "to"],
-                    name="r")
+    copied = b.node(
+        "Reshape", [large, b.weights.append(onnx.numpy_helper.from_array(np.int64([2, 8]), "to")) or "to"], name="r"
+    )
     b.node("Softmax", [copied], name="s", output="y")
     model, config, data = tmp_path / "net.onnx", tmp_path / "fix.json", tmp_path / "d.npz"
     onnx.save(b.model([floats("x", 2, 8)], [floats("y", 2, 8)], name="net"), model)
@@ -158,8 +191,11 @@ def test_a_value_that_overflows_is_kept_in_fp32_where_it_is_read_too(tmp_path, r
         np.savez(tmp_path / f"{name}.npz", large=np.full((2, 8), value), y=np.full((2, 8), 0.125))
     assert run("dumps", tmp_path / "a.npz", tmp_path / "b.npz", "--model", model, "-o", config)[0] == 1
     network = open_network(model)
-    assert {"m", "s"} <= {layer for group in read_config(config, network).config.find_raised_groups(network)
-                          for layer in network.get_group(group).layers}
+    assert {"m", "s"} <= {
+        layer
+        for group in read_config(config, network).config.find_raised_groups(network)
+        for layer in network.get_group(group).layers
+    }
     code, out, _ = run("compare", model, "--data", data, "--config", config, "--layers", "none", "--json", "-")
     runs = json.loads(out)["runs"]
     assert runs["fp16"]["outputs"]["y"]["nan"] and not runs["config"]["outputs"]["y"]["nan"]
@@ -180,12 +216,15 @@ def test_nan_in_either_dump_is_the_first_difference(side, other, tmp_path, run):
     assert code == 0 and "Both dumps have NaN at the same places of t" in text and "NaN in both" in text
 
 
-@pytest.mark.parametrize(("first", "second", "said"), [
-    ([{"y": np.zeros(3)}], [{"Y2": np.zeros(3)}], "no tensor in common"),
-    ([{"y": np.zeros(3)}], [{"y": np.zeros(3)}] * 2, "iterations"),
-    ([{"y": np.zeros(3)}], [{"y": np.zeros((3, 1))}], "different shapes"),
-    ([{"y": np.array(["a"])}], [{"y": np.array(["a"])}], "no numbers"),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ([{"y": np.zeros(3)}], [{"Y2": np.zeros(3)}], "no tensor in common"),
+        ([{"y": np.zeros(3)}], [{"y": np.zeros(3)}] * 2, "iterations"),
+        ([{"y": np.zeros(3)}], [{"y": np.zeros((3, 1))}], "different shapes"),
+        ([{"y": np.array(["a"])}], [{"y": np.array(["a"])}], "no numbers"),
+    ],
+)
 def test_dumps_that_do_not_fit_each_other_are_refused(first, second, said, tmp_path):
     with pytest.raises(InputError, match=said) as caught:
         compared(results(tmp_path / "a.json", a=first), results(tmp_path / "b.json", b=second))
@@ -265,14 +304,25 @@ def test_the_config_stays_the_base_of_a_fix(runs, tmp_path, run, monkeypatch, ba
     else:
         cache = "calib.cache" if base == "line.sh" else "gone.cache"
         raised = ",".join(f"{name}:fp32" for name in first.layers)
-        given.write_text(f"trtexec --int8 --fp16 --noTF32 --calib={cache} --precisionConstraints=obey "
-                         f"--layerPrecisions={raised}")
+        given.write_text(
+            f"trtexec --int8 --fp16 --noTF32 --calib={cache} --precisionConstraints=obey --layerPrecisions={raised}"
+        )
     script, config = tmp_path / f"fix.{kind}", tmp_path / "fix.json"
     more = ("--calib-cache", tmp_path / "calib.cache") if base.startswith("cache") else ()
     code, _, err = run("dumps", a, b, "--model", options.model, "--config", given, "-o", config, *more)
     assert code == 1, err
-    code, _, err = run("export", options.model, "--config", config, "--format",
-                       "polygraphy" if kind == "py" else "trtexec", "-o", script, "--shapes", "x:1x16:4x16:8x16")
+    code, _, err = run(
+        "export",
+        options.model,
+        "--config",
+        config,
+        "--format",
+        "polygraphy" if kind == "py" else "trtexec",
+        "-o",
+        script,
+        "--shapes",
+        "x:1x16:4x16:8x16",
+    )
     assert code == 0, err
     loaded = read_config(config, network)
     expected = started.with_group_precision([network.find_group(at_fault.name)], Precision.FP32)
@@ -303,10 +353,16 @@ def write_branches(folder):
     """A network of twelve branches behind one product, and a trunk of two products behind them; its tensors."""
     b = Builder()
     first = b.node("MatMul", ["x", b.kernel("first.weight", (8, 8), 8)], "/first", output="first")
-    branches = [b.node("MatMul", [first, b.kernel(f"w{index}", (8, 8), 8)], f"/branch{index}", output=f"branch{index}")
-                for index in range(12)]
-    b.node("MatMul", [b.node("Concat", branches, "/join", output="joined", axis=-1), b.kernel("t", (96, 8), 96)],
-           "/trunk", output="trunk")
+    branches = [
+        b.node("MatMul", [first, b.kernel(f"w{index}", (8, 8), 8)], f"/branch{index}", output=f"branch{index}")
+        for index in range(12)
+    ]
+    b.node(
+        "MatMul",
+        [b.node("Concat", branches, "/join", output="joined", axis=-1), b.kernel("t", (96, 8), 96)],
+        "/trunk",
+        output="trunk",
+    )
     b.node("MatMul", ["trunk", b.kernel("l", (8, 8), 8)], "/late", output="late")
     onnx.save(b.model([floats("x", 64, 8)], [floats("late", 64, 8)]), folder / "net.onnx")
     return {"x": 0.0, "first": 0.01, **dict.fromkeys(branches, 0.11), "joined": 0.11, "trunk": 0.11, "late": 0.11}
@@ -318,23 +374,30 @@ def raised_by_a_fix(folder, run, errors):
     values = {name: random.standard_normal((64, 96 if name == "joined" else 8)).astype(np.float32) for name in errors}
     np.savez(folder / "a.npz", **values)
     np.savez(folder / "b.npz", **{name: noisy(random, values[name], error) for name, error in errors.items()})
-    code, text, err = run("dumps", folder / "a.npz", folder / "b.npz", "--model", folder / "net.onnx", "-o",
-                          folder / "fix.json")
+    code, text, err = run(
+        "dumps", folder / "a.npz", folder / "b.npz", "--model", folder / "net.onnx", "-o", folder / "fix.json"
+    )
     assert code == 1, err
     network = open_network(folder / "net.onnx")
     return set(read_config(folder / "fix.json", network).config.find_raised_groups(network)), text
 
 
-@pytest.mark.parametrize(("trunk", "late", "raised"), [
-    (0.186, 0.186, ["/trunk/MatMul"]),  # the trunk adds 0.15 to the 0.11 of the branches, which is no doubling
-    (0.186, 0.25, ["/late/MatMul", "/trunk/MatMul"]), (0.115, 0.115, []),
-    (0.6, 0.7, ["/trunk/MatMul"])])  # behind a large error the next one says nothing
+@pytest.mark.parametrize(
+    ("trunk", "late", "raised"),
+    [
+        (0.186, 0.186, ["/trunk/MatMul"]),  # the trunk adds 0.15 to the 0.11 of the branches, which is no doubling
+        (0.186, 0.25, ["/late/MatMul", "/trunk/MatMul"]),
+        (0.115, 0.115, []),
+        (0.6, 0.7, ["/trunk/MatMul"]),
+    ],
+)  # behind a large error the next one says nothing
 def test_a_fix_begins_with_the_layer_that_adds_most(tmp_path, run, trunk, late, raised):
     groups, text = raised_by_a_fix(tmp_path, run, write_branches(tmp_path) | {"trunk": trunk, "late": late})
     assert groups == {*raised, *(f"/branch{index}/MatMul" for index in range(12))}
     advice = text.split("Try FP32 for ")[1]
     assert all(advice.index(name) < advice.index("/branch") for name in raised) and (
-        not raised or advice.startswith(raised[0]))
+        not raised or advice.startswith(raised[0])
+    )
 
 
 def test_the_worst_layer_is_raised_if_few_layers_precede_the_tensors_of_both(tmp_path, run):
@@ -345,8 +408,11 @@ def test_the_worst_layer_is_raised_if_few_layers_precede_the_tensors_of_both(tmp
 
 def test_one_dump_is_listed(tmp_path, run):
     y = np.array([[1, 2, np.nan], [np.inf, -5, 0]], np.float32)
-    results(tmp_path / "d.json", first=[{"y": y, "i": np.arange(4)}, {"y": y + 2, "i": np.arange(4)}],
-            other=[{"z": np.zeros((0, 3), np.float32)}])
+    results(
+        tmp_path / "d.json",
+        first=[{"y": y, "i": np.arange(4)}, {"y": y + 2, "i": np.arange(4)}],
+        other=[{"z": np.zeros((0, 3), np.float32)}],
+    )
     code, text, err = run("dumps", f"{tmp_path / 'd.json'}")
     rows = {line.split()[0]: line.split() for line in text.splitlines() if line}
     assert code == 0 and "2 tensors, 2 iterations" in text, err
@@ -367,8 +433,10 @@ def test_a_config_that_mends_nothing_is_not_written(runs, tmp_path, run):
     code, _, err = run(*common, "-o", tmp_path / "fix.json")
     assert code == 1 and "the config has no ranges" in err
     group = open_network(options.model).find_group(at_fault.name)
-    config.write_text("trtexec --fp16 --precisionConstraints=obey --layerPrecisions="
-                      + ",".join(f"{name}:fp32" for name in group.layers))
+    config.write_text(
+        "trtexec --fp16 --precisionConstraints=obey --layerPrecisions="
+        + ",".join(f"{name}:fp32" for name in group.layers)
+    )
     code, _, err = run(*common, "-o", out)
     assert code == 1 and f"keeps {group.name} in FP32 already" in err and not out.exists()
 
@@ -380,15 +448,51 @@ def test_the_first_difference_in_dumps_of_exported_networks_is_a_tensor_of_the_n
     feeds = tmp_path / "feeds.json"
     save_json([{"x": np.load(options.data)["x"][:4]}], str(feeds))
     for precision in ("fp16", "int8"):
-        assert run("export", options.model, "--data", options.data, "--precision", precision, "--format", "onnx", "-o",
-                   tmp_path / f"{precision}.onnx")[0] == 0
-        monkeypatch.setattr("sys.argv", ["polygraphy", "run", str(tmp_path / f"{precision}.onnx"), "--onnxrt",
-                                         "--onnx-outputs", "*", "--load-inputs", str(feeds),
-                                         "--save-outputs", str(tmp_path / f"{precision}.json")])
+        assert (
+            run(
+                "export",
+                options.model,
+                "--data",
+                options.data,
+                "--precision",
+                precision,
+                "--format",
+                "onnx",
+                "-o",
+                tmp_path / f"{precision}.onnx",
+            )[0]
+            == 0
+        )
+        monkeypatch.setattr(
+            "sys.argv",
+            [
+                "polygraphy",
+                "run",
+                str(tmp_path / f"{precision}.onnx"),
+                "--onnxrt",
+                "--onnx-outputs",
+                "*",
+                "--load-inputs",
+                str(feeds),
+                "--save-outputs",
+                str(tmp_path / f"{precision}.json"),
+            ],
+        )
         assert not polygraphy()
     out, script, config = tmp_path / "out.json", tmp_path / "fix.py", tmp_path / "fix.json"
-    code, text, err = run("dumps", tmp_path / "fp16.json", tmp_path / "int8.json", "--model", options.model,
-                          "--threshold", 1e-4, "--json", out, "-o", config)
+    code, text, err = run(
+        "dumps",
+        tmp_path / "fp16.json",
+        tmp_path / "int8.json",
+        "--model",
+        options.model,
+        "--threshold",
+        1e-4,
+        "--json",
+        out,
+        "-o",
+        config,
+    )
     assert code == 1, err
     assert run("export", options.model, "--config", config, "--format", "polygraphy", "-o", script)[0] == 0
     record = json.loads(out.read_text())
@@ -408,22 +512,24 @@ def test_the_threshold_decides_the_exit_code_and_nothing_is_written_without_a_fa
     assert code == 0 and "No tensor is over the threshold" in text
     assert not (tmp_path / "fix.json").exists() and "no fix was written" in err
     one, other = (open_dump(str(path)) for path in (b, a))
-    found = sort_in_network_order(
-        [difference(one, other, name) for name in one.tensor_names], None)
+    found = sort_in_network_order([difference(one, other, name) for name in one.tensor_names], None)
     assert sum(each.begins_error for each in found) >= 1
 
 
-@pytest.mark.parametrize(("arguments", "said"), [
-    (["{a}", "{a}"], "compared with itself"),
-    (["{model}", "{b}"], "is not a dump"),
-    (["{a}", "{b}", "-o", "p.json"], "has no effect"),
-    (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "has no effect"),
-    (["{a}", "{b}", "--model", "{model}", "--force"], "has no effect"),
-    (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
-    (["{a}", "gone.json"], "does not exist"),
-    (["{a}", "{b}", "--model", "{model}", "-o", "{a}"], "is an input file"),
-    (["{a}", "{b}:other"], "no runner other"),
-])
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["{a}", "{a}"], "compared with itself"),
+        (["{model}", "{b}"], "is not a dump"),
+        (["{a}", "{b}", "-o", "p.json"], "has no effect"),
+        (["{a}", "{b}", "--model", "{model}", "--calib-cache", "c"], "has no effect"),
+        (["{a}", "{b}", "--model", "{model}", "--force"], "has no effect"),
+        (["{a}", "{b}", "--model", "{model}", "-o", "-", "--json", "-"], "stdout"),
+        (["{a}", "gone.json"], "does not exist"),
+        (["{a}", "{b}", "--model", "{model}", "-o", "{a}"], "is an input file"),
+        (["{a}", "{b}:other"], "no runner other"),
+    ],
+)
 def test_usage_of_two_dumps(arguments, said, runs, run):
     options, _, a, b = runs
     before = a.read_bytes()

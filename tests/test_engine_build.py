@@ -61,22 +61,41 @@ class Told(Reporter):
         self.progress.append((phase, done, total))
 
 
-def following(backend: Backend, network, wake=None, cache: EngineCache | None = None,
-              settings: BuildSettings | None = None, config: PrecisionConfig = FP32, told: Reporter | None = None,
-              **plan) -> Steps[BuiltEngine]:
+def following(
+    backend: Backend,
+    network,
+    wake=None,
+    cache: EngineCache | None = None,
+    settings: BuildSettings | None = None,
+    config: PrecisionConfig = FP32,
+    told: Reporter | None = None,
+    **plan,
+) -> Steps[BuiltEngine]:
     workspace = SimpleNamespace(network=network, builder=backend, ranges={})
     builder = EngineBuilder(workspace, cache, told or Reporter(wake))
     return builder.build(config, BuildPlan(settings or BuildSettings(), **plan))
 
 
-@pytest.mark.parametrize(("code", "codes", "gpu", "says"), [
-    ("fp8", {"int8"}, None, "fake 1 has no FP8"), ("fp8", {"int8", "fp8"}, (8, 6), "8.6 has no FP8"),
-    ("int4", {"int8", "int4"}, (7, 5), "7.5 has no INT4"), ("fp8", {"int8", "fp8"}, (8, 9), ""),
-    ("int4", {"int8", "int4"}, (8, 0), ""), ("int8", {"int8"}, (7, 5), ""), ("fp16+", {"int8"}, None, "")])
+@pytest.mark.parametrize(
+    ("code", "codes", "gpu", "says"),
+    [
+        ("fp8", {"int8"}, None, "fake 1 has no FP8"),
+        ("fp8", {"int8", "fp8"}, (8, 6), "8.6 has no FP8"),
+        ("int4", {"int8", "int4"}, (7, 5), "7.5 has no INT4"),
+        ("fp8", {"int8", "fp8"}, (8, 9), ""),
+        ("int4", {"int8", "int4"}, (8, 0), ""),
+        ("int8", {"int8"}, (7, 5), ""),
+        ("fp16+", {"int8"}, None, ""),
+    ],
+)
 def test_codes_that_a_release_or_gpu_lacks_are_refused_by_name(encoder, code, codes, gpu, says):
     capabilities = replace(Backend.capabilities, quantized_types=frozenset(map(Precision, codes)))
-    arguments = encoder, PrecisionConfig.from_precision(Precision(code)), dict.fromkeys(encoder.calibrated_tensors,
-                                                                                        4.0), capabilities
+    arguments = (
+        encoder,
+        PrecisionConfig.from_precision(Precision(code)),
+        dict.fromkeys(encoder.calibrated_tensors, 4.0),
+        capabilities,
+    )
     if not says:
         assert lower_for_builder(*arguments, "fake 1", compute_capability=gpu).model is not None
     if code == "fp16+":
@@ -177,8 +196,11 @@ def test_a_builder_that_fails_of_itself_is_asked_for_less_effort_first(resnet) -
 
     backend.build = at_level_0
     made = built(backend, resnet)
-    assert levels == [None, 0] and [rung.name for rung in made.attempts
-                                    ] == ["asked", "eased"] and made.attempts[-1].has_requested_precisions
+    assert (
+        levels == [None, 0]
+        and [rung.name for rung in made.attempts] == ["asked", "eased"]
+        and made.attempts[-1].has_requested_precisions
+    )
     assert backend.told[-1].constraint_mode == "obey" and backend.told[-1].precisions
 
 
@@ -197,9 +219,14 @@ def test_what_fails_on_every_rung_is_told_with_each_and_strict_tries_one(resnet)
     assert len(backend.told) == len(raised.value.attempts) == 1 and "also" not in raised.value.cause
 
 
-@pytest.mark.parametrize("fails", [BuildError("no memory", "for node /fc/Gemm", is_refused=False),
-                                   NetworkParseError("not taken", "unknown operator", node="/fc/Gemm"),
-                                   InputError("no profile")])
+@pytest.mark.parametrize(
+    "fails",
+    [
+        BuildError("no memory", "for node /fc/Gemm", is_refused=False),
+        NetworkParseError("not taken", "unknown operator", node="/fc/Gemm"),
+        InputError("no profile"),
+    ],
+)
 def test_what_other_precisions_cannot_help_is_tried_once(resnet, fails) -> None:
     backend = Refusing("")
     backend.build = lambda *given, **more: backend.told.append(1) or (_ for _ in ()).throw(fails)

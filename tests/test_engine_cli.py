@@ -20,8 +20,14 @@ REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
 
 def elsewhere(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
     """Runs a command in a process of its own, where a release's stand-in is installed."""
-    return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], cwd=ROOT, capture_output=True,
-                          env={**os.environ, **standins.environment(release), **variables}, text=True, timeout=120)
+    return subprocess.run(
+        [sys.executable, "-m", "trt_tui", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        env={**os.environ, **standins.environment(release), **variables},
+        text=True,
+        timeout=120,
+    )
 
 
 def installed(module: str) -> bool:
@@ -33,13 +39,26 @@ PROFILE = "--trtexec=--profile=1 --minShapes=x:5x16 --optShapes=x:6x16 --maxShap
 
 def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, config, tmp_path) -> None:
     engine, cache = tmp_path / "model.engine", tmp_path / "team.cache"
-    done = command("10.16.1", "build", mlp.model, "--config", config, "-o", engine, "--shapes", "x:1x16:4x16:8x16",
-                   "--trtexec", f"--timingCacheFile={cache} --builderOptimizationLevel=0", "--trtexec",
-                   "--tacticSources=-CUBLAS,-CUDNN,+JIT_CONVOLUTIONS --refit --stripWeights "
-                   "--memPoolSize=workspace:0.5G")
+    done = command(
+        "10.16.1",
+        "build",
+        mlp.model,
+        "--config",
+        config,
+        "-o",
+        engine,
+        "--shapes",
+        "x:1x16:4x16:8x16",
+        "--trtexec",
+        f"--timingCacheFile={cache} --builderOptimizationLevel=0",
+        "--trtexec",
+        "--tacticSources=-CUBLAS,-CUDNN,+JIT_CONVOLUTIONS --refit --stripWeights --memPoolSize=workspace:0.5G",
+    )
     assert done.returncode == 0, done.stderr
-    assert ("requested: level 0, tactics -CUBLAS, -CUDNN, +JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB"
-            in done.stderr)
+    assert (
+        "requested: level 0, tactics -CUBLAS, -CUDNN, +JIT_CONVOLUTIONS, REFIT, STRIP_PLAN, workspace 512 MiB"
+        in done.stderr
+    )
     assert done.stdout == f"{engine}\n"
     header = standins.header(engine.read_bytes())
     assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
@@ -52,8 +71,16 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("trtexec ")]
     assert len(lines) == 3
     for line in lines:
-        for part in ("--noTF32", "--saveEngine=model.engine", f"--timingCacheFile={cache}", "--optShapes=x:4x16",
-                     "--builderOptimizationLevel=0", "--refit", "--stripWeights", "--memPoolSize=workspace:512"):
+        for part in (
+            "--noTF32",
+            "--saveEngine=model.engine",
+            f"--timingCacheFile={cache}",
+            "--optShapes=x:4x16",
+            "--builderOptimizationLevel=0",
+            "--refit",
+            "--stripWeights",
+            "--memPoolSize=workspace:512",
+        ):
             assert part in line
     assert ["--stronglyTyped" in line for line in lines] == [True, False, False]
     assert ["--precisionConstraints=obey" in line for line in lines] == [False, True, False]
@@ -68,13 +95,17 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert "Version tag" in other.stderr and "Build it again here" in other.stderr
 
 
-@pytest.mark.parametrize(("release", "variables", "arguments", "code", "said"), [
-    ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak is not possible"),
-    ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT here can build an engine"),
-    ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "SIGSEGV"),
-])
-def test_a_build_that_cannot_be_leaves_no_file(command, mlp, tmp_path, release, variables, arguments, code,
-                                               said) -> None:
+@pytest.mark.parametrize(
+    ("release", "variables", "arguments", "code", "said"),
+    [
+        ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak is not possible"),
+        ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT here can build an engine"),
+        ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "SIGSEGV"),
+    ],
+)
+def test_a_build_that_cannot_be_leaves_no_file(
+    command, mlp, tmp_path, release, variables, arguments, code, said
+) -> None:
     engine = tmp_path / "model.engine"
     done = command(release, "build", mlp.model, "--precision", "fp16", "-o", engine, *arguments, **variables)
     assert done.returncode == code and said in done.stderr, done.stderr
@@ -105,8 +136,25 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
 
 
 def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
-    done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
-                   PROFILE, "--json", "-", "--markdown", tmp_path / "out.md", "--layers", "none")
+    done = command(
+        "10.16.1",
+        "compare",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--batch",
+        4,
+        "--config",
+        config,
+        "--engines",
+        PROFILE,
+        "--json",
+        "-",
+        "--markdown",
+        tmp_path / "out.md",
+        "--layers",
+        "none",
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert mismatches(record, "comparison-v1") == []
@@ -132,15 +180,44 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert "engine" in markdown and "10.16.1" in markdown and "x 6x16 (5x16 to 8x16)" in markdown
     assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
     for release, carried in (("10", True), ("11", False)):
-        bundle = command("10.16.1", "bundle", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
-                         PROFILE, "--for", release, "-o", tmp_path / release)
+        bundle = command(
+            "10.16.1",
+            "bundle",
+            mlp.model,
+            "--data",
+            mlp.data,
+            "--config",
+            config,
+            "--batch",
+            4,
+            PROFILE,
+            "--for",
+            release,
+            "-o",
+            tmp_path / release,
+        )
         assert bundle.returncode == 0, bundle.stderr
         assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"
 
 
 def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
-    done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--marked", "--json",
-                   tmp_path / "out.json", "--markdown", tmp_path / "out.md", "--layers", "errors")
+    done = command(
+        "8.6.1",
+        "compare",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--batch",
+        4,
+        "--engines",
+        "--marked",
+        "--json",
+        tmp_path / "out.json",
+        "--markdown",
+        tmp_path / "out.md",
+        "--layers",
+        "errors",
+    )
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out.json").read_text())
     assert mismatches(record, "comparison-v1") == []
@@ -159,7 +236,12 @@ def test_compare_shows_a_table_of_engines(command, mlp) -> None:
     assert done.returncode == 0, done.stderr
     rows, by = [line.split("  ")[0] for line in done.stdout.splitlines()], " (TensorRT 8.6.1, Stand-in GPU)"
     assert [row for row in rows if row.startswith(("FP32", "FP16", "INT8"))][:5] == [
-        f"FP32 engine{by}", "FP16", f"FP16 engine{by}", "INT8", f"INT8 engine{by}"]
+        f"FP32 engine{by}",
+        "FP16",
+        f"FP16 engine{by}",
+        "INT8",
+        f"INT8 engine{by}",
+    ]
     assert "engine layers, share of the time" in rows
 
 
@@ -169,9 +251,14 @@ def test_inspect_reads_trtexecs_json_without_tensorrt(run) -> None:
     assert "45 engine layers: 34 FP16, 6 reformat, 5 idle" in out and "/enc1/widen" in out
 
 
-@pytest.mark.parametrize(("content", "said"), [
-    ('{"Layers": ["a"]}', "names of its layers only"), ('{"Bindings": []}', "not the layer information"),
-    ('{"Layers": [3, {}]}', "not the layer information")])
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ('{"Layers": ["a"]}', "names of its layers only"),
+        ('{"Bindings": []}', "not the layer information"),
+        ('{"Layers": [3, {}]}', "not the layer information"),
+    ],
+)
 def test_inspect_refuses_other_json(run, mlp, tmp_path, content, said) -> None:
     path = tmp_path / "layers.json"
     path.write_text(content)
@@ -179,11 +266,21 @@ def test_inspect_refuses_other_json(run, mlp, tmp_path, content, said) -> None:
     assert code == 2 and said in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize(("release", "fault", "lines"), [
-    ("11.4.0", "", [r"yes +tensorrt +11\.4\.0 +builds and runs engines on Stand-in GPU"]),
-    ("10.16.1", "no gpu", [r"no +tensorrt +10\.16\.1 +no GPU is visible"]),
-    ("rtx-1.7.1", "no gpu", [r"yes +tensorrt-rtx +1\.7\.1\.116 +builds engines for a named compute capability, cannot "
-                             r"run them: no GPU is visible"])])
+@pytest.mark.parametrize(
+    ("release", "fault", "lines"),
+    [
+        ("11.4.0", "", [r"yes +tensorrt +11\.4\.0 +builds and runs engines on Stand-in GPU"]),
+        ("10.16.1", "no gpu", [r"no +tensorrt +10\.16\.1 +no GPU is visible"]),
+        (
+            "rtx-1.7.1",
+            "no gpu",
+            [
+                r"yes +tensorrt-rtx +1\.7\.1\.116 +builds engines for a named compute capability, cannot "
+                r"run them: no GPU is visible"
+            ],
+        ),
+    ],
+)
 def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
     done = elsewhere(release, "doctor", STANDIN_FAULT=fault)
     assert done.returncode == 0 and done.stderr == ""
@@ -191,10 +288,14 @@ def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
         assert re.search(line, done.stdout), done.stdout
 
 
-@pytest.mark.parametrize(("kind", "files"), [
-    ("trtexec", {"out.sh", "out.sh.typed.onnx", "out.sh.base.onnx", "out.sh.cache"}),
-    ("polygraphy", {"out.sh", "out.sh.base.onnx", "out.sh.cache"}),
-    ("modelopt", {"out.sh", "out.sh.base.onnx", "out.sh.cache"})])
+@pytest.mark.parametrize(
+    ("kind", "files"),
+    [
+        ("trtexec", {"out.sh", "out.sh.typed.onnx", "out.sh.base.onnx", "out.sh.cache"}),
+        ("polygraphy", {"out.sh", "out.sh.base.onnx", "out.sh.cache"}),
+        ("modelopt", {"out.sh", "out.sh.base.onnx", "out.sh.cache"}),
+    ],
+)
 def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, files) -> None:
     folder = tmp_path / "exported"
     folder.mkdir()
@@ -220,8 +321,24 @@ def compared(command, mlp):
 
     def compare(release: str, fault: str, *more: object) -> tuple[subprocess.CompletedProcess, dict]:
         out = Path(mlp.model).with_suffix(".json")
-        done = command(release, "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--layers", "none",
-                       "--json", out, "--markdown", out.with_suffix(".md"), *more, STANDIN_FAULT=fault)
+        done = command(
+            release,
+            "compare",
+            mlp.model,
+            "--data",
+            mlp.data,
+            "--batch",
+            4,
+            "--engines",
+            "--layers",
+            "none",
+            "--json",
+            out,
+            "--markdown",
+            out.with_suffix(".md"),
+            *more,
+            STANDIN_FAULT=fault,
+        )
         record = json.loads(out.read_text())
         assert mismatches(record, "comparison-v1") == [] and "Traceback" not in done.stderr
         assert record["runs"]["int8"]["source"] == "simulated" and record["runs"]["int8"]["outputs"]["y"]
@@ -241,8 +358,9 @@ def rungs(run: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("release", ["8.6.1", "11.4.0"])
-def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_was_made(compared, mlp,
-                                                                                         release) -> None:
+def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_was_made(
+    compared, mlp, release
+) -> None:
     done, runs = compared(release, "no int8: /fc2/MatMul")
     assert done.returncode == 0
     engine = runs["int8-engine"]
@@ -314,8 +432,22 @@ def test_build_says_what_it_wrote_in_place_of_what_was_asked(command, mlp, tmp_p
 
 
 def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, tmp_path) -> None:
-    done = command("8.6.1", "search", mlp.model, "--data", mlp.data, "--batch", 4, "--tolerance", "sqnr>=10", "-o",
-                   tmp_path / "found.json", "--markdown", tmp_path / "found.md", STANDIN_FAULT="no int8: /fc2/MatMul")
+    done = command(
+        "8.6.1",
+        "search",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--batch",
+        4,
+        "--tolerance",
+        "sqnr>=10",
+        "-o",
+        tmp_path / "found.json",
+        "--markdown",
+        tmp_path / "found.md",
+        STANDIN_FAULT="no int8: /fc2/MatMul",
+    )
     assert done.returncode == 0, done.stderr
     assert "its engine meets it" not in done.stdout and "no engine of the requested config was measured" in done.stdout
     assert "which does not have the config of the result, meets it" in done.stdout

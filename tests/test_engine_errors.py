@@ -54,14 +54,34 @@ FOLDER = Path(__file__).parent / "listings"
 FP32, FP16, BF16, FP8, INT8 = (Precision(one) for one in ("fp32", "fp16", "bf16", "fp8", "int8"))
 
 
-@pytest.mark.parametrize(("network_name", "listed", "precision", "ends"), [
-    ("odd_kernels", "odd-int8", INT8, {
-        "/stem/Conv": ("/stem/Relu_output_0", True), "/block/one/Conv": ("/block/one/Relu_output_0", True)}),
-    ("odd_kernels", "odd-fp16", FP16, {
-        "/stem/Conv": ("/stem/Relu_output_0", False), "/depthwise/Conv": ("/depthwise/Relu_output_0", False)}),
-    ("attention_block", "attention-fp16", FP16, {
-        "/q/MatMul": ("/q/Transpose_output_0", False), "/values/MatMul": ("/values/MatMul_output_0", False),
-        "/scores/MatMul": None, "/Softmax": None})])
+@pytest.mark.parametrize(
+    ("network_name", "listed", "precision", "ends"),
+    [
+        (
+            "odd_kernels",
+            "odd-int8",
+            INT8,
+            {"/stem/Conv": ("/stem/Relu_output_0", True), "/block/one/Conv": ("/block/one/Relu_output_0", True)},
+        ),
+        (
+            "odd_kernels",
+            "odd-fp16",
+            FP16,
+            {"/stem/Conv": ("/stem/Relu_output_0", False), "/depthwise/Conv": ("/depthwise/Relu_output_0", False)},
+        ),
+        (
+            "attention_block",
+            "attention-fp16",
+            FP16,
+            {
+                "/q/MatMul": ("/q/Transpose_output_0", False),
+                "/values/MatMul": ("/values/MatMul_output_0", False),
+                "/scores/MatMul": None,
+                "/Softmax": None,
+            },
+        ),
+    ],
+)
 def test_groups_are_judged_where_kernels_end(named_network, network_name, listed, precision, ends) -> None:
     """By the rows of real builders, whose tensors have names of their own: codes with the scale of their Q, results
     behind copies as those copies; what stays inside a kernel is absent."""
@@ -96,13 +116,22 @@ def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
     assert read(values, FP16, codes) == [], "a float where codes were expected"
 
 
-@pytest.mark.parametrize(("word", "dtype", "precision"), [
-    ("FLOAT", np.float32, FP32), ("HALF", np.float16, FP16), ("BF16", ml_dtypes.bfloat16, BF16),
-    ("FP8", ml_dtypes.float8_e4m3fn, FP8), ("INT8", np.int8, INT8), ("INT32", np.int32, None)])
+@pytest.mark.parametrize(
+    ("word", "dtype", "precision"),
+    [
+        ("FLOAT", np.float32, FP32),
+        ("HALF", np.float16, FP16),
+        ("BF16", ml_dtypes.bfloat16, BF16),
+        ("FP8", ml_dtypes.float8_e4m3fn, FP8),
+        ("INT8", np.int8, INT8),
+        ("INT32", np.int32, None),
+    ],
+)
 def test_the_listener_takes_every_type_of_values(word, dtype, precision) -> None:
     places = SimpleNamespace(HOST=0, DEVICE=1)
-    heard = make_debug_listener(SimpleNamespace(IDebugListener=type("IDebugListener", (), {}), TensorLocation=places),
-                                {"t"})
+    heard = make_debug_listener(
+        SimpleNamespace(IDebugListener=type("IDebugListener", (), {}), TensorLocation=places), {"t"}
+    )
     array = np.array([[1, -2, 3]], dtype)
     for name in ("t", "other"):
         heard.process_debug_tensor(array.ctypes.data, 0, SimpleNamespace(name=word), array.shape, name, 0)
@@ -115,6 +144,7 @@ def test_the_listener_takes_every_type_of_values(word, dtype, precision) -> None
 @pytest.fixture
 def scripted(monkeypatch):
     """Builds that come to what a script says, in dB or with an error."""
+
     def make(*script):
         left = iter(script)
 
@@ -134,8 +164,16 @@ def scripted(monkeypatch):
 
 
 def workspace_of(network, builds: int, **more):
-    return SimpleNamespace(network=network, plan=BuildPlan(builds_per_config=builds), ranges={},
-                           find_judged_feeds=lambda config: (), analysis=None, builder=Mock(), options=Mock(), **more)
+    return SimpleNamespace(
+        network=network,
+        plan=BuildPlan(builds_per_config=builds),
+        ranges={},
+        find_judged_feeds=lambda config: (),
+        analysis=None,
+        builder=Mock(),
+        options=Mock(),
+        **more,
+    )
 
 
 def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scripted, named_network, tmp_path) -> None:
@@ -156,12 +194,19 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scrip
     assert engine_variation_notes(result) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
 
 
-@pytest.mark.parametrize(("script", "figures", "kept"), [
-    ((30.0, 20.0, 25.0), [30.0, 20.0, 25.0], b"20.0"), ((20.0, InputError("no luck"), 25.0), [20.0, 25.0], b"20.0"),
-    ((InputError("no luck"), 20.0, 25.0), None, None)])
-def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named_network, tmp_path, script, figures,
-                                                    kept) -> None:
+@pytest.mark.parametrize(
+    ("script", "figures", "kept"),
+    [
+        ((30.0, 20.0, 25.0), [30.0, 20.0, 25.0], b"20.0"),
+        ((20.0, InputError("no luck"), 25.0), [20.0, 25.0], b"20.0"),
+        ((InputError("no luck"), 20.0, 25.0), None, None),
+    ],
+)
+def test_several_builds_are_made_by_workers_at_once(
+    monkeypatch, scripted, named_network, tmp_path, script, figures, kept
+) -> None:
     """They come to the same, whoever is done first; a first build that fails is left to this process."""
+
     class LastFirst(LocalExecutor):
         def map(self, errand, items):
             yield from [one for one in super().map(pickle.loads(pickle.dumps(errand)), items) if one][::-1]
@@ -170,11 +215,17 @@ def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named
     config, results, sent = PrecisionConfig.from_precision(FP16), {}, []
     workspace = workspace_of(named_network("attention_block"), 3, worker_pool=SimpleNamespace(failure_reason=""))
     cache = EngineCache(tmp_path / "engines")
-    store = SimpleNamespace(engines=cache, load_engine_result=lambda workspace, config: results.get(config),
-                            save_engine_result=lambda workspace, config, result: results.update({config: result}))
+    store = SimpleNamespace(
+        engines=cache,
+        load_engine_result=lambda workspace, config: results.get(config),
+        save_engine_result=lambda workspace, config, result: results.update({config: result}),
+    )
     monkeypatch.setattr(engine, "get_executor", lambda workspace, report, for_engines: LastFirst(workspace))
-    monkeypatch.setattr(engine, "EngineCache",  # as on the same host
-                        lambda folder=None: EngineCache(folder) if folder is not None else cache)
+    monkeypatch.setattr(
+        engine,
+        "EngineCache",  # as on the same host
+        lambda folder=None: EngineCache(folder) if folder is not None else cache,
+    )
     report = SimpleNamespace(wake=print, send=sent.append, send_progress=lambda *at: None, job=1)
     steps = engine.build_engines_in_parallel(workspace, store, report, (config,))
     run_to_end(steps)
@@ -190,17 +241,28 @@ def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(
     names = [group.name for group in network.groups]
     simulated = {name: GroupErrors(FP16, ErrorMetrics(sqnr_db=60.0)) for name in names}
     sound = {name: ErrorMetrics(sqnr_db=58.0) for name in names}
-    assert find_engine_divergence(network, simulated, EngineErrors(UNFUSED, sound)) is find_engine_divergence(
-        network, simulated, None) is None
+    assert (
+        find_engine_divergence(network, simulated, EngineErrors(UNFUSED, sound))
+        is find_engine_divergence(network, simulated, None)
+        is None
+    )
     for wrong in (ErrorMetrics(sqnr_db=20.0), ErrorMetrics(nan=3)):
-        parts = find_engine_divergence(network, simulated,
-                                       EngineErrors(UNFUSED, {**sound, names[4]: wrong, names[6]: wrong}))
+        parts = find_engine_divergence(
+            network, simulated, EngineErrors(UNFUSED, {**sound, names[4]: wrong, names[6]: wrong})
+        )
         assert parts.group_name == names[4] and parts.divergence_description.startswith(
-            "⚡ kernel error, not rounding: ")
+            "⚡ kernel error, not rounding: "
+        )
     inside = EngineErrors(MARKED, sound, (), 1, verdict(59.0))
     assert "not the engine as built" in engine_errors_text(inside, len(names))
-    lines = suggest_engine_checks(network, PrecisionConfig.from_precision(FP16), verdict(60.0),
-                                  EngineResult(verdict(20.0), "TensorRT", engine_errors=inside), divergence=parts)
+    lines = suggest_engine_checks(
+        network,
+        PrecisionConfig.from_precision(FP16),
+        verdict(60.0),
+        EngineResult(verdict(20.0), "TensorRT", engine_errors=inside),
+        divergence=parts,
+    )
     assert any("fusion barriers locate it" in line for line in lines) and any(names[4] in line for line in lines)
     assert engine_errors_text(EngineErrors(UNFUSED, missing_reason="its listing cannot be read"), 8) == (
-        "errors layer by layer unknown: its listing cannot be read")
+        "errors layer by layer unknown: its listing cannot be read"
+    )

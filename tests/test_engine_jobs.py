@@ -23,13 +23,18 @@ from trt_tui.options import Options
 from trt_tui.session.comparison_report import comparison_record
 
 FP32, FP16, INT8 = (PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
-TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "TensorRT 11.4.0",
-          "rtx-1.7.1": "TensorRT-RTX 1.7.1.116"}
+TITLES = {
+    "8.6.1": "TensorRT 8.6.1",
+    "10.16.1": "TensorRT 10.16.1",
+    "11.4.0": "TensorRT 11.4.0",
+    "rtx-1.7.1": "TensorRT-RTX 1.7.1.116",
+}
 
 
 @pytest.fixture
 def session(session, mlp):
     """Opens a small network; nothing is measured by itself."""
+
     def start(options: Options = mlp, **changes: object) -> DrivenSession:
         made = session(replace(options, **changes), automatic=False)
         made.start()
@@ -83,15 +88,24 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     assert first.accuracy.samples == first.accuracy.total == 12 and set(first.accuracy.outputs) == {"y"}
     assert 5 < first.accuracy.worst_output[1].errors.sqnr_db < 60
     median, least, most = first.latency_ms
-    assert (0 < least <= median <= most and first.engine_bytes > 1000 and first.build_s > 0
-            and first.device_memory_bytes > 0)
+    assert (
+        0 < least <= median <= most
+        and first.engine_bytes > 1000
+        and first.build_s > 0
+        and first.device_memory_bytes > 0
+    )
     groups = {group.name for group in driven.outline.groups}
-    assert set(first.implementations) == groups and {one.precision
-                                                     for one in first.implementations.values()} == {Precision.INT8}
-    assert all(layer.ms is not None
-               for layer in first.engine_report.layers) and "INT8" in first.engine_report.precision_shares()
-    assert replace(driven.get_run_results("int8").engine_result,
-                   engine_errors=None) == first and driven.last_built_config == INT8
+    assert set(first.implementations) == groups and {one.precision for one in first.implementations.values()} == {
+        Precision.INT8
+    }
+    assert (
+        all(layer.ms is not None for layer in first.engine_report.layers)
+        and "INT8" in first.engine_report.precision_shares()
+    )
+    assert (
+        replace(driven.get_run_results("int8").engine_result, engine_errors=None) == first
+        and driven.last_built_config == INT8
+    )
     assert any(line.startswith("info: ") for line in driven.log)
     assert all(header["config"]["profiling_verbosity"] == "DETAILED" for header in headers(tmp_path))
     assert all([one["name"] for one in header["outputs"]] == ["y"] for header in headers(tmp_path)), "nothing is marked"
@@ -105,8 +119,10 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     assert len(headers(tmp_path)) == 3
 
 
-@pytest.mark.parametrize(("release", "marked"), [
-    ("8.6.1", True), ("10.16.1", False), ("11.4.0", True), ("rtx-1.7.1", False), ("8.6.1", False)])
+@pytest.mark.parametrize(
+    ("release", "marked"),
+    [("8.6.1", True), ("10.16.1", False), ("11.4.0", True), ("rtx-1.7.1", False), ("8.6.1", False)],
+)
 def test_errors_inside_an_engine_are_those_of_its_simulation(standin, session, tmp_path, release, marked) -> None:
     """Of the engine as built where the release hands out what its kernels hand on; of a marked one on request."""
     standin(release)
@@ -121,12 +137,14 @@ def test_errors_inside_an_engine_are_those_of_its_simulation(standin, session, t
     assert replace(engine, engine_errors=None) == result and driven.error is None
     inside, groups = engine.engine_errors, driven.outline.groups
     assert (inside.source, inside.samples, inside.missing_reason) == ("marked" if marked else "unfused", 12, "")
-    assert set(inside.group_errors) | set(inside.hidden_groups) == {group.name
-                                                                    for group in groups} and len(
-                                                                        inside.group_errors) >= 2
+    assert (
+        set(inside.group_errors) | set(inside.hidden_groups) == {group.name for group in groups}
+        and len(inside.group_errors) >= 2
+    )
     for name, errors in inside.group_errors.items():
         assert errors.sqnr_db == pytest.approx(
-            driven.get_run_results("int8").group_errors[name].accumulated.sqnr_db, abs=1.0)
+            driven.get_run_results("int8").group_errors[name].accumulated.sqnr_db, abs=1.0
+        )
     assert (inside.accuracy is not None) == marked and driven.find_engine_divergence("int8") is None
     outputs = [[one["name"] for one in header["outputs"]] for header in headers(tmp_path)]
     assert (max(map(len, outputs)) == len(groups)) == marked, "the engine that is judged has no other outputs"
@@ -139,8 +157,9 @@ def test_several_builds_measure_tactics_anew_and_all_are_judged(standin, session
     standin("11.4.0")
     driven = session(builds=3)
     result = built(driven, INT8).result
-    assert len(result.repeated_builds) == 3 and all(one.worst_errors == result.accuracy.worst_output[1].errors
-                                                    for one in result.repeated_builds)
+    assert len(result.repeated_builds) == 3 and all(
+        one.worst_errors == result.accuracy.worst_output[1].errors for one in result.repeated_builds
+    )
     assert result.latency_ms[0] == max(one.latency_ms[0] for one in result.repeated_builds), "the slowest of equal ones"
     assert "built 3 times" in engine_variation_notes(result)[0] and not result.unequal_outputs
     assert any("build 3 of 3: building" in phase for phase in phases(driven.seen))
@@ -181,12 +200,13 @@ def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it
     driven = session()
     driven.set_config(FP16)
     full = replace(
-        built(driven, FP16).result, engine_errors=driven.get_run_results("config").engine_result.engine_errors)
-    assert full.build_origin != "engine cache" and driven.get_run_results(
-        "config").engine_result == full
+        built(driven, FP16).result, engine_errors=driven.get_run_results("config").engine_result.engine_errors
+    )
+    assert full.build_origin != "engine cache" and driven.get_run_results("config").engine_result == full
     driven.set_config(INT8)
-    assert driven.get_run_results("config").engine_result is None and driven.get_run_results(
-        "fp16").engine_result == full
+    assert (
+        driven.get_run_results("config").engine_result is None and driven.get_run_results("fp16").engine_result == full
+    )
     seen = len(driven.seen)
     driven.undo()
     assert driven.get_run_results("config").engine_result == full and len(driven.seen) == seen
@@ -250,12 +270,24 @@ def test_a_crash_of_the_library_leaves_the_results_and_the_next_build_works(stan
     assert built(driven, INT8).result.accuracy is not None
 
 
-@pytest.mark.parametrize(("release", "fault", "title", "cause"), [
-    ("8.6.1", "fail: /fc2/Add", r"could not build the engine: it failed at /fc2/MatMul \(MatMul\)",
-     "Could not find any implementation"),
-    ("11.4.0", "fail: /fc2/MatMul", r"could not build the engine: it failed at /fc2/MatMul \(MatMul\)",
-     "Could not find any implementation"),
-    ("10.16.1", "out of memory", r"ran out of device memory: it was at /fc1/Gemm \(Gemm\)", "17179869184")])
+@pytest.mark.parametrize(
+    ("release", "fault", "title", "cause"),
+    [
+        (
+            "8.6.1",
+            "fail: /fc2/Add",
+            r"could not build the engine: it failed at /fc2/MatMul \(MatMul\)",
+            "Could not find any implementation",
+        ),
+        (
+            "11.4.0",
+            "fail: /fc2/MatMul",
+            r"could not build the engine: it failed at /fc2/MatMul \(MatMul\)",
+            "Could not find any implementation",
+        ),
+        ("10.16.1", "out of memory", r"ran out of device memory: it was at /fc1/Gemm \(Gemm\)", "17179869184"),
+    ],
+)
 def test_a_failed_build_says_what_and_where(standin, session, release, fault, title, cause) -> None:
     standin(release, STANDIN_FAULT=fault)
     driven = session()
@@ -290,25 +322,33 @@ def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_pa
     assert driven.builder.can_run is False and driven.builder.device == ""
     result = built(driven, INT8).result
     assert result.accuracy is result.latency_ms is result.engine_report is None and result.engine_bytes > 1000
-    assert ("compute capability 8.9" in result.measurement_note
-            and "cannot run on this machine" in result.measurement_note)
+    assert (
+        "compute capability 8.9" in result.measurement_note and "cannot run on this machine" in result.measurement_note
+    )
     assert not values(driven.seen, FP32_ENGINE)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
     assert "int8-engine" in comparison_record(driven)["runs"]
 
 
-@pytest.mark.parametrize(("release", "fault", "said"), [
-    ("10.16.1", "no gpu", "TensorRT is installed but not used: no GPU is visible"),
-    ("8.6.1", "wrong driver", "tensorrt 8.6.1 does not start"),
-    ("11.4.0", "wrong driver", "tensorrt 11.4.0 does not start")])
+@pytest.mark.parametrize(
+    ("release", "fault", "said"),
+    [
+        ("10.16.1", "no gpu", "TensorRT is installed but not used: no GPU is visible"),
+        ("8.6.1", "wrong driver", "tensorrt 8.6.1 does not start"),
+        ("11.4.0", "wrong driver", "tensorrt 11.4.0 does not start"),
+    ],
+)
 def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session, release, fault, said) -> None:
     standin(release, STANDIN_FAULT=fault)
     driven = session()
     assert driven.builder is None and [line for line in driven.log if said in line]
     driven.request_build(config=FP16)
     executed = driven.until_type(ev.ExportedFileExecuted).result
-    assert executed.source_name_in_records == "onnxruntime-cpu" and executed.accuracy is not None and not of(
-        driven.seen, ev.EngineBuilt)
+    assert (
+        executed.source_name_in_records == "onnxruntime-cpu"
+        and executed.accuracy is not None
+        and not of(driven.seen, ev.EngineBuilt)
+    )
 
 
 def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, session) -> None:
@@ -325,8 +365,9 @@ def test_the_profile_is_that_of_the_data_where_none_is_given(standin, session, t
 
 def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_path) -> None:
     standin("11.4.0")
-    options = replace(save_mlp(tmp_path), data=None, batch=None, shapes=("x:1x16:4x16:8x16",), samples=8,
-                      judge_at=("min", "max"))
+    options = replace(
+        save_mlp(tmp_path), data=None, batch=None, shapes=("x:1x16:4x16:8x16",), samples=8, judge_at=("min", "max")
+    )
     result = built(session(options), FP16).result
     assert [header["profiles"] for header in headers(tmp_path)] == [[{"x": [[1, 16], [4, 16], [8, 16]]}]] * 2
     assert set(result.shape_accuracies) == {"min", "max"}
@@ -339,12 +380,17 @@ def test_other_shapes_need_a_profile(tmp_path) -> None:
     assert "no max shape to judge at" in failed.title and "--shapes" in failed.next_step
 
 
-@pytest.mark.parametrize(("text", "node"), [
-    ("Could not find any implementation for node /conv1/Conv + /relu/Relu.", "/conv1/Conv"),
-    ("10: Could not find any implementation for node {ForeignNode[/layer1/Add.../fc/Gemm]}.", "/layer1/Add"),
-    ("Computing costs for /layer1/conv2/Conv_myl0_3", "/layer1/conv2/Conv"),
-    ("/fc/Gemm: bad, there is not enough memory for it", "/fc/Gemm"),
-    ("/layer2/conv1/Conv2 and a/conv1/Conv and /fc/Gemm/x", None), ("", None)])
+@pytest.mark.parametrize(
+    ("text", "node"),
+    [
+        ("Could not find any implementation for node /conv1/Conv + /relu/Relu.", "/conv1/Conv"),
+        ("10: Could not find any implementation for node {ForeignNode[/layer1/Add.../fc/Gemm]}.", "/layer1/Add"),
+        ("Computing costs for /layer1/conv2/Conv_myl0_3", "/layer1/conv2/Conv"),
+        ("/fc/Gemm: bad, there is not enough memory for it", "/fc/Gemm"),
+        ("/layer2/conv1/Conv2 and a/conv1/Conv and /fc/Gemm/x", None),
+        ("", None),
+    ],
+)
 def test_the_node_that_a_message_names(named_network, text, node) -> None:
     error = _add_node_to_error_title(TrtTuiError("it failed", text), named_network("small_resnet"))
     assert error.title == (f"it failed: it failed at {node} ({node.rpartition('/')[2]})" if node else "it failed")

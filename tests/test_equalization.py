@@ -62,9 +62,14 @@ def opened_pair(model, opened, tmp_path, *, decades=0.0, batch=4, count=8, scale
     if decades:
         network = opened(skewed(model, network, decades=decades))
     rng = np.random.default_rng(3)
-    feeds = [{info.name: scale * rng.standard_normal([size if isinstance(size, int) else batch for size in info.shape]
-                                                     ).astype(np.float32) for info in network.inputs}
-             for _ in range(count)]
+    feeds = [
+        {
+            info.name: scale
+            * rng.standard_normal([size if isinstance(size, int) else batch for size in info.shape]).astype(np.float32)
+            for info in network.inputs
+        }
+        for _ in range(count)
+    ]
     return network, samples_of(network, feeds, tmp_path)
 
 
@@ -77,32 +82,54 @@ def context_of(network, samples, backend, config, *, method="minmax", groups=Non
         *_, last = analysis.measure_noise_by_sample(changed, calibration.range_table, feeds)
         return last.value
 
-    judged_measurement = JudgedMeasurement(samples, tuple(range(len(samples))),
-                                           tuple(info.name for info in network.outputs), judged or measure)
-    return ProposalContext(network, config, groups or network.groups, samples, backend, calibration.range_table, method,
-                           "user", False, True, {}, judged_measurement, TrialBudget(),
-                           lambda title, changed, kind, find, **_: find(), lambda: None,
-                           lambda title: lambda done, total: None,
-                           lambda config, moves: add_zero_cost_moves(config, network, moves))
+    judged_measurement = JudgedMeasurement(
+        samples, tuple(range(len(samples))), tuple(info.name for info in network.outputs), judged or measure
+    )
+    return ProposalContext(
+        network,
+        config,
+        groups or network.groups,
+        samples,
+        backend,
+        calibration.range_table,
+        method,
+        "user",
+        False,
+        True,
+        {},
+        judged_measurement,
+        TrialBudget(),
+        lambda title, changed, kind, find, **_: find(),
+        lambda: None,
+        lambda title: lambda done, total: None,
+        lambda config, moves: add_zero_cost_moves(config, network, moves),
+    )
 
 
 def moves_of(network, samples, backend, formula="0.5", *, method="minmax", config=None):
     """The moves of one formula for all channels that can be equalized, and the calibrated ranges."""
     config = config or PrecisionConfig(INT8, FP32)
-    scalings = {group: scaling for group, scaling in network.zero_cost_support.channel_scalings.items()
-                if not equalization_refusal_reason(network, group)}
+    scalings = {
+        group: scaling
+        for group, scaling in network.zero_cost_support.channel_scalings.items()
+        if not equalization_refusal_reason(network, group)
+    }
     extrema = {}
-    tensors = [tensor for scaling in scalings.values()
-               for tensor in zero_cost_kinds.list_limiting_tensors(network, scaling)]
+    tensors = [
+        tensor for scaling in scalings.values() for tensor in zero_cost_kinds.list_limiting_tensors(network, scaling)
+    ]
     zero_cost_kinds.measure_channel_extrema(network, tensors, samples, backend, extrema)
-    limits = {group: zero_cost_kinds.find_channel_limits(scaling, extrema, [extrema])
-              for group, scaling in scalings.items()}
+    limits = {
+        group: zero_cost_kinds.find_channel_limits(scaling, extrema, [extrema]) for group, scaling in scalings.items()
+    }
     factors = zero_cost_kinds.compute_factors(network, scalings, formula, extrema, limits)
     ranges = calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
-    (range_set,) = zero_cost_kinds.measure_divided_ranges(network, config, scalings, [factors], extrema,
-                                                       ranges, method, samples, backend)
-    return {group: EqualizationMove(formula, encode_vector(factors[group]), range_set[group])
-            for group in scalings}, ranges
+    (range_set,) = zero_cost_kinds.measure_divided_ranges(
+        network, config, scalings, [factors], extrema, ranges, method, samples, backend
+    )
+    return {
+        group: EqualizationMove(formula, encode_vector(factors[group]), range_set[group]) for group in scalings
+    }, ranges
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
@@ -116,7 +143,7 @@ def test_equal_ranges_of_weights_and_dead_channels():
     for formula, exponent in EQUALIZATION_FORMULAS.items():
         if exponent is not None:
             factors = compute_equalization_factors(formula, activation, first, second)
-            np.testing.assert_allclose(factors[:3], (activation**exponent / second**(1 - exponent))[:3], rtol=1e-6)
+            np.testing.assert_allclose(factors[:3], (activation**exponent / second ** (1 - exponent))[:3], rtol=1e-6)
             assert factors[3] == 1
 
 
@@ -148,8 +175,11 @@ def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("chains")
 
 
-@given(seed=st.integers(0, 1 << 30), formula=st.sampled_from(list(EQUALIZATION_FORMULAS)),
-       other=st.sampled_from([FP32, FP32, FP16]))
+@given(
+    seed=st.integers(0, 1 << 30),
+    formula=st.sampled_from(list(EQUALIZATION_FORMULAS)),
+    other=st.sampled_from([FP32, FP32, FP16]),
+)
 @settings(max_examples=8, deadline=None)
 def test_random_chains_stay_in_fp32_and_all_lowerings_agree(opened, backend, folder, seed, formula, other):
     network, samples = opened_pair(chained(Random(seed)), opened, folder, decades=1.0, count=2)
@@ -193,9 +223,13 @@ def test_concats_keep_one_range(opened, backend, tmp_path):
     x = b.node("Concat", [first, second], "/cat", axis=1)
     b.node("Conv", [x, b.kernel("w", (3, 8, 1, 1), 8)], "/out", output="y")
     second_reader = b.conv(second, (4, 4), "/other")
-    network, samples = opened_pair(b.model([floats("x", 2, 4, 6, 6)], [floats("y", 2, 3, 6, 6),
-                                                                       floats(second_reader, 2, 4, 6, 6)]),
-                                   opened, tmp_path, decades=1.0, batch=2)
+    network, samples = opened_pair(
+        b.model([floats("x", 2, 4, 6, 6)], [floats("y", 2, 3, 6, 6), floats(second_reader, 2, 4, 6, 6)]),
+        opened,
+        tmp_path,
+        decades=1.0,
+        batch=2,
+    )
     moves, _ = moves_of(network, samples, backend)
     (move,) = moves.values()
     assert len(decode_vector(move.factors)) == 8
@@ -235,6 +269,7 @@ def test_even_channels_are_left_alone_if_nothing_is_gained(opened, backend, tmp_
     network, samples = opened_pair(inverted_residuals(), opened, tmp_path, decades=1.0)
     config = PrecisionConfig(INT8, FP16)
     for gain_of_held_out, offered in ((0.5, True), (2.0, False)):
+
         def measure(changed, feeds, progress, gain=gain_of_held_out):
             held_out = feeds[0] == 3
             noise = (gain if held_out else 0.5) if changed.get_moves(EqualizationMove) else 1.0
@@ -251,8 +286,9 @@ def test_a_layer_that_loses_by_it_is_left_out(opened, backend, tmp_path):
         noise = 10.0 - len(moves) + 5 * ("/b1/depthwise/Conv" in moves)
         return np.full((8, 1), noise), np.full((8, 1), 100.0)
 
-    moves = proposal(context_of(network, samples, backend, PrecisionConfig(INT8, FP16),
-                                judged=measure)).get_moves(EqualizationMove)
+    moves = proposal(context_of(network, samples, backend, PrecisionConfig(INT8, FP16), judged=measure)).get_moves(
+        EqualizationMove
+    )
     assert "/b1/depthwise/Conv" not in moves and "/b0/depthwise/Conv" in moves
 
 
@@ -311,21 +347,26 @@ def test_a_clip_that_cuts_every_channel_leaves_nothing_to_scale(opened, backend,
 
 def test_the_channels_of_attention_and_of_smoothquant_are_left_to_their_moves(opened):
     network = opened(transformer())
-    reasons = {name: KIND.refusal_reason(network, network.get_group(name), PrecisionConfig())
-               for name in ("/in/MatMul", "/matmul/MatMul", "/gemm/Gemm")}
+    reasons = {
+        name: KIND.refusal_reason(network, network.get_group(name), PrecisionConfig())
+        for name in ("/in/MatMul", "/matmul/MatMul", "/gemm/Gemm")
+    }
     assert reasons["/matmul/MatMul"] == reasons["/gemm/Gemm"] == "SmoothQuant scales its channels"
     assert "reads" in reasons["/in/MatMul"]
     heads = opened(networks.vit())
     scalings = heads.zero_cost_support.channel_scalings
-    products = [name for name, scaling in scalings.items()
-                if scaling.channels and scaling.products]
-    assert products and all("not by weights alone" in equalization_refusal_reason(heads, name)
-                            for name in products)
+    products = [name for name, scaling in scalings.items() if scaling.channels and scaling.products]
+    assert products and all("not by weights alone" in equalization_refusal_reason(heads, name) for name in products)
 
 
-@pytest.mark.parametrize(("config", "reason"), [
-    (PrecisionConfig(INT8, FP16), ""), (PrecisionConfig(Precision.FP8, FP16), ""),
-    (PrecisionConfig.from_precision(FP16), "no layer in INT8, FP8, INT4, MXFP8, NVFP4 reads its channels")])
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        (PrecisionConfig(INT8, FP16), ""),
+        (PrecisionConfig(Precision.FP8, FP16), ""),
+        (PrecisionConfig.from_precision(FP16), "no layer in INT8, FP8, INT4, MXFP8, NVFP4 reads its channels"),
+    ],
+)
 def test_only_quantized_readers_gain(config, reason, opened):
     network = opened(inverted_residuals())
     group = network.get_group("/b0/depthwise/Conv")
@@ -359,8 +400,11 @@ def test_layers_in_file_precision_leave_it_or_are_left_alone(opened, backend, tm
             assert offered.config.precision_of(network.get_group(name)) is INT8
     assert sqnr_db(context, offered.config) > sqnr_db(context, config)
     changed = next(group for group in network.groups if offered.config.precision_of(group) is INT8)
-    other = next(group for group in network.groups if offered.config.precision_of(group) is Precision.FILE
-                 and FP32 in group.allowed_precisions)
+    other = next(
+        group
+        for group in network.groups
+        if offered.config.precision_of(group) is Precision.FILE and FP32 in group.allowed_precisions
+    )
     for group, lowest in ((changed, INT8), (other, Precision.FILE)):
         raised = toggle_fp32(network, offered.config, [group])
         assert raised.precision_of(group) is FP32
@@ -377,8 +421,10 @@ def test_it_removes_what_was_measured_without_it(opened, backend, tmp_path):
     name = "/b1/depthwise/Conv"
     reader = network.get_group("/b1/project/Conv")
     (tensor,) = (site.tensor for site in reader.calibrated_qdq_sites(INT8) if site.role == "input")
-    shifts = {group: BiasCorrectionMove(encode_vector(np.zeros(network.zero_cost_support.biases[group].channels)))
-              for group in (name, reader.name, "/head/Gemm")}
+    shifts = {
+        group: BiasCorrectionMove(encode_vector(np.zeros(network.zero_cost_support.biases[group].channels)))
+        for group in (name, reader.name, "/head/Gemm")
+    }
     config = PrecisionConfig(INT8, FP16).with_moves(shifts)
     config = config.with_moves({tensor: RangeMove(2.0), "image": RangeMove(3.0)})
     config = add_zero_cost_moves(config, network, {name: moves[name]})

@@ -58,39 +58,49 @@ def test_no_word_has_two_explanations():
 
 
 def test_every_constant_of_a_mark_is_explained():
-    characters = {character for name, value in vars(marks).items() if name.endswith(("_MARK", "GLYPH", "GLYPHS"))
-                  for character in value} | {*marks.RANGE_MARKS.values()}
+    characters = {
+        character
+        for name, value in vars(marks).items()
+        if name.endswith(("_MARK", "GLYPH", "GLYPHS"))
+        for character in value
+    } | {*marks.RANGE_MARKS.values()}
     assert characters <= {mark.name for mark in list_marks()}
 
 
 def test_the_marks_of_bands_name_their_limits():
     texts = {mark.name: mark.explanation for mark in list_marks() if mark.place == "before a name"}
-    for glyph, share, decibels in zip(marks.BAND_GLYPHS, marks.SHARE_BAND_LIMITS, marks.BAND_LIMITS_DB,
-                                      strict=False):
+    for glyph, share, decibels in zip(marks.BAND_GLYPHS, marks.SHARE_BAND_LIMITS, marks.BAND_LIMITS_DB, strict=False):
         assert f"{percent_text(share)} or more" in texts[glyph] and f"below {decibels:.0f} dB" in texts[glyph]
 
 
-_PLAIN_WORDS = set("""accurate almost apply arise attn auto begins beyond cache cell cheaper cold commands commas
+_PLAIN_WORDS = set(
+    """accurate almost apply arise attn auto begins beyond cache cell cheaper cold commands commas
     confirm constant corrected cpu cuda depends device different download esc even evaluations everywhere exceed
     excluded greedy halves held home html identical like logits machine markdown measuring mlp
     normalisations note once opened opening overflowing pgdn pgup position postprocess problem proj
     pv qkv random real regions scroll searches seen settings slowest smoothing space spans start
-    starts still swaps taller timing tried trt trt-tui unknown unsafe web yields""".split())
+    starts still swaps taller timing tried trt trt-tui unknown unsafe web yields""".split()
+)
 """Words of the pictures that mean what a dictionary says, names of keys, and names of networks and their scopes."""
 
 
 def test_the_help_page_finds_every_word_of_the_pictures():
     """Names of layers, files and hosts are left out."""
     help_texts = [f"{action.label} {action.help} {action.group}" for action in keys.ACTIONS]
-    help_texts += [" ".join((heading, term.name, *term.other_names, term.explanation))
-                   for heading, terms in list_explained_terms().items() for term in terms]
+    help_texts += [
+        " ".join((heading, term.name, *term.other_names, term.explanation))
+        for heading, terms in list_explained_terms().items()
+        for term in terms
+    ]
     names = [f"{layer.name} {layer.op_type}" for layer in local.outline().layers]
     found, words = " ".join((*help_texts, *names)).lower(), set[str]()
     for path in (Path(__file__).parent / "__snapshots__").iterdir():
         shown = path.read_text()
         shown = " ".join(re.findall("<text[^>]*>([^<]*)", shown)) if path.suffix == ".svg" else shown
-        words |= {word.lower() for word in re.findall(r"(?<!\w)[A-Za-z][A-Za-z'-]*[A-Za-z](?!\w)",
-                                                      unescape(shown).replace("\xa0", " "))}
+        words |= {
+            word.lower()
+            for word in re.findall(r"(?<!\w)[A-Za-z][A-Za-z'-]*[A-Za-z](?!\w)", unescape(shown).replace("\xa0", " "))
+        }
     missing = {word for word in words - _PLAIN_WORDS if word.removesuffix("s") not in found}
     assert not missing
 
@@ -198,10 +208,14 @@ def test_a_build_that_was_done_is_no_next_step(tmp_path, measured_before):
 
 async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
     async with opened(tmp_path, size=(160, 40)) as (app, main, pilot):
+
         def possible_actions():
             """The actions of the footer that are not dim."""
-            return {style.split("'")[1] for _, style in main.query_one("#footer", Lines).lines[0]
-                    if style.startswith("key@do")}
+            return {
+                style.split("'")[1]
+                for _, style in main.query_one("#footer", Lines).lines[0]
+                if style.startswith("key@do")
+            }
 
         async def explained_columns(*columns):
             texts = []
@@ -212,8 +226,10 @@ async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
                 await press(pilot, "escape")
             return " ".join(" ".join(texts).split())
 
-        for name, possible, impossible in ((local.QKV, {"range", "higher", "toggle"}, {"lower"}),
-                                           (local.CORE, {"toggle"}, {"range"})):
+        for name, possible, impossible in (
+            (local.QKV, {"range", "higher", "toggle"}, {"lower"}),
+            (local.CORE, {"toggle"}, {"range"}),
+        ):
             main.go_to_group(name)
             await settle(pilot)
             assert possible <= possible_actions() and not impossible & possible_actions(), name
@@ -223,9 +239,16 @@ async def test_next_step_and_footer_follow_what_the_row_can_do(tmp_path):
             assert ("- goes one step down" in text) is ("lower" in possible_actions()), name
 
 
-@pytest.mark.parametrize(("text", "x", "name"), [
-    (" share    ~20% · if reduced alone ~31 dB", 20, "sensitivity"), (" asked 3 INT8", 9, "INT8"),
-    ("accumulated ~12 dB", 3, "accumulated error"), ("12 reformats around it", 5, "reformat"), ("enc1/conv", 2, None)])
+@pytest.mark.parametrize(
+    ("text", "x", "name"),
+    [
+        (" share    ~20% · if reduced alone ~31 dB", 20, "sensitivity"),
+        (" asked 3 INT8", 9, "INT8"),
+        ("accumulated ~12 dB", 3, "accumulated error"),
+        ("12 reformats around it", 5, "reformat"),
+        ("enc1/conv", 2, None),
+    ],
+)
 def test_a_word_is_found_under_the_mouse(text, x, name):
     term = find_term_at(text, x)
     assert (term.name if term is not None else None) == name
@@ -320,8 +343,7 @@ async def test_explanations_fit_the_screen(tmp_path, size):
 def column_x(main, column_id: str) -> int:
     """A cell of a column of the layer list."""
     end = 5
-    for name, width in fit_columns(main.layer_tree.row_width, main.layer_list.row_values.has_engines
-                                   ).items():
+    for name, width in fit_columns(main.layer_tree.row_width, main.layer_list.row_values.has_engines).items():
         if name == column_id:
             return end + 1
         end += width + 1
@@ -380,8 +402,9 @@ async def test_clicks_explain_values_and_words_and_take_nothing_away(tmp_path):
         page = app.screen
         lines = page.text.splitlines()
         pane = page.query_one(Lines)
-        word_y, word = next((index, word) for index, line in enumerate(lines) for word in ("simulated", "built")
-                            if word in line)
+        word_y, word = next(
+            (index, word) for index, line in enumerate(lines) for word in ("simulated", "built") if word in line
+        )
         await pilot.click(pane, offset=(lines[word_y].index(word) + 1, word_y))
         await taken_in(pilot)
         assert explained(app).splitlines()[0] in ("simulation", "as built")

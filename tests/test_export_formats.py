@@ -23,8 +23,17 @@ def write_csv_export(context: ExportContext) -> WrittenExport:
 
 @pytest.fixture
 def csv_format(monkeypatch):
-    monkeypatch.setitem(EXPORT_FORMATS, "csv", ExportFormat(
-        "CSV", "precisions by row", ".precisions.csv", f"{__name__}:{write_csv_export.__name__}", {"types": ".types"}))
+    monkeypatch.setitem(
+        EXPORT_FORMATS,
+        "csv",
+        ExportFormat(
+            "CSV",
+            "precisions by row",
+            ".precisions.csv",
+            f"{__name__}:{write_csv_export.__name__}",
+            {"types": ".types"},
+        ),
+    )
     format_type = next(parameter.type for parameter in export.params if parameter.name == "kind")
     monkeypatch.setattr(format_type, "choices", [*format_type.choices, "csv"])
 

@@ -68,7 +68,7 @@ def by_hand(worker, config, path: Path) -> float:
     for index in worker.workspace.find_judged_feeds(config):
         feed = worker.workspace.data_sets.judged_samples.read_feed(index)
         wanted, found = (one.run(None, feed)[0].astype(np.float64) for one in (reference, session))
-        signal_, noise = signal_ + (wanted ** 2).sum(), noise + ((found - wanted) ** 2).sum()
+        signal_, noise = signal_ + (wanted**2).sum(), noise + ((found - wanted) ** 2).sum()
     return float(10 * np.log10(signal_ / noise))
 
 
@@ -86,7 +86,7 @@ def test_fp16_values_are_rounded_where_a_release_truncates_them(worker, tmp_path
     *_, partial = opened.workspace.analysis.measure_accuracy(INT8, opened.workspace.ranges, feed_indices=[0])
     with opened.workspace.backend.load(opened.network.model) as runner:
         wanted = runner.run(feed, [name])[name].astype(np.float64)
-    sqnr_db = 10 * np.log10((wanted ** 2).sum() / ((found - wanted) ** 2).sum())
+    sqnr_db = 10 * np.log10((wanted**2).sum() / ((found - wanted) ** 2).sum())
     assert sqnr_db == pytest.approx(partial.value.outputs[name].errors.sqnr_db, abs=3)
     caveat = next(item for item in executed(opened, INT8).accuracy.caveats if item.kind == "no engine")
     assert ("truncates" in caveat.text) == backend.truncates_fp16_quantization()
@@ -107,8 +107,7 @@ def test_a_fusion_of_normalisations_that_makes_a_refused_node_is_left_out(worker
     feed, name = opened.workspace.data_sets.judged_samples.read_feed(0), opened.network.outputs[0].name
     plain = backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name]
     monkeypatch.setattr(onnxruntime, "InferenceSession", refuse_fused)
-    np.testing.assert_array_equal(backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name],
-                                  plain)
+    np.testing.assert_array_equal(backend.ExportedFileRunner(str(path), "cpu").run(feed, [name])[name], plain)
     assert left_out
 
 
@@ -129,8 +128,9 @@ def test_a_file_that_needs_options_to_load_names_them_everywhere(session, tmp_pa
         pytest.skip("this ONNX Runtime loads the file")
     except Exception as error:
         assert "LayerNormFusion" in str(error)
-    onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"],
-                                 disabled_optimizers=list(NORMALISATION_FUSIONS))
+    onnxruntime.InferenceSession(
+        str(path), providers=["CPUExecutionProvider"], disabled_optimizers=list(NORMALISATION_FUSIONS)
+    )
     record = comparison_record(driven)
     assert schemas.mismatches(json.loads(json.dumps(record)), "comparison-v1") == []
     report = comparison_markdown(driven)
@@ -141,8 +141,9 @@ def test_a_file_that_needs_options_to_load_names_them_everywhere(session, tmp_pa
     assert schemas.mismatches(json.loads(precision_json_text(driven)), "precision-config-v2") == []
 
 
-@pytest.mark.parametrize("config", [pytest.param(INT8, marks=pytest.mark.onnxruntime("1.31")), FP16],
-                         ids=["int8", "fp16"])
+@pytest.mark.parametrize(
+    "config", [pytest.param(INT8, marks=pytest.mark.onnxruntime("1.31")), FP16], ids=["int8", "fp16"]
+)
 def test_it_is_the_exported_file_with_default_options(worker, tmp_path, config):
     opened = worker(save_resnet(tmp_path))
     found = executed(opened, config)
@@ -203,8 +204,10 @@ def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_pa
     verdict = driven.get_run_results("config").accuracy
     driven.set_target(f"sqnr>={verdict.worst_output[1].errors.sqnr_db - 0.1:.4f}")
     missed = Accuracy(
-        {name: OutputErrors(ErrorMetrics(one.errors.sqnr_db - 3.0))
-         for name, one in verdict.outputs.items()}, samples=verdict.samples, total=verdict.total)
+        {name: OutputErrors(ErrorMetrics(one.errors.sqnr_db - 3.0)) for name, one in verdict.outputs.items()},
+        samples=verdict.samples,
+        total=verdict.total,
+    )
     driven.apply_event(ev.ExportedFileExecuted(1, driven.config, ExportedRun(missed, "ONNX Runtime 1 CPU", "cpu")))
     lines = ["".join(text for text, _ in line) for line in summary_lines(driven, 120)]
     assert any(line.startswith(" c0 ") and " FAIL? ~PASS?" in line for line in lines)
@@ -217,8 +220,9 @@ def test_a_miss_of_the_exported_network_outweighs_the_simulation(session, tmp_pa
 
 def _network(path: Path, nodes, *, opset=17, more=()) -> None:
     x, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, ["n", 16]) for name in "xy")
-    graph = helper.make_graph(nodes, "made", [x], [y], [
-        onnx.numpy_helper.from_array(np.eye(16, dtype=np.float32), "w")])
+    graph = helper.make_graph(
+        nodes, "made", [x], [y], [onnx.numpy_helper.from_array(np.eye(16, dtype=np.float32), "w")]
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset), *more], ir_version=8), path)
 
 
@@ -226,16 +230,22 @@ def test_an_operator_that_the_provider_lacks_is_the_reason(worker, tmp_path):
     found = executed(worker(middle(tmp_path / "middle.onnx")), INT8)
     assert found.accuracy is None and "ONNX Runtime" in found.missing_reason, found
     assert exported_run_record(found) == {
-        "source": "onnxruntime-cpu", "backend": found.executor_name, "failed": found.missing_reason
+        "source": "onnxruntime-cpu",
+        "backend": found.executor_name,
+        "failed": found.missing_reason,
     }
 
 
 def test_random_numbers_are_the_reason(worker, tmp_path):
     options = save_mlp(tmp_path)
-    _network(Path(options.model), [
-        helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
-        helper.make_node("RandomNormalLike", ["m"], ["r"], name="noise"),
-        helper.make_node("Add", ["m", "r"], ["y"], name="sum")])
+    _network(
+        Path(options.model),
+        [
+            helper.make_node("MatMul", ["x", "w"], ["m"], name="product"),
+            helper.make_node("RandomNormalLike", ["m"], ["r"], name="noise"),
+            helper.make_node("Add", ["m", "r"], ["y"], name="sum"),
+        ],
+    )
     assert "noise" in executed(worker(options), INT8).missing_reason
 
 

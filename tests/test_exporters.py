@@ -196,13 +196,14 @@ def test_names_cannot_break_the_tables():
     assert "a\\|b\\`c\\\\nd" in row and report.startswith("# a\\*b\\|c\n") and "\n  - # x\n" in report
 
 
-@pytest.mark.parametrize(("perm", "warned"), [([1, 0, 2], True), ([1, 2, 0, 3], True), ([2, 0, 1], False),
-                                              ([0, 2, 1], False)])
+@pytest.mark.parametrize(
+    ("perm", "warned"), [([1, 0, 2], True), ([1, 2, 0, 3], True), ([2, 0, 1], False), ([0, 2, 1], False)]
+)
 def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_says(perm, warned, opened, tmp_path):
     """A process of its own loads the file, since a runtime that fuses the two may crash. Without a note it loads by
     default; with one it loads by the option that the note names. Whether it loads without that is the release's."""
     b = networks.Builder()
-    shape = [32, 6, 32, 32][:len(perm)]
+    shape = [32, 6, 32, 32][: len(perm)]
     x = b.node("Reshape", ["x", b.weight("to", np.int64(shape))], "/apart")
     x = b.node("Transpose", [x], "/turn", perm=perm)
     b.node("MatMul", [x, b.kernel("w", (shape[perm[-1]], 16), 8)], "/fc", output="y")
@@ -211,18 +212,28 @@ def test_a_transpose_in_fp16_before_a_matmul_loads_as_the_note_of_its_export_say
     path = tmp_path / "typed.onnx"
     _, lines = write_export("onnx", path, network, PrecisionConfig.from_precision(Precision.FP16), {})
     assert any("ORT_ENABLE_EXTENDED" in line for line in lines) is warned
-    load = ("import onnxruntime as o; s = o.SessionOptions(); "
-            f"{'s.graph_optimization_level = o.GraphOptimizationLevel.ORT_ENABLE_EXTENDED; ' if warned else ''}"
-            f"o.InferenceSession({str(path)!r}, s, providers=['CPUExecutionProvider'])")
+    load = (
+        "import onnxruntime as o; s = o.SessionOptions(); "
+        f"{'s.graph_optimization_level = o.GraphOptimizationLevel.ORT_ENABLE_EXTENDED; ' if warned else ''}"
+        f"o.InferenceSession({str(path)!r}, s, providers=['CPUExecutionProvider'])"
+    )
     done = subprocess.run([sys.executable, "-c", load], capture_output=True, check=False)
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize(("opset", "other", "stored"), [
-    (17, Precision.FP16, True), (17, Precision.FP32, True), (21, Precision.FP16, True), (21, Precision.FP16, False),
-    *(pytest.param(23, Precision.FP32, stored, marks=pytest.mark.onnxruntime("1.31")) for stored in (True, False))])
-def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_computed(opset, other, stored, opened,
-                                                                                   tmp_path):
+@pytest.mark.parametrize(
+    ("opset", "other", "stored"),
+    [
+        (17, Precision.FP16, True),
+        (17, Precision.FP32, True),
+        (21, Precision.FP16, True),
+        (21, Precision.FP16, False),
+        *(pytest.param(23, Precision.FP32, stored, marks=pytest.mark.onnxruntime("1.31")) for stored in (True, False)),
+    ],
+)
+def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_computed(
+    opset, other, stored, opened, tmp_path
+):
     b = networks.Builder(opset=opset)
     x = b.node("MatMul", ["x", b.kernel("w", (8, 16), 8)], "/fc")
     bias = b.vector("bias", 16) if stored else b.node("Relu", ["given"], "/bias")
@@ -237,9 +248,14 @@ def test_typed_matmuls_load_in_onnx_runtime_with_a_bias_that_is_stored_or_comput
     assert run(path, feeds)[0].shape == (2, 4, 16)
 
 
-@pytest.mark.parametrize(("precision", "other", "warned"), [
-    (Precision.FP8, Precision.FP32, True), (Precision.FP8, Precision.FP16, False),
-    (Precision.INT8, Precision.FP32, False)])
+@pytest.mark.parametrize(
+    ("precision", "other", "warned"),
+    [
+        (Precision.FP8, Precision.FP32, True),
+        (Precision.FP8, Precision.FP16, False),
+        (Precision.INT8, Precision.FP32, False),
+    ],
+)
 def test_a_relu_that_onnx_runtime_drops_before_fp8_is_said(precision, other, warned, opened):
     b = networks.Builder()
     y = b.node("Relu", [b.gemm("x", (16, 16), "/first")], "/relu")
@@ -247,5 +263,6 @@ def test_a_relu_that_onnx_runtime_drops_before_fp8_is_said(precision, other, war
     network = opened(b.model([networks.floats("x", 4, 16)], [networks.floats("y", 4, 16)]))
     ranges = dict.fromkeys(network.calibrated_tensors, 1.0)
     note = onnxruntime_loading_note(
-        lower_to_typed_network(network, PrecisionConfig.from_precision(precision, other), ranges).model)
+        lower_to_typed_network(network, PrecisionConfig.from_precision(precision, other), ranges).model
+    )
     assert ("drops a Relu" in note) is warned

@@ -127,8 +127,13 @@ def test_a_scratch_folder_that_a_starting_process_clears_before_it_is_locked_is_
 
 def test_a_scratch_folder_that_a_starting_process_is_removing_is_not_used(scratch):
     """The creator waits for the lock of the remover and makes another folder."""
-    first = subprocess.Popen([sys.executable, "-c", HOLDS], env={**os.environ, "TMPDIR": str(scratch)}, text=True,
-                             stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    first = subprocess.Popen(
+        [sys.executable, "-c", HOLDS],
+        env={**os.environ, "TMPDIR": str(scratch)},
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     taken = first.stdout.readline().strip()
     held = open(Path(taken) / ".in-use")
     fcntl.flock(held, fcntl.LOCK_EX)
@@ -187,8 +192,16 @@ def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
 
 
 def test_a_pipe_without_a_name_is_written_to():
-    process = subprocess.run([sys.executable, "-c", "from trt_tui.files.writing import write_file_atomically\n"
-                              "write_file_atomically('/dev/stdout', 'x' * 200_000)"], capture_output=True, check=True)
+    process = subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            "from trt_tui.files.writing import write_file_atomically\n"
+            "write_file_atomically('/dev/stdout', 'x' * 200_000)",
+        ],
+        capture_output=True,
+        check=True,
+    )
     assert process.stdout == b"x" * 200_000
 
 
@@ -218,9 +231,17 @@ def mode_of(path):
     return stat.S_IMODE(path.stat().st_mode)
 
 
-@pytest.mark.parametrize(("before", "private", "after"), [
-    (None, False, 0o644), (None, True, 0o600), (0o600, False, 0o600), (0o640, False, 0o640), (0o664, False, 0o664),
-    (0o644, True, 0o600)])
+@pytest.mark.parametrize(
+    ("before", "private", "after"),
+    [
+        (None, False, 0o644),
+        (None, True, 0o600),
+        (0o600, False, 0o600),
+        (0o640, False, 0o640),
+        (0o664, False, 0o664),
+        (0o644, True, 0o600),
+    ],
+)
 def test_nobody_else_reads_what_is_written_to_a_private_place(tmp_path, before, private, after):
     target, umask = tmp_path / "out.json", os.umask(0o022)
     try:
@@ -244,8 +265,13 @@ def test_a_replaced_file_is_not_given_to_another_group(tmp_path, monkeypatch, re
     chown = Mock(side_effect=PermissionError(1, "Operation not permitted") if refused else None)
     monkeypatch.setattr(os, "chown", chown)
     real, other = os.stat, os.stat(target).st_gid + 1
-    monkeypatch.setattr(os, "stat", lambda path, **how: Mock(st_mode=real(path).st_mode, st_gid=other)
-                        if Path(path) == target else real(path, **how))
+    monkeypatch.setattr(
+        os,
+        "stat",
+        lambda path, **how: (
+            Mock(st_mode=real(path).st_mode, st_gid=other) if Path(path) == target else real(path, **how)
+        ),
+    )
     write_file_atomically(target, "new")
     monkeypatch.undo()
     assert chown.call_args.args[1:] == (-1, other) and mode_of(target) == mode
@@ -269,7 +295,10 @@ def test_a_private_folder_is_made_with_its_parents_and_leaves_others_alone(tmp_p
     make_private_folder(tmp_path / "state" / "trt-tui" / "logs")
     make_private_folder(tmp_path / "state")
     assert [mode_of(tmp_path / name) for name in ("state", "state/trt-tui", "state/trt-tui/logs")] == [
-        0o755, 0o700, 0o700]
+        0o755,
+        0o700,
+        0o700,
+    ]
 
 
 @pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.open_regular_file, files.check_regular_file])

@@ -37,6 +37,7 @@ RANDOM = {"deadline": None, "derandomize": True, "suppress_health_check": [Healt
 @pytest.fixture
 def analysed(opened, backend, tmp_path):
     """Opens an analysis of a network on given data."""
+
     def analyse(model: onnx.ModelProto, **data: np.ndarray) -> Analysis:
         network = opened(model)
         np.savez(tmp_path / "data.npz", **data)
@@ -57,8 +58,13 @@ def states_of(analysis: Analysis, config: PrecisionConfig) -> dict[str, Fp16Rang
     return {name: value.state for name, value in found.items()}
 
 
-def product(*behind: tuple[str, float], operator: str = "MatMul", bias: bool = False, scale: float = 2000.0,
-            shared: bool = False) -> onnx.ModelProto:
+def product(
+    *behind: tuple[str, float],
+    operator: str = "MatMul",
+    bias: bool = False,
+    scale: float = 2000.0,
+    shared: bool = False,
+) -> onnx.ModelProto:
     """A product of positive values up to 1e5, with constant arithmetic behind it."""
     b = Builder(5)
     weight = np.abs(b.rng.standard_normal((64, 16))).astype(np.float32) * np.float32(scale)
@@ -145,14 +151,29 @@ def operator_with_inner_values(operator: str, gain: float) -> onnx.ModelProto:
     b.node(operator, inputs, "/inner", output="y", **attributes)
     if operator == "LSTM":
         b.nodes[-1].output[:] = ["", "y"]
-    return b.model([floats("x", 8, 8, 16)], [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)],
-                   ir_version=11)
+    return b.model(
+        [floats("x", 8, 8, 16)], [onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)], ir_version=11
+    )
 
 
-@pytest.mark.parametrize(("operator", "large"), [
-    ("LSTM", 1e4), ("GRU", 1e4), ("RNN", 1e4), ("DeformConv", 1e4), ("Mean", 1e4), ("Sum", 1e4), ("Gemm", 1e4),
-    ("LRN", 100), ("LpPool", 100), ("GlobalLpPool", 50), ("LpNormalization", 100), ("RotaryEmbedding", 1.3e4),
-    ("STFT", 2000)])
+@pytest.mark.parametrize(
+    ("operator", "large"),
+    [
+        ("LSTM", 1e4),
+        ("GRU", 1e4),
+        ("RNN", 1e4),
+        ("DeformConv", 1e4),
+        ("Mean", 1e4),
+        ("Sum", 1e4),
+        ("Gemm", 1e4),
+        ("LRN", 100),
+        ("LpPool", 100),
+        ("GlobalLpPool", 50),
+        ("LpNormalization", 100),
+        ("RotaryEmbedding", 1.3e4),
+        ("STFT", 2000),
+    ],
+)
 def test_values_inside_operators_make_a_pass_uncertain(analysed, operator, large):
     """Every result stays within FP16. The operator in FP32, or on small values, is safe."""
     x = np.random.default_rng(0).standard_normal((8, 8, 16)).astype(np.float32)
@@ -165,9 +186,16 @@ def test_values_inside_operators_make_a_pass_uncertain(analysed, operator, large
             assert states_of(analysis, raised) == {}
 
 
-@pytest.mark.parametrize("form", [
-    {}, {"has_past": True}, {"is_causal": 1}, {"softcap": 30.0},
-    {"mask": np.triu(np.full((6, 6), -1e4, np.float32), 1)}])
+@pytest.mark.parametrize(
+    "form",
+    [
+        {},
+        {"has_past": True},
+        {"is_causal": 1},
+        {"softcap": 30.0},
+        {"mask": np.triu(np.full((6, 6), -1e4, np.float32), 1)},
+    ],
+)
 def test_the_scores_of_an_attention_operator_make_a_pass_uncertain(analysed, form):
     for gain, states in ((1.0, {}), (200.0, {"/Attention": Fp16RangeState.MAY_OVERFLOW})):
         model = networks.attention_operator(gain=gain, **form)
@@ -227,8 +255,11 @@ def hidden_overflow(form: str, aside: bool = False) -> onnx.ModelProto:
     number = lambda name, value: b.weight(name, np.float32(value))  # noqa: E731
     outputs = [floats("y", "batch", 16)]
     if form in ("pow", "mul"):
-        cube = (b.node("Pow", [x, number("three", 3)], "/cube") if form == "pow" else
-                b.node("Mul", [b.node("Mul", [x, x], "/square"), x], "/cube"))
+        cube = (
+            b.node("Pow", [x, number("three", 3)], "/cube")
+            if form == "pow"
+            else b.node("Mul", [b.node("Mul", [x, x], "/square"), x], "/cube")
+        )
         x = gelu_of_cube(b, x, cube)
     else:
         large = b.node("Mul", [x, number("thousand", 1e4)], "/large")
@@ -247,20 +278,37 @@ def hidden_overflow(form: str, aside: bool = False) -> onnx.ModelProto:
             x = b.node("Where", [beyond, number("zero", 0), large], "/hide")
         elif form == "branch":  # the Clip is in the branches of an If
             bounds = [number("low", -50), number("high", 50)]
-            branches = [helper.make_graph([helper.make_node("Clip", [large, *bounds], [name])], name,
-                                          [], [floats(name, "batch", 16)]) for name in ("then", "else")]
-            b.nodes.append(helper.make_node("If", [b.weight("yes", np.array(True))], ["chosen"], name="/if",
-                                            then_branch=branches[0], else_branch=branches[1]))
+            branches = [
+                helper.make_graph(
+                    [helper.make_node("Clip", [large, *bounds], [name])], name, [], [floats(name, "batch", 16)]
+                )
+                for name in ("then", "else")
+            ]
+            b.nodes.append(
+                helper.make_node(
+                    "If",
+                    [b.weight("yes", np.array(True))],
+                    ["chosen"],
+                    name="/if",
+                    then_branch=branches[0],
+                    else_branch=branches[1],
+                )
+            )
             x = "chosen"
         elif form == "integers":
-            x = b.node("Cast", [b.node("Cast", [large], "/whole", to=int(onnx.TensorProto.INT64))], "/float",
-                       to=int(onnx.TensorProto.FLOAT))
+            x = b.node(
+                "Cast",
+                [b.node("Cast", [large], "/whole", to=int(onnx.TensorProto.INT64))],
+                "/float",
+                to=int(onnx.TensorProto.FLOAT),
+            )
             x = b.node("Sign", [x], "/sign")
         elif form == "reciprocal":
             x = b.node("Reciprocal", [large], "/inverse")
         elif form == "norm":
-            root = b.node("Sqrt", [b.node("ReduceMean", [b.node("Mul", [large, large], "/square")], "/mean",
-                                          axes=[-1])], "/root")
+            root = b.node(
+                "Sqrt", [b.node("ReduceMean", [b.node("Mul", [large, large], "/square")], "/mean", axes=[-1])], "/root"
+            )
             x = b.node("Div", [large, root], "/divide")
     b.node("MatMul", [x, b.weight("w1", b.rng.standard_normal((16, 16)).astype(np.float32))], "/last", output="y")
     return b.model([floats("x", "batch", 16)], outputs)
@@ -271,8 +319,11 @@ def gelu_of_cube(b: Builder, x: str, cube: str) -> str:
     number = lambda name, value: b.weight(name, np.float32(value))  # noqa: E731
     inner = b.node("Add", [x, b.node("Mul", [cube, number("c", 0.044715)], "/c")], "/inner")
     tanh = b.node("Tanh", [b.node("Mul", [inner, number("root", 0.7978845608)], "/scaled")], "/hide")
-    return b.node("Mul", [b.node("Mul", [x, b.node("Add", [tanh, number("one", 1)], "/one")], "/product"),
-                          number("half", 0.5)], "/half")
+    return b.node(
+        "Mul",
+        [b.node("Mul", [x, b.node("Add", [tanh, number("one", 1)], "/one")], "/product"), number("half", 0.5)],
+        "/half",
+    )
 
 
 def spread(count: int = 32) -> np.ndarray:
@@ -303,9 +354,15 @@ def test_an_overflow_that_a_later_layer_hides_is_no_doubt(analysed, backend, for
             np.testing.assert_allclose(gated, typed, rtol=0, atol=0.01 * np.abs(plain).max())
 
 
-@pytest.mark.parametrize(("form", "kinds", "outcome"), [
-    ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS), ("branch", {"overflow"}, Outcome.FAIL),
-    ("integers", {"overflow"}, Outcome.FAIL), ("norm", {"overflow", "may overflow"}, Outcome.FAIL)])
+@pytest.mark.parametrize(
+    ("form", "kinds", "outcome"),
+    [
+        ("reciprocal", {"may overflow"}, Outcome.UNCERTAIN_PASS),
+        ("branch", {"overflow"}, Outcome.FAIL),
+        ("integers", {"overflow"}, Outcome.FAIL),
+        ("norm", {"overflow", "may overflow"}, Outcome.FAIL),
+    ],
+)
 def test_an_overflow_that_changes_the_outputs_stays_a_doubt(analysed, form, kinds, outcome):
     with analysed(hidden_overflow(form), x=spread()) as analysis:
         accuracy = accuracy_of(analysis, ALL_FP16)
@@ -314,7 +371,8 @@ def test_an_overflow_that_changes_the_outputs_stays_a_doubt(analysed, form, kind
         states = states_of(analysis, ALL_FP16)
         errors = [*measure_group_errors(analysis, {"fp16": ALL_FP16}, {})][-1].value["fp16"]
         assert {name: errors[name].fp16_state for name in states} == {
-            name: state.value for name, state in states.items()}
+            name: state.value for name, state in states.items()
+        }
 
 
 def test_a_harmless_overflow_in_one_config_is_harmful_in_another(analysed):
@@ -323,8 +381,9 @@ def test_a_harmless_overflow_in_one_config_is_harmful_in_another(analysed):
     number = lambda name, value: b.weight(name, np.float32(value))  # noqa: E731
     x = b.node("MatMul", ["x", b.weight("w", np.eye(16, dtype=np.float32))], "/first")
     large = b.node("Mul", [x, number("large", 1e6)], "/large")
-    hidden = b.node("Sigmoid", [b.node("MatMul", [large, b.weight("v", np.eye(16, dtype=np.float32))], "/plain")],
-                    "/hide")
+    hidden = b.node(
+        "Sigmoid", [b.node("MatMul", [large, b.weight("v", np.eye(16, dtype=np.float32))], "/plain")], "/hide"
+    )
     b.node("Mul", [hidden, x], "/last", output="y")
     with analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), x=spread()) as analysis:
         network = analysis.network
@@ -371,9 +430,15 @@ def test_the_normaliser_of_a_long_softmax_may_overflow(analysed):
         assert states_of(analysis, ALL_FP16) == {"/softmax/Softmax": Fp16RangeState.MAY_OVERFLOW}
 
 
-@pytest.mark.parametrize(("operator", "shift", "state"), [
-    ("LogSoftmax", 0.0, Fp16RangeState.MAY_OVERFLOW), ("ReduceLogSumExp", 8.0, Fp16RangeState.MAY_OVERFLOW),
-    ("ReduceLogSumExp", 0.0, None), ("ReduceLogSumExp", -30.0, Fp16RangeState.MAY_OVERFLOW)])
+@pytest.mark.parametrize(
+    ("operator", "shift", "state"),
+    [
+        ("LogSoftmax", 0.0, Fp16RangeState.MAY_OVERFLOW),
+        ("ReduceLogSumExp", 8.0, Fp16RangeState.MAY_OVERFLOW),
+        ("ReduceLogSumExp", 0.0, None),
+        ("ReduceLogSumExp", -30.0, Fp16RangeState.MAY_OVERFLOW),
+    ],
+)
 def test_a_logarithm_behind_what_fp16_cannot_hold_makes_a_pass_uncertain(analysed, operator, shift, state):
     """TensorRT makes a Log behind a Softmax, or a sum of exponentials, of one operator."""
     b = Builder(0)
@@ -485,8 +550,9 @@ def test_what_the_exported_network_overflows_is_never_called_safe(random: Random
 
 @settings(max_examples=15, **RANDOM)
 @given(random=st.randoms(use_true_random=False))
-def test_an_overflow_that_is_called_harmless_leaves_the_outputs_finite(random: Random, opened, backend,
-                                                                       tmp_path) -> None:
+def test_an_overflow_that_is_called_harmless_leaves_the_outputs_finite(
+    random: Random, opened, backend, tmp_path
+) -> None:
     case = lowered.draw(random, backend, opened, scales=range_oracles.SCALES)
     assert range_oracles.check_effect(case, backend, tmp_path) == []
 

@@ -43,6 +43,7 @@ EVERY = ("rewrite", "smooth", "bias")
 
 def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), gains=None, affine=True, epsilon=1e-6):
     """A decomposed LayerNorm, or RMSNorm without a mean."""
+
     def add(operator, inputs, name, **attributes):
         return b.node(operator, inputs, f"{scope}/{name}", **attributes)
 
@@ -82,8 +83,9 @@ def transformer(*, operator=False, scale=1.0, residual=False, **form):
     two = b.node("MatMul", [y, b.kernel("matmul.weight", (CHANNELS, 8), CHANNELS)], "/matmul")
     outputs = [one, two, *([b.node("Relu", [y], "/relu")] if residual else [])]
     ranks = [2 if name == one else 3 for name in outputs]
-    return b.model([floats("x", 2, 6, CHANNELS)],
-                   [floats(name, *[None] * rank) for name, rank in zip(outputs, ranks, strict=True)])
+    return b.model(
+        [floats("x", 2, 6, CHANNELS)], [floats(name, *[None] * rank) for name, rank in zip(outputs, ranks, strict=True)]
+    )
 
 
 def prepared(model, opened, backend):
@@ -101,29 +103,37 @@ def with_everything(network, config, ranges, data, backend, kinds):
         config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network, groups))
     if "smooth" in kinds:
         norms = [name for name in network.zero_cost_support.norms if not scaling_refusal_reason(network, name)]
-        config = add_zero_cost_moves(config, network,
-                                     zero_cost_kinds.measure_smoothquant_moves(network, norms, data, backend))
+        config = add_zero_cost_moves(
+            config, network, zero_cost_kinds.measure_smoothquant_moves(network, norms, data, backend)
+        )
     if "bias" in kinds:
         able = [group for group in groups if not bias_correction_refusal_reason(network, group, config)]
         config = config.with_moves(
-            zero_cost_kinds.measure_bias_corrections(network, config, ranges, able, data, backend))
+            zero_cost_kinds.measure_bias_corrections(network, config, ranges, able, data, backend)
+        )
     return config
 
 
-@pytest.mark.parametrize(("form", "operator", "refused"), [
-    ({}, "LayerNormalization", ""),
-    ({"square": "Mul", "division": "Reciprocal"}, "LayerNormalization", ""),
-    ({"mean": False}, "RMSNormalization", ""),
-    ({"mean": False, "division": "Reciprocal"}, "RMSNormalization", ""),
-    ({"affine": False}, "LayerNormalization", ""),
-    ({"axes": (-2,)}, "LayerNormalization", "need Transposes"),
-    ({"operator": True}, "LayerNormalization", "it is the operator"),
-])
+@pytest.mark.parametrize(
+    ("form", "operator", "refused"),
+    [
+        ({}, "LayerNormalization", ""),
+        ({"square": "Mul", "division": "Reciprocal"}, "LayerNormalization", ""),
+        ({"mean": False}, "RMSNormalization", ""),
+        ({"mean": False, "division": "Reciprocal"}, "RMSNormalization", ""),
+        ({"affine": False}, "LayerNormalization", ""),
+        ({"axes": (-2,)}, "LayerNormalization", "need Transposes"),
+        ({"operator": True}, "LayerNormalization", "it is the operator"),
+    ],
+)
 def test_normalisations_are_found_in_each_spelling(form, operator, refused, opened):
     network = opened(transformer(**form))
-    (name, found), = network.zero_cost_support.norms.items()
-    assert found.operator == operator and refused in found.no_rewrite_reason and bool(refused) == bool(
-        found.no_rewrite_reason)
+    ((name, found),) = network.zero_cost_support.norms.items()
+    assert (
+        found.operator == operator
+        and refused in found.no_rewrite_reason
+        and bool(refused) == bool(found.no_rewrite_reason)
+    )
     assert found.epsilon == pytest.approx(1e-5 if form.get("operator") else 1e-6)
     assert (rewrite_refusal_reason(network, network.get_group(name)) == "") is (not refused)
 
@@ -132,11 +142,14 @@ def test_a_division_by_an_exponential_is_no_normalisation(opened):
     assert not opened(transformer(division="0.5 ** variance")).zero_cost_support.norms
 
 
-@pytest.mark.parametrize(("form", "why"), [
-    ({"residual": True}, "/relu/Relu_output_0 is an output of the network"),
-    ({"affine": False}, "it has no constant weight or scale"),
-    ({"operator": True, "gains": np.ones(1, np.float32)}, "no constant weight or scale"),
-])
+@pytest.mark.parametrize(
+    ("form", "why"),
+    [
+        ({"residual": True}, "/relu/Relu_output_0 is an output of the network"),
+        ({"affine": False}, "it has no constant weight or scale"),
+        ({"operator": True, "gains": np.ones(1, np.float32)}, "no constant weight or scale"),
+    ],
+)
 def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     network = opened(transformer(**form))
     (name,) = network.zero_cost_support.norms
@@ -144,11 +157,21 @@ def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
     assert reason and why in reason
 
 
-@pytest.mark.parametrize(("form", "quantized", "other", "kinds"), [
-    ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),
-    ({"mean": False, "division": "Reciprocal"}, INT8, FP32, EVERY), ({"mean": False}, INT8, FP16, EVERY),
-    ({"affine": False}, INT8, FP16, ("rewrite",)), ({"affine": False, "mean": False}, FP16, FP16, ("rewrite",)),
-    ({"operator": True}, INT8, FP32, EVERY), ({"operator": True}, INT8, FP16, EVERY)], ids=str)
+@pytest.mark.parametrize(
+    ("form", "quantized", "other", "kinds"),
+    [
+        ({}, INT8, FP16, ("rewrite",)),
+        ({}, INT8, FP32, EVERY),
+        ({}, FP16, FP16, EVERY),
+        ({"mean": False, "division": "Reciprocal"}, INT8, FP32, EVERY),
+        ({"mean": False}, INT8, FP16, EVERY),
+        ({"affine": False}, INT8, FP16, ("rewrite",)),
+        ({"affine": False, "mean": False}, FP16, FP16, ("rewrite",)),
+        ({"operator": True}, INT8, FP32, EVERY),
+        ({"operator": True}, INT8, FP16, EVERY),
+    ],
+    ids=str,
+)
 def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other, kinds, opened, backend):
     network, data, ranges = prepared(transformer(**form), opened, backend)
     config = with_everything(network, PrecisionConfig(quantized, other), ranges, data, backend, kinds)
@@ -187,8 +210,9 @@ def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, back
     """FP16 ends at 65504, which squares reach from 256 up."""
     network, data, ranges = prepared(transformer(scale=400.0, mean=mean), opened, backend)
     config = PrecisionConfig.from_precision(FP16)
-    exact = lowered.gated_values(backend, network, config.with_group_precision(network.groups, FP32), ranges,
-                                 data.read_feed(0))
+    exact = lowered.gated_values(
+        backend, network, config.with_group_precision(network.groups, FP32), ranges, data.read_feed(0)
+    )
     apart = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
     config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network, network.groups))
     whole = lowered.gated_values(backend, network, config, ranges, data.read_feed(0))
@@ -201,35 +225,56 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
     network, data, ranges = prepared(transformer(epsilon=1e-12), opened, backend)
     config, feeds = PrecisionConfig.from_precision(FP16), {"x": np.zeros((2, 6, CHANNELS), np.float32)}
     assert network.epsilon_constants == {"/norm.eps"} and not opened(transformer()).epsilon_constants
-    alone = config.with_group_precision(network.groups,
-                                        FP32).with_group_precision([network.get_group("/norm/mean/ReduceMean")], FP16)
+    alone = config.with_group_precision(network.groups, FP32).with_group_precision(
+        [network.get_group("/norm/mean/ReduceMean")], FP16
+    )
     for one in (config, alone):
         assert lowered.compare(lowered.make_case(backend, network, one, feeds, ranges), backend) is None
         gated = lowered.gated_values(backend, network, one, ranges, feeds)
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
     assert "is 0 in FP16 and is raised to 6e-08" in lower_to_typed_network(network, config, ranges).notes[0]
-    said = [describe_fp16_values(network, config, network.get_group("/norm/mean/ReduceMean"), None, None, ErrorSums(),
-                                 ErrorMetrics(sqnr_db=sqnr_db)) for sqnr_db in (10.0, 60.0)]
+    said = [
+        describe_fp16_values(
+            network,
+            config,
+            network.get_group("/norm/mean/ReduceMean"),
+            None,
+            None,
+            ErrorSums(),
+            ErrorMetrics(sqnr_db=sqnr_db),
+        )
+        for sqnr_db in (10.0, 60.0)
+    ]
     assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "write it as Layer" in said[0] and said[1] == ""
 
 
-@pytest.mark.parametrize(("scale", "rewritten", "said"), [
-    (400.0, False, "Pow /norm/square/Pow reaches .*beyond .*; write it as LayerN"),
-    (400.0, True, ""), (1.0, False, ""),
-    (40.0, False, r"distance to FP16's limit ×\d\.\d: Pow /norm/square/Pow reaches")])
+@pytest.mark.parametrize(
+    ("scale", "rewritten", "said"),
+    [
+        (400.0, False, "Pow /norm/square/Pow reaches .*beyond .*; write it as LayerN"),
+        (400.0, True, ""),
+        (1.0, False, ""),
+        (40.0, False, r"distance to FP16's limit ×\d\.\d: Pow /norm/square/Pow reaches"),
+    ],
+)
 def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewritten, said, opened, backend):
     network, data, ranges = prepared(transformer(scale=scale), opened, backend)
     config = PrecisionConfig.from_precision(FP16)
-    config = config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network,
-                                                                              network.groups)) if rewritten else config
+    config = (
+        config.with_moves(zero_cost_kinds.propose_normalisation_rewrites(network, network.groups))
+        if rewritten
+        else config
+    )
     with Analysis(network, backend, data, select_judged_outputs(network)) as analysis:
         *_, last = measure_group_errors(analysis, {"config": config}, ranges, with_isolated=False)
     errors = last.value["config"]["/norm/mean/ReduceMean"]
     assert re.match(said + ("$" if not said else ""), errors.warning), errors.warning
-    record = config_results_record(
-        network, ConfigResults(group_errors=last.value["config"]))["layers"]["/norm/shifted/Add"]["fp16_range"]
-    assert record["headroom"] == pytest.approx(
-        65504 / errors.fp16_largest) and record["at"] == errors.fp16_largest_layer
+    record = config_results_record(network, ConfigResults(group_errors=last.value["config"]))["layers"][
+        "/norm/shifted/Add"
+    ]["fp16_range"]
+    assert (
+        record["headroom"] == pytest.approx(65504 / errors.fp16_largest) and record["at"] == errors.fp16_largest_layer
+    )
     assert (errors.fp16_largest_layer == "/norm/square/Pow") is (not rewritten)
 
 
@@ -270,12 +315,18 @@ def test_a_corrected_layer_has_the_mean_of_fp32_on_the_calibrating_samples(opene
     group = network.get_group("/in/MatMul")
     config = PrecisionConfig(INT8, FP32).with_group_precision(network.groups, FP32).with_group_precision([group], INT8)
     corrected = config.with_moves(
-        zero_cost_kinds.measure_bias_corrections(network, config, ranges, [group], data, backend))
+        zero_cost_kinds.measure_bias_corrections(network, config, ranges, [group], data, backend)
+    )
     mean = {}
-    for name, one in (("exact", config.with_group_precision([group],
-                                                            FP32)), ("int8", config), ("corrected", corrected)):
-        runs = [lowered.gated_values(backend, network, one, ranges, data.read_feed(index))[group.final_tensor]
-                for index in range(len(data))]
+    for name, one in (
+        ("exact", config.with_group_precision([group], FP32)),
+        ("int8", config),
+        ("corrected", corrected),
+    ):
+        runs = [
+            lowered.gated_values(backend, network, one, ranges, data.read_feed(index))[group.final_tensor]
+            for index in range(len(data))
+        ]
         mean[name] = np.concatenate(runs).reshape(-1, CHANNELS).mean(axis=0, dtype=np.float64)
     assert np.abs(mean["int8"] - mean["exact"]).max() > 1e-3
     np.testing.assert_allclose(mean["corrected"], mean["exact"], atol=2e-6)
@@ -291,18 +342,23 @@ def test_releases_that_are_told_get_the_changed_network(opened, backend):
         assert nodes["/norm/mean/ReduceMean"] == "LayerNormalization" and "Sqrt" not in nodes.values()
         assert set(said.precisions) <= set(nodes) and said.precisions["/norm/mean/ReduceMean"] is FP16
     assert typed.layer_changes["/norm/root/Sqrt"] == "part of the LayerNormalization /norm/mean/ReduceMean"
-    assert weak.ranges["/norm/shifted/Add_output_0"] == config.get_moves(
-        SmoothQuantMove)["/norm/mean/ReduceMean"].ranges["/norm/shifted/Add_output_0"]
+    assert (
+        weak.ranges["/norm/shifted/Add_output_0"]
+        == config.get_moves(SmoothQuantMove)["/norm/mean/ReduceMean"].ranges["/norm/shifted/Add_output_0"]
+    )
 
 
 def test_weights_that_nothing_changes_stay_the_networks_own(opened, backend):
     network, data, ranges = prepared(transformer(), opened, backend)
     config = with_everything(network, PrecisionConfig(INT8, FP32), ranges, data, backend, ["smooth"])
-    mine, base = rewrite_network_for_config(network,
-                                            config).network.model.graph.initializers, network.model.graph.initializers
+    mine, base = (
+        rewrite_network_for_config(network, config).network.model.graph.initializers,
+        network.model.graph.initializers,
+    )
     shared = {name for name in mine if name in base and mine[name].const_value is base[name].const_value}
     assert {"in.weight", "in.bias", "gemm.bias"} <= shared and set(mine) - shared == {
-        f"{name}__folded" for name in ("/norm.scale", "/norm.bias", "gemm.weight", "matmul.weight")}
+        f"{name}__folded" for name in ("/norm.scale", "/norm.bias", "gemm.weight", "matmul.weight")
+    }
     assert rewrite_network_for_config(network, PrecisionConfig()).network is network
 
 
@@ -311,6 +367,7 @@ def test_weights_that_nothing_changes_stay_the_networks_own(opened, backend):
 def test_tensorrt_rtx_builds_the_operator_among_fp16_and_int8(mean, opened, backend):
     network, data, ranges = prepared(transformer(mean=mean), opened, backend)
     config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
-    assert "Normalization" in "".join(node.op_type
-                                      for node in lower_to_typed_network(network, config, ranges).model.graph)
+    assert "Normalization" in "".join(
+        node.op_type for node in lower_to_typed_network(network, config, ranges).model.graph
+    )
     assert len(rtx.build(lower_to_typed_network(network, config, ranges).model)) > 10_000

@@ -39,8 +39,9 @@ def files_up_to(size: int):
 def small_disk(folder: Path, size: str):
     """A file system of so many bytes at a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
-                      capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)], capture_output=True
+    ).returncode:
         pytest.skip("a tmpfs cannot be mounted here")
     try:
         yield folder
@@ -73,9 +74,16 @@ def test_what_a_killed_writer_left_in_the_cache_goes_and_what_another_program_dr
     assert not old.exists() and not list(tmp_path.glob("*/*")) and STALE_S > 600
 
 
-@pytest.mark.parametrize("words", [
-    "build --precision fp16 -o", "compare --layers none --json", "export --format onnx --precision int8 -o",
-    "export --format calibration-cache --precision int8 -o", "export --format markdown --precision fp16 -o"])
+@pytest.mark.parametrize(
+    "words",
+    [
+        "build --precision fp16 -o",
+        "compare --layers none --json",
+        "export --format onnx --precision int8 -o",
+        "export --format calibration-cache --precision int8 -o",
+        "export --format markdown --precision fp16 -o",
+    ],
+)
 def test_a_full_disk_loses_nothing_that_was_there(run, mlp, tmp_path, words):
     command, *rest = words.split()
     data = ["--data", mlp.data] if "fp16" not in words else []
@@ -87,11 +95,14 @@ def test_a_full_disk_loses_nothing_that_was_there(run, mlp, tmp_path, words):
         assert {path.name: path.read_text() for path in disk.iterdir()} == {"out.onnx": "what was there"}
 
 
-@pytest.mark.parametrize(("words", "kib", "fails_at"), [
-    ("bundle --for 10 --precision int8 -o", 28, "out.onnx/"),
-    ("subgraph --from x --to y --precision int8 -o", 8, "out.onnx/"),
-    ("compare --layers none --save-outputs", 4, "out.onnx"),
-])
+@pytest.mark.parametrize(
+    ("words", "kib", "fails_at"),
+    [
+        ("bundle --for 10 --precision int8 -o", 28, "out.onnx/"),
+        ("subgraph --from x --to y --precision int8 -o", 8, "out.onnx/"),
+        ("compare --layers none --save-outputs", 4, "out.onnx"),
+    ],
+)
 def test_a_disk_that_fills_up_amid_a_folder_or_the_outputs_leaves_none_of_it(run, mlp, tmp_path, words, kib, fails_at):
     command, *rest = words.split()
     with small_disk(tmp_path / "disk", f"{kib}k") as disk:

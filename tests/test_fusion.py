@@ -27,8 +27,13 @@ from trt_tui.core.network.fusion.epilogues import (
 from trt_tui.core.network.fusion.grouping import FusionGroupDraft, FusionGroupingState
 from trt_tui.core.network.fusion.groups import build_fusion_groups
 
-STARTS = (match_activation, match_group_normalisation, match_normalisation, match_rotary_embedding,
-          match_attention_scaling)
+STARTS = (
+    match_activation,
+    match_group_normalisation,
+    match_normalisation,
+    match_rotary_embedding,
+    match_attention_scaling,
+)
 """The rules that make a group of a layer; the others let one grow."""
 
 
@@ -115,23 +120,33 @@ def twice(b):
     return b.node("Add", [x, x], "/add")
 
 
-@pytest.mark.parametrize(("rule", "build", "taken"), [
-    (match_batch_normalisation, lambda b: norm(b, conv(b)), "BatchNormalization"),
-    (match_constant_pointwise, lambda b: relu(b, conv(b)), "Relu"),
-    (match_residual_add, added, "Add"),
-    (match_trailing_reshapes, lambda b: copied(b, lambda b, x: b.node("Add", [x, b.vector("bias", 8)], "/add")),
-     "Transpose"),
-    (match_trailing_reshapes, lambda b: copied(b, lambda b, x: gelu(b, b.node("Identity", [x], "/same"))),
-     "Transpose Identity"),
-    (match_pointwise_region, silu, "Sigmoid Mul"),
-])
+@pytest.mark.parametrize(
+    ("rule", "build", "taken"),
+    [
+        (match_batch_normalisation, lambda b: norm(b, conv(b)), "BatchNormalization"),
+        (match_constant_pointwise, lambda b: relu(b, conv(b)), "Relu"),
+        (match_residual_add, added, "Add"),
+        (
+            match_trailing_reshapes,
+            lambda b: copied(b, lambda b, x: b.node("Add", [x, b.vector("bias", 8)], "/add")),
+            "Transpose",
+        ),
+        (
+            match_trailing_reshapes,
+            lambda b: copied(b, lambda b, x: gelu(b, b.node("Identity", [x], "/same"))),
+            "Transpose Identity",
+        ),
+        (match_pointwise_region, silu, "Sigmoid Mul"),
+    ],
+)
 def test_a_group_grows(rule, build, taken, opened):
     growing, members = behind_first(opened, build)
     match = rule(growing, members)
     assert " ".join(layer.op_type for layer in match.layers) == taken
     growing.apply_match(members, match)
-    assert members.output_tensor == match.layers[-1].outputs[0] and all(growing.draft_by_layer[one.name] is members
-                                                               for one in match.layers)
+    assert members.output_tensor == match.layers[-1].outputs[0] and all(
+        growing.draft_by_layer[one.name] is members for one in match.layers
+    )
     assert (members.computed_tensor == members.output_tensor) is (rule is not match_trailing_reshapes)
     assert (members.skip_input is not None) is (rule is match_residual_add)
 
@@ -178,22 +193,30 @@ def group_norm(b, split=True, back=True):
     return b.node("Reshape", [x, b.weight("whole", np.array([1, 4, 8, 8]))], "/back") if back else x
 
 
-@pytest.mark.parametrize(("rule", "build", "name"), [
-    (match_normalisation, softmax, "Softmax"),
-    (match_normalisation, rms, "RMSNorm"),
-    (match_normalisation, lambda b: rms(b, lambda b, x: node(b, "Reciprocal", node(b, "Sqrt", x)),
-                                  lambda b: node(b, "Mul", "x", "x")), "RMSNorm"),
-    (match_normalisation, lambda b: rms(b, lambda b, x: node(b, "Pow", x, -0.5)), "RMSNorm"),
-    (match_normalisation, l2, "L2Norm"),
-    (match_normalisation, mean_of_squares, "LayerNorm"),
-    (match_group_normalisation, group_norm, "GroupNorm"),
-    (match_activation, lambda b: gelu_tanh(b, "x"), "GELU"),
-    (match_activation, lambda b: gelu_tanh(b, "x", lambda b, x: node(b, "Mul", node(b, "Mul", x, x), x)), "GELU"),
-    (match_activation, lambda b: swish(b, "x", scale=1.702), "GELU"),
-    (match_activation, lambda b: swish(b, "x"), "SiLU"),
-    (match_activation, lambda b: swish(b, "x", "HardSigmoid"), "HardSwish"),
-    (match_activation, lambda b: node(b, "Mul", "x", node(b, "Tanh", node(b, "Softplus", "x"))), "Mish"),
-])
+@pytest.mark.parametrize(
+    ("rule", "build", "name"),
+    [
+        (match_normalisation, softmax, "Softmax"),
+        (match_normalisation, rms, "RMSNorm"),
+        (
+            match_normalisation,
+            lambda b: rms(
+                b, lambda b, x: node(b, "Reciprocal", node(b, "Sqrt", x)), lambda b: node(b, "Mul", "x", "x")
+            ),
+            "RMSNorm",
+        ),
+        (match_normalisation, lambda b: rms(b, lambda b, x: node(b, "Pow", x, -0.5)), "RMSNorm"),
+        (match_normalisation, l2, "L2Norm"),
+        (match_normalisation, mean_of_squares, "LayerNorm"),
+        (match_group_normalisation, group_norm, "GroupNorm"),
+        (match_activation, lambda b: gelu_tanh(b, "x"), "GELU"),
+        (match_activation, lambda b: gelu_tanh(b, "x", lambda b, x: node(b, "Mul", node(b, "Mul", x, x), x)), "GELU"),
+        (match_activation, lambda b: swish(b, "x", scale=1.702), "GELU"),
+        (match_activation, lambda b: swish(b, "x"), "SiLU"),
+        (match_activation, lambda b: swish(b, "x", "HardSigmoid"), "HardSwish"),
+        (match_activation, lambda b: node(b, "Mul", "x", node(b, "Tanh", node(b, "Softplus", "x"))), "Mish"),
+    ],
+)
 def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, opened):
     growing = growing_of(opened, build)
     first, *others = [layer for layer in growing.graph.layers if not layer.name.startswith("/split")]
@@ -214,8 +237,9 @@ def test_an_activation_ends_in_its_product(build, opened):
 def test_a_copy_joins_what_computed_its_values(opened):
     growing, members = behind_first(opened, lambda b: copied(b, relu))
     copy, behind = growing.graph.layers[1:]
-    assert epilogues.find_producer_group_of_copy(growing, copy) is members and epilogues.match_copy(growing, members,
-                                                                                              copy).layers == (copy, )
+    assert epilogues.find_producer_group_of_copy(growing, copy) is members and epilogues.match_copy(
+        growing, members, copy
+    ).layers == (copy,)
     assert epilogues.match_copy(growing, members, behind) is None
     members.accepts_copies = False
     assert epilogues.match_copy(growing, members, copy) is None
@@ -251,9 +275,20 @@ def turned(b, **options):
 
 def turned_in_pairs(b):
     """As GPT-J does: neighbours are swapped."""
-    pieces = (b.node("Slice", ["x", *(b.weight(f"{part}{name}", np.array([value])) for name, value in
-                                      (("from", part), ("to", 8), ("axis", 3), ("step", 2)))], f"/{part}")
-              for part in range(2))
+    pieces = (
+        b.node(
+            "Slice",
+            [
+                "x",
+                *(
+                    b.weight(f"{part}{name}", np.array([value]))
+                    for name, value in (("from", part), ("to", 8), ("axis", 3), ("step", 2))
+                ),
+            ],
+            f"/{part}",
+        )
+        for part in range(2)
+    )
     even, odd = (b.node("Unsqueeze", [one, b.weight(f"{one}.at", np.array([-1]))], one) for one in pieces)
     x = b.node("Concat", [node(b, "Neg", odd), even], "/join", axis=-1)
     x = b.node("Reshape", [x, b.weight("whole", np.array([1, 4, 8, 8]))], "/join")
@@ -267,8 +302,10 @@ def scores_of(opened, build):
 
 def test_the_scaling_of_scores_joins_them(opened):
     growing, product = scores_of(opened, products)
-    assert [one.name for one in attention.match_attention_scaling(growing, product).layers
-            ] == ["/attn/scale_q/Mul", "/attn/scale_k/Mul"]
+    assert [one.name for one in attention.match_attention_scaling(growing, product).layers] == [
+        "/attn/scale_q/Mul",
+        "/attn/scale_k/Mul",
+    ]
 
 
 @pytest.mark.parametrize(("masked", "taken", "moves"), [("chosen", "Where", True), ("added", "Where", False)])
@@ -290,12 +327,19 @@ def mask_read_twice(b):
     return node(b, "Add", node(b, "Exp", "/attn/mask/Where_output_0"), x)
 
 
-@pytest.mark.parametrize(("build", "name", "reason"), [
-    (lambda b: relu(b, conv(b)), "/conv/Conv", "two activations"),
-    (lambda b: products(b, masked=""), "/attn/scores/MatMul", "no mask"),
-    (lambda b: added(b, first=lambda b: b.node("MatMul", ["x", "z"], "/product")), "/product/MatMul", "not a choice"),
-    (mask_read_twice, "/attn/scores/MatMul", "the added mask has other readers"),
-])
+@pytest.mark.parametrize(
+    ("build", "name", "reason"),
+    [
+        (lambda b: relu(b, conv(b)), "/conv/Conv", "two activations"),
+        (lambda b: products(b, masked=""), "/attn/scores/MatMul", "no mask"),
+        (
+            lambda b: added(b, first=lambda b: b.node("MatMul", ["x", "z"], "/product")),
+            "/product/MatMul",
+            "not a choice",
+        ),
+        (mask_read_twice, "/attn/scores/MatMul", "the added mask has other readers"),
+    ],
+)
 def test_what_is_no_mask_does_not_join(build, name, reason, opened):
     growing = growing_of(opened, build)
     members = started(growing, name)
@@ -304,12 +348,15 @@ def test_what_is_no_mask_does_not_join(build, name, reason, opened):
     assert epilogues.match_where_mask(growing, members) is None
 
 
-@pytest.mark.parametrize(("build", "name", "reason"), [
-    (products, "/attn/Softmax", ""),
-    (products, "/q/Relu", "Relu is not a Softmax"),
-    (lambda b: products(b, guarded=False), "/attn/Softmax", "not an IsNaN"),
-    (lambda b: chosen_by_nan(b, b.node("Softmax", ["x"], "/attn")), "/attn/Softmax", "a constant"),
-])
+@pytest.mark.parametrize(
+    ("build", "name", "reason"),
+    [
+        (products, "/attn/Softmax", ""),
+        (products, "/q/Relu", "Relu is not a Softmax"),
+        (lambda b: products(b, guarded=False), "/attn/Softmax", "not an IsNaN"),
+        (lambda b: chosen_by_nan(b, b.node("Softmax", ["x"], "/attn")), "/attn/Softmax", "a constant"),
+    ],
+)
 def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
     growing = growing_of(opened, build)
     match = epilogues.match_nan_masking(growing, started(growing, name))
@@ -324,62 +371,81 @@ def test_a_rotation_is_found_at_its_first_layer(build, opened):
     assert {first, *match.layers} == {one for one in growing.graph.layers} and match.operator_name == "RotaryEmbedding"
 
 
-@pytest.mark.parametrize(("rule", "build", "reason"), [
-    (match_batch_normalisation, lambda b: relu(b, conv(b)), "no BatchNormalization"),
-    (match_batch_normalisation, two_readers, "other readers"),
-    (match_constant_pointwise, added, "another tensor"),
-    (match_constant_pointwise, two_readers, "other readers"),
-    (match_residual_add, two_readers, "other readers"),
-    (match_residual_add, lambda b: added(b, first=lambda b: relu(b, "x")), "Relu has no kernel"),
-    (match_residual_add, lambda b: relu(b, conv(b)), "no Add of two"),
-    (match_trailing_reshapes, two_readers, "other readers"),
-    (match_trailing_reshapes, lambda b: relu(b, conv(b)), "more than copy"),
-    (match_trailing_reshapes, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
-    (match_pointwise_region, two_readers, "not pointwise operators"),
-    (match_pointwise_region, conv, "is a network output"),
-    (match_activation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
-    (match_activation, lambda b: node(b, "Mul", "x", relu(b, "x")), "no"),
-    (match_activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "no activation of the form"),
-    (match_normalisation, lambda b: relu(b, "x"), "starts with Relu"),
-    (match_normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
-    (match_normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "intermediate result"),
-    (match_normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "intermediate result"),
-    (match_group_normalisation, lambda b: relu(b, "x"), "start with Relu"),
-    (match_group_normalisation, lambda b: group_norm(b, split=False, back=False), "one by one"),
-    (match_group_normalisation, lambda b: group_norm(b, back=False), "no Reshape"),
-    (match_attention_scaling, products, "two activations"),
-    (match_attention_scaling, lambda b: b.node("MatMul", ["x", "z"], "/product"), "no Softmax"),
-    (match_attention_scaling, lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"),
-     "not scaled"),
-    (match_rotary_embedding, lambda b: relu(b, "x"), "starts with Relu"),
-    (match_rotary_embedding, lambda b: relu(b, node(b, "Mul", "x", "z")), "no Add"),
-    (match_rotary_embedding,
-     lambda b: node(b, "Add", node(b, "Mul", "x", "z"), node(b, "Mul", node(b, "Neg", "x"), "z")), "halves"),
-])
+@pytest.mark.parametrize(
+    ("rule", "build", "reason"),
+    [
+        (match_batch_normalisation, lambda b: relu(b, conv(b)), "no BatchNormalization"),
+        (match_batch_normalisation, two_readers, "other readers"),
+        (match_constant_pointwise, added, "another tensor"),
+        (match_constant_pointwise, two_readers, "other readers"),
+        (match_residual_add, two_readers, "other readers"),
+        (match_residual_add, lambda b: added(b, first=lambda b: relu(b, "x")), "Relu has no kernel"),
+        (match_residual_add, lambda b: relu(b, conv(b)), "no Add of two"),
+        (match_trailing_reshapes, two_readers, "other readers"),
+        (match_trailing_reshapes, lambda b: relu(b, conv(b)), "more than copy"),
+        (match_trailing_reshapes, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
+        (match_pointwise_region, two_readers, "not pointwise operators"),
+        (match_pointwise_region, conv, "is a network output"),
+        (match_activation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
+        (match_activation, lambda b: node(b, "Mul", "x", relu(b, "x")), "no"),
+        (match_activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "no activation of the form"),
+        (match_normalisation, lambda b: relu(b, "x"), "starts with Relu"),
+        (match_normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
+        (match_normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "intermediate result"),
+        (match_normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "intermediate result"),
+        (match_group_normalisation, lambda b: relu(b, "x"), "start with Relu"),
+        (match_group_normalisation, lambda b: group_norm(b, split=False, back=False), "one by one"),
+        (match_group_normalisation, lambda b: group_norm(b, back=False), "no Reshape"),
+        (match_attention_scaling, products, "two activations"),
+        (match_attention_scaling, lambda b: b.node("MatMul", ["x", "z"], "/product"), "no Softmax"),
+        (
+            match_attention_scaling,
+            lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"),
+            "not scaled",
+        ),
+        (match_rotary_embedding, lambda b: relu(b, "x"), "starts with Relu"),
+        (match_rotary_embedding, lambda b: relu(b, node(b, "Mul", "x", "z")), "no Add"),
+        (
+            match_rotary_embedding,
+            lambda b: node(b, "Add", node(b, "Mul", "x", "z"), node(b, "Mul", node(b, "Neg", "x"), "z")),
+            "halves",
+        ),
+    ],
+)
 def test_a_rule_declines(rule, build, reason, opened):
     growing = growing_of(opened, build)
     first = next(layer for layer in growing.graph.layers if not layer.name.startswith("/split"))
     assert rule(growing, first if rule in STARTS else started(growing, first.name)) is None
 
 
-@pytest.mark.parametrize(("options", "roles"), [
-    ({}, ["QK", "Softmax", "PV"]),
-    ({"masked": "chosen", "guarded": False}, ["QK", "Softmax", "PV"]),
-    ({"guarded": False, "between": ["Mul", "z"]}, ["QK", "Softmax", "mask", "PV"]),
-    ({"guarded": False, "between": ["LogSoftmax"]}, []),
-])
+@pytest.mark.parametrize(
+    ("options", "roles"),
+    [
+        ({}, ["QK", "Softmax", "PV"]),
+        ({"masked": "chosen", "guarded": False}, ["QK", "Softmax", "PV"]),
+        ({"guarded": False, "between": ["Mul", "z"]}, ["QK", "Softmax", "mask", "PV"]),
+        ({"guarded": False, "between": ["LogSoftmax"]}, []),
+    ],
+)
 def test_the_groups_of_an_attention_know_their_roles(options, roles, opened):
     growing = growing_of(opened, lambda b: products(b, **options))
     groups = [group for group in build_fusion_groups(growing.graph) if group.attention]
-    assert [group.attention_role for group in groups] == roles and {group.attention
-                                                                    for group in groups} <= {"/attn/Softmax"}
+    assert [group.attention_role for group in groups] == roles and {group.attention for group in groups} <= {
+        "/attn/Softmax"
+    }
 
 
-@pytest.mark.parametrize(("build", "reason"), [
-    (lambda b: relu(b, "x"), "Relu is not a Softmax"),
-    (lambda b: b.node("Softmax", [relu(b, "x")], "/soft"), "its scores are not"),
-    (lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"), "other layers than a product"),
-])
+@pytest.mark.parametrize(
+    ("build", "reason"),
+    [
+        (lambda b: relu(b, "x"), "Relu is not a Softmax"),
+        (lambda b: b.node("Softmax", [relu(b, "x")], "/soft"), "its scores are not"),
+        (
+            lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"),
+            "other layers than a product",
+        ),
+    ],
+)
 def test_what_is_no_attention_has_no_roles(build, reason, opened):
     growing = growing_of(opened, build)
     for layer in growing.graph.layers:

@@ -13,7 +13,7 @@ COMPARED = range(4000, 4012)
 
 @pytest.mark.parametrize("start", range(0, len(OPENED), 50))
 def test_a_damaged_file_opens_or_is_refused(start, tmp_path):
-    ends = {case: outcome(case, tmp_path) for case in OPENED[start:start + 50]}
+    ends = {case: outcome(case, tmp_path) for case in OPENED[start : start + 50]}
     found = {case: text for case, (kind, text) in ends.items() if kind not in ("opened", "refused")}
     assert not found, "\n".join(f"case {case}: {text}" for case, text in found.items())
     assert {kind for kind, _ in ends.values()} == {"opened", "refused"}  # it is neither too weak nor too strong

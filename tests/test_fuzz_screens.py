@@ -22,8 +22,14 @@ async def test_rows_that_look_alike_are_found(tmp_path, monkeypatch):
     assert "are both" in result.failures[0][1]
 
 
-@pytest.mark.parametrize(("shown", "whole", "expected"), [
-    ("conv1…", ["conv12"], ["1"]), ("~-1e5", [-123456.7], []), ("12.3 of 40", ["12.34", 40], []),
-    ("-8", ["-8.6"], ["-8"])])
+@pytest.mark.parametrize(
+    ("shown", "whole", "expected"),
+    [
+        ("conv1…", ["conv12"], ["1"]),
+        ("~-1e5", [-123456.7], []),
+        ("12.3 of 40", ["12.34", 40], []),
+        ("-8", ["-8.6"], ["-8"]),
+    ],
+)
 def test_a_number_is_cut_unless_it_is_a_rounding(shown, whole, expected):
     assert widths.cut(shown, whole) == expected

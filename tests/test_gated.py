@@ -61,8 +61,9 @@ def case(named_network, backend, tmp_path_factory):
     return make
 
 
-def run_gated(backend, case: Case, gated: GatedGraph, config: PrecisionConfig,
-              lean: bool = True) -> dict[str, np.ndarray]:
+def run_gated(
+    backend, case: Case, gated: GatedGraph, config: PrecisionConfig, lean: bool = True
+) -> dict[str, np.ndarray]:
     with backend.load(gated.model, low_memory=lean) as runner:
         result = runner.run({**case.feeds, **gated.make_feed(config, case.ranges)})
     return {tensor: result[name] for tensor, name in gated.test_outputs.items()}
@@ -95,7 +96,8 @@ def test_all_gates_in_fp32_reproduce_the_network(name, lean, case, backend):
     result = run_gated(backend, one, build_gated_graph(one.network), PrecisionConfig.from_precision(FP32), lean)
     for tensor in floats(one.plain):
         np.testing.assert_allclose(
-            result[tensor], one.plain[tensor], rtol=1e-5, atol=1e-5 * float(np.abs(one.plain[tensor]).max()))
+            result[tensor], one.plain[tensor], rtol=1e-5, atol=1e-5 * float(np.abs(one.plain[tensor]).max())
+        )
 
 
 @pytest.mark.parametrize("name", ["unet_small", "bert_block", "decoder"])
@@ -110,13 +112,15 @@ def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, bac
         for group in [g for g in network.groups if g.is_quantizable][:8]:
             config = PrecisionConfig(FP32, FP32).with_group_precision([group], INT8)
             fed = gated.make_feed(config, one.ranges)
-            result = runner.run({**one.feeds, **fed},
-                                [gated.test_outputs[group.final_tensor]])[gated.test_outputs[group.final_tensor]]
+            result = runner.run({**one.feeds, **fed}, [gated.test_outputs[group.final_tensor]])[
+                gated.test_outputs[group.final_tensor]
+            ]
             made = lower_to_typed_network(network, config, one.ranges).model
             codes = {n.outputs[0].name: n for n in made.graph if n.op_type == "QuantizeLinear"}
             assert len(codes) == len(group.sites)
-            typed = run_typed(backend, one, config,
-                              (group.final_tensor, *codes, *(n.inputs[0].name for n in codes.values())))
+            typed = run_typed(
+                backend, one, config, (group.final_tensor, *codes, *(n.inputs[0].name for n in codes.values()))
+            )
             for site in group.sites:
                 code_name = next(n for n, node in codes.items() if node.inputs[0].name == site.tensor)
                 scale = codes[code_name].inputs[1].const_value.numpy()
@@ -134,11 +138,19 @@ def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, bac
             assert lowered.sqnr(typed[group.final_tensor], result) >= loss + 15, group.name
 
 
-@pytest.mark.parametrize(("name", "precisions", "other"), [
-    *((name, (INT8,), FP32) for name in NAMES), ("small_resnet", (FP32, INT8), FP32),
-    ("unet_small", (INT8, FP32), FP32),
-    *(("unet_small", precisions, FP16) for precisions in ((FP16,), (BF16,), (INT8, FP16, FP32), (FP16, INT8, INT8))),
-    ("unet_small", (FP16_SUMS, INT8), FP16)])
+@pytest.mark.parametrize(
+    ("name", "precisions", "other"),
+    [
+        *((name, (INT8,), FP32) for name in NAMES),
+        ("small_resnet", (FP32, INT8), FP32),
+        ("unet_small", (INT8, FP32), FP32),
+        *(
+            ("unet_small", precisions, FP16)
+            for precisions in ((FP16,), (BF16,), (INT8, FP16, FP32), (FP16, INT8, INT8))
+        ),
+        ("unet_small", (FP16_SUMS, INT8), FP16),
+    ],
+)
 def test_whole_networks_lose_at_every_group_what_the_typed_ones_lose(name, precisions, other, case, backend):
     one = case(name)
     config = assignment(one.network, precisions, other)
@@ -166,21 +178,33 @@ def in_chunks(x: np.ndarray, weight: np.ndarray, chunk: int) -> np.ndarray:
     """Rows times a matrix, as tensor cores sum it: exact products of a chunk onto an FP16 accumulator."""
     total = np.zeros((len(x), weight.shape[1]))
     for start in range(0, x.shape[1], chunk):
-        part = x[:, start:start + chunk].astype(np.float64) @ weight[start:start + chunk].astype(np.float64)
+        part = x[:, start : start + chunk].astype(np.float64) @ weight[start : start + chunk].astype(np.float64)
         total = (total + part).astype(np.float16).astype(np.float64)
     return total
 
 
 @pytest.mark.parametrize("data", [False, True])
-@pytest.mark.parametrize(("operator", "depth", "chunk", "relu", "bias"), [
-    ("MatMul", 32, 16, False, 0), ("MatMul", 576, 16, True, 0), ("Gemm", 1152, 16, False, 0),
-    ("Conv", 4608, 16, False, 0), ("Conv", 64, 16, True, 0), ("depthwise", 25, 1, False, 0),
-    ("Conv", 16, 16, False, 1), ("Conv", 64, 16, True, -1), ("Gemm", 576, 16, False, 4)])
+@pytest.mark.parametrize(
+    ("operator", "depth", "chunk", "relu", "bias"),
+    [
+        ("MatMul", 32, 16, False, 0),
+        ("MatMul", 576, 16, True, 0),
+        ("Gemm", 1152, 16, False, 0),
+        ("Conv", 4608, 16, False, 0),
+        ("Conv", 64, 16, True, 0),
+        ("depthwise", 25, 1, False, 0),
+        ("Conv", 16, 16, False, 1),
+        ("Conv", 64, 16, True, -1),
+        ("Gemm", 576, 16, False, 4),
+    ],
+)
 def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, bias, data, opened, backend):
     """A bias, in sizes of a sum, is added to the rounded sum, and the result rounded once more."""
     b = networks.Builder(depth)
-    x, weight = (b.rng.standard_normal(shape).astype(np.float16).astype(np.float32)
-                 for shape in ((96, depth), (depth, 1 if operator == "depthwise" else 24)))
+    x, weight = (
+        b.rng.standard_normal(shape).astype(np.float16).astype(np.float32)
+        for shape in ((96, depth), (depth, 1 if operator == "depthwise" else 24))
+    )
     shape, kernel, attributes = x.shape, weight, {}
     if operator == "Conv":
         shape, kernel, attributes = (*x.shape, 1, 1), weight.T[..., None, None], {"kernel_shape": [1, 1]}
@@ -188,9 +212,12 @@ def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, bia
         shape, kernel = (1, 96, 5, 5), np.repeat(weight.reshape(1, 1, 5, 5), 96, 0)
         attributes = {"kernel_shape": [5, 5], "group": 96}
     added = (bias * np.sqrt(depth) * b.rng.uniform(0.5, 1.5, 24)).astype(np.float16).astype(np.float32)
-    y = b.node("Conv" if operator == "depthwise" else operator,
-               ["x", b.weight("w", np.ascontiguousarray(kernel)), *([b.weight("b", added)] if bias else [])], "/layer",
-               **attributes)
+    y = b.node(
+        "Conv" if operator == "depthwise" else operator,
+        ["x", b.weight("w", np.ascontiguousarray(kernel)), *([b.weight("b", added)] if bias else [])],
+        "/layer",
+        **attributes,
+    )
     b.node("Relu" if relu else "Identity", [y], "/end", output="y")
     network = opened(b.model([networks.floats("x", *shape)], [networks.floats("y", *[None] * len(shape))]))
     exact, kernels = x.astype(np.float64) @ weight, in_chunks(x, weight, chunk)
@@ -200,26 +227,35 @@ def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, bia
         exact, kernels = np.maximum(exact, 0), np.maximum(kernels, 0)
     gated = build_gated_graph(network, gates_as_data=data)
     with backend.load(gated.model, low_memory=True) as runner:
-        in_fp16, in_fp32 = (runner.run(
-            {"x": x.reshape(shape), **gated.make_feed(PrecisionConfig.from_precision(one),
-                                                      {})})[gated.test_outputs["y"]].reshape(exact.shape)
-                            for one in (FP16, FP16_SUMS))
+        in_fp16, in_fp32 = (
+            runner.run({"x": x.reshape(shape), **gated.make_feed(PrecisionConfig.from_precision(one), {})})[
+                gated.test_outputs["y"]
+            ].reshape(exact.shape)
+            for one in (FP16, FP16_SUMS)
+        )
     assert lowered.sqnr(exact, in_fp16) == pytest.approx(lowered.sqnr(exact, kernels), abs=0.7)
     assert lowered.sqnr(exact, in_fp32) == pytest.approx(
-        lowered.sqnr(exact, exact.astype(np.float16).astype(np.float64)), abs=0.1)
+        lowered.sqnr(exact, exact.astype(np.float16).astype(np.float64)), abs=0.1
+    )
 
 
-@pytest.mark.parametrize(("operator", "shapes", "attributes", "count"), [
-    ("Conv", [(1, 64, 8, 8), (32, 64, 3, 3)], {"kernel_shape": [3, 3]}, 36),
-    ("Conv", [(1, 64, 8, 8), (64, 16, 3, 3)], {"kernel_shape": [3, 3], "group": 4}, 9),
-    ("Conv", [(1, 8, 8, 8), (8, 1, 5, 5)], {"kernel_shape": [5, 5], "group": 8}, 25),
-    ("Conv", [(1, 8, 8, 8), (8, 1, 3, 3)], {"kernel_shape": [3, 3], "group": 8}, 1),
-    ("Conv", [(1, 3, 8, 8), (8, 3, 3, 3)], {"kernel_shape": [3, 3]}, 3),
-    ("Conv", [(1, 3, 16, 16), (8, 3, 7, 7)], {"kernel_shape": [7, 7], "strides": [2, 2]}, 1),
-    ("Conv", [(1, 3, 16, 16), (8, 3, 7, 7)], {"kernel_shape": [7, 7]}, 13),
-    ("ConvTranspose", [(1, 64, 8, 8), (64, 32, 2, 2)], {"kernel_shape": [2, 2], "strides": [2, 2]}, 4),
-    ("Gemm", [(2, 100), (8, 100)], {"transB": 1}, 7), ("MatMul", [(2, 4, "n"), (2, "n", 4)], {}, 1),
-    ("MatMul", [(2, 4, 64), (2, 64, "n")], {}, 4), ("Add", [(2, 64), (2, 64)], {}, 1)])
+@pytest.mark.parametrize(
+    ("operator", "shapes", "attributes", "count"),
+    [
+        ("Conv", [(1, 64, 8, 8), (32, 64, 3, 3)], {"kernel_shape": [3, 3]}, 36),
+        ("Conv", [(1, 64, 8, 8), (64, 16, 3, 3)], {"kernel_shape": [3, 3], "group": 4}, 9),
+        ("Conv", [(1, 8, 8, 8), (8, 1, 5, 5)], {"kernel_shape": [5, 5], "group": 8}, 25),
+        ("Conv", [(1, 8, 8, 8), (8, 1, 3, 3)], {"kernel_shape": [3, 3], "group": 8}, 1),
+        ("Conv", [(1, 3, 8, 8), (8, 3, 3, 3)], {"kernel_shape": [3, 3]}, 3),
+        ("Conv", [(1, 3, 16, 16), (8, 3, 7, 7)], {"kernel_shape": [7, 7], "strides": [2, 2]}, 1),
+        ("Conv", [(1, 3, 16, 16), (8, 3, 7, 7)], {"kernel_shape": [7, 7]}, 13),
+        ("ConvTranspose", [(1, 64, 8, 8), (64, 32, 2, 2)], {"kernel_shape": [2, 2], "strides": [2, 2]}, 4),
+        ("Gemm", [(2, 100), (8, 100)], {"transB": 1}, 7),
+        ("MatMul", [(2, 4, "n"), (2, "n", 4)], {}, 1),
+        ("MatMul", [(2, 4, 64), (2, 64, "n")], {}, 4),
+        ("Add", [(2, 64), (2, 64)], {}, 1),
+    ],
+)
 def test_how_often_a_sum_is_rounded(operator, shapes, attributes, count, opened):
     b = networks.Builder(0)
     second = b.weight("w", np.zeros(shapes[1], np.float32)) if all(isinstance(n, int) for n in shapes[1]) else "w"
@@ -235,8 +271,12 @@ def test_an_infinity_that_an_fp16_product_reads_is_one_behind_it_as_in_a_kernel(
     b = networks.Builder()
     weights = np.ones((64, 4), np.float32)
     weights[1, 1], weights[0, 2] = -1, -1
-    b.node("MatMul", [b.node("Mul", ["x", b.weight("k", np.float32(400))], "/mul"), b.weight("w", weights)], "/fc",
-           output="y")
+    b.node(
+        "MatMul",
+        [b.node("Mul", ["x", b.weight("k", np.float32(400))], "/mul"), b.weight("w", weights)],
+        "/fc",
+        output="y",
+    )
     network = opened(b.model([networks.floats("x", 3, 64)], [networks.floats("y", 3, 4)]))
     x = np.ones((3, 64), np.float32)
     x[0, :2], x[1, 0] = 300, np.nan
@@ -254,8 +294,10 @@ def test_sums_are_those_of_numpy(name, case, backend):
     tails = tuple(group.final_tensor for group in one.network.groups)
     gated = build_gated_graph(one.network, boundary_types=(FP16, FP32), outputs=tails, with_reference=True)
     with backend.load(gated.model, low_memory=True) as runner:
-        results = [runner.run({**one.feeds, **gated.make_feed(config, one.ranges), gated.counting_gate: np.array(True)})
-                   for config in (PrecisionConfig.from_precision(FP16), ALL_INT8, PrecisionConfig.from_precision(FP32))]
+        results = [
+            runner.run({**one.feeds, **gated.make_feed(config, one.ranges), gated.counting_gate: np.array(True)})
+            for config in (PrecisionConfig.from_precision(FP16), ALL_INT8, PrecisionConfig.from_precision(FP32))
+        ]
     for result in results:
         table = result[gated.accumulated_sums]
         assert table.shape == (len(gated.measured_groups), len(ERROR_SUM_COLUMNS)) and table.dtype == np.float64
@@ -277,14 +319,28 @@ def test_sums_are_those_of_numpy(name, case, backend):
                 assert value == wanted, (tail, column)
 
 
-@pytest.mark.parametrize(("name", "config"), [
-    ("bert_block", PrecisionConfig.from_precision(FP16)), ("small_resnet", PrecisionConfig.from_precision(INT8)),
-    ("bert_block", ALL_INT8)], ids=["fp16", "int8 in fp16", "int8"])
+@pytest.mark.parametrize(
+    ("name", "config"),
+    [
+        ("bert_block", PrecisionConfig.from_precision(FP16)),
+        ("small_resnet", PrecisionConfig.from_precision(INT8)),
+        ("bert_block", ALL_INT8),
+    ],
+    ids=["fp16", "int8 in fp16", "int8"],
+)
 def test_a_graph_with_fixed_inputs_computes_what_the_feed_would_select(name, config, case, backend):
     one = case(name)
 
-    gated, fixed = (build_gated_graph(one.network, boundary_types=(FP16, FP32), with_reference=True, with_isolated=True,
-                                      expects_finite_sums=expects) for expects in (False, True))
+    gated, fixed = (
+        build_gated_graph(
+            one.network,
+            boundary_types=(FP16, FP32),
+            with_reference=True,
+            with_isolated=True,
+            expects_finite_sums=expects,
+        )
+        for expects in (False, True)
+    )
     feed = {**gated.make_feed(config, one.ranges), gated.counting_gate: np.array(True)}
     freeze_inputs(fixed.model, feed)
     names = {value.name for value in fixed.model.graph.inputs}
@@ -313,10 +369,14 @@ def test_isolated_masks_do_not_overflow(case, backend):
     gated = build_gated_graph(one.network, with_reference=True, with_isolated=True)
     config = PrecisionConfig.from_precision(FP16)
     with backend.load(gated.model, low_memory=True) as runner:
-        table = runner.run({**one.feeds, **gated.make_feed(config, one.ranges)},
-                           [gated.isolated_sums])[gated.isolated_sums]
-    masked = [row for row, name in zip(table, gated.measured_groups, strict=True)
-              if one.network.get_group(name).final_tensor in one.network.masked_tensors]
+        table = runner.run({**one.feeds, **gated.make_feed(config, one.ranges)}, [gated.isolated_sums])[
+            gated.isolated_sums
+        ]
+    masked = [
+        row
+        for row, name in zip(table, gated.measured_groups, strict=True)
+        if one.network.get_group(name).final_tensor in one.network.masked_tensors
+    ]
     assert masked
     for row in masked:
         assert row[ERROR_SUM_COLUMNS.index("nan")] == row[ERROR_SUM_COLUMNS.index("inf")] == 0
@@ -328,8 +388,9 @@ def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
     one = case(name)
     gated = build_gated_graph(one.network, boundary_types=(FP32,), with_reference=True, with_isolated=True)
     with backend.load(gated.model, low_memory=True) as runner:
-        table = runner.run({**one.feeds, **gated.make_feed(ALL_INT8, one.ranges)},
-                           [gated.isolated_sums])[gated.isolated_sums]
+        table = runner.run({**one.feeds, **gated.make_feed(ALL_INT8, one.ranges)}, [gated.isolated_sums])[
+            gated.isolated_sums
+        ]
     tails = tuple(group.final_tensor for group in one.network.groups)
     alone = build_gated_graph(one.network, boundary_types=(FP32,), outputs=tails)
     with backend.load(alone.model, low_memory=True) as runner:
@@ -340,8 +401,9 @@ def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
             result = runner.run({**one.feeds, **alone.make_feed(config, one.ranges)}, [output])[output]
             expected = ErrorSums()
             expected.add_tensor_pair(exact[output], result)
-            assert row[ERROR_SUM_COLUMNS.index("diff2")] == pytest.approx(expected.diff2, rel=0.02,
-                                                                          abs=1e-12 * expected.ref2)
+            assert row[ERROR_SUM_COLUMNS.index("diff2")] == pytest.approx(
+                expected.diff2, rel=0.02, abs=1e-12 * expected.ref2
+            )
             assert row[ERROR_SUM_COLUMNS.index("count")] == expected.count
 
 
@@ -387,8 +449,10 @@ def test_what_fp16_cannot_hold_is_counted_on_request(opened, backend):
     columns = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.index("fp16_under")]
     with backend.load(gated.model, low_memory=True) as runner:
         silent = runner.run(feeds)[gated.accumulated_sums]
-        counted, beside_nan = (runner.run({**feeds, "x": np.append(more, x), gated.counting_gate: np.array(True)})[
-            gated.accumulated_sums] for more in (np.zeros(0, np.float32), np.full(1, np.nan, np.float32)))
+        counted, beside_nan = (
+            runner.run({**feeds, "x": np.append(more, x), gated.counting_gate: np.array(True)})[gated.accumulated_sums]
+            for more in (np.zeros(0, np.float32), np.full(1, np.nan, np.float32))
+        )
     assert silent[0, columns].tolist() == [0, 0]
     assert counted[0, columns].tolist() == beside_nan[0, columns].tolist() == [2, 2]  # Inf is Inf in FP16 too
 
@@ -429,8 +493,10 @@ def test_the_graph_holds_no_weights_that_are_fed(case):
     assert fed and not fed & set(gated.model.graph.initializers)
 
 
-@pytest.mark.parametrize(("name", "lows"), [*((name, (FP16,)) for name in ("unet_small", "vit_block", "decoder")),
-                                            ("small_resnet", (FP16, BF16))])
+@pytest.mark.parametrize(
+    ("name", "lows"),
+    [*((name, (FP16,)) for name in ("unet_small", "vit_block", "decoder")), ("small_resnet", (FP16, BF16))],
+)
 def test_gates_as_data_give_what_control_flow_gives(name, lows, case, backend):
     one = case(name)
     forms = [
@@ -439,14 +505,22 @@ def test_gates_as_data_give_what_control_flow_gives(name, lows, case, backend):
     ]
     assert not [node for node in forms[1].model.graph.all_nodes() if node.op_type == "If"]
     with backend.load(forms[0].model, low_memory=True) as flow, backend.load(forms[1].model, low_memory=True) as data:
-        for precisions, other in (((FP32,), FP32), ((INT8,), FP32), ((INT8,), lows[-1]), ((INT8, FP16, FP32), FP16),
-                                  ((FP32, lows[-1], INT8, FP16), lows[-1])):
+        for precisions, other in (
+            ((FP32,), FP32),
+            ((INT8,), FP32),
+            ((INT8,), lows[-1]),
+            ((INT8, FP16, FP32), FP16),
+            ((FP32, lows[-1], INT8, FP16), lows[-1]),
+        ):
             config = assignment(one.network, precisions, other)
-            results = [runner.run({**one.feeds, **form.make_feed(config, one.ranges)})
-                       for form, runner in zip(forms, (flow, data), strict=True)]
+            results = [
+                runner.run({**one.feeds, **form.make_feed(config, one.ranges)})
+                for form, runner in zip(forms, (flow, data), strict=True)
+            ]
             for tensor in floats(one.plain):
-                expected, found = (result[form.test_outputs[tensor]]
-                                   for form, result in zip(forms, results, strict=True))
+                expected, found = (
+                    result[form.test_outputs[tensor]] for form, result in zip(forms, results, strict=True)
+                )
                 assert lowered.sqnr(expected, found) > 60, (tensor, precisions, other)
 
 
@@ -461,11 +535,17 @@ def test_candidates_share_what_they_have_in_common(case, backend, room, monkeypa
     feeds = [{key: array[part] for key, array in one.feeds.items()} for part in (slice(0, 2), slice(2, 4))]
     wide = {tensor: 2 * amax for tensor, amax in one.ranges.items()}
     candidates = [base.with_group_precision([group], FP32) for group in one.network.groups[::3]]
-    configs = [*((config, one.ranges) for config in (base, *candidates)), (PrecisionConfig.from_precision(FP32), {}),
-               (base, wide)]
+    configs = [
+        *((config, one.ranges) for config in (base, *candidates)),
+        (PrecisionConfig.from_precision(FP32), {}),
+        (base, wide),
+    ]
     load = PiecewiseRunner.load_in_pieces
-    with load(backend, gated) as kept, load(backend, gated) as anew, \
-            backend.load(gated.model, low_memory=True) as whole:
+    with (
+        load(backend, gated) as kept,
+        load(backend, gated) as anew,
+        backend.load(gated.model, low_memory=True) as whole,
+    ):
         assert isinstance(kept, PiecewiseRunner) and isinstance(anew, PiecewiseRunner)
         for config, ranges in configs:
             fed = gated.make_feed(config, ranges)
@@ -479,8 +559,9 @@ def test_candidates_share_what_they_have_in_common(case, backend, room, monkeypa
                     found_db = sums.compute_error_metrics().sqnr_db  # codes may flip for a rounding of FP32
                     assert found_db is None or found_db > 30
         assert anew.computed_pieces > len(configs) * len(feeds)  # several pieces
-        assert (kept.computed_pieces < 0.9
-                * anew.computed_pieces if room else kept.computed_pieces == anew.computed_pieces)
+        assert (
+            kept.computed_pieces < 0.9 * anew.computed_pieces if room else kept.computed_pieces == anew.computed_pieces
+        )
 
 
 def test_a_computed_weight_whose_size_is_left_open_is_an_input(opened, backend):
@@ -492,6 +573,8 @@ def test_a_computed_weight_whose_size_is_left_open_is_an_input(opened, backend):
     network = opened(b.model([build.floats("x", 4, 8)], [build.floats("y", 4, 1)]))
     gated, feeds = build_gated_graph(network), {"x": np.ones((4, 8), np.float32)}
     with backend.load(gated.model, low_memory=True) as runner:
-        got, = runner.run({**feeds, **gated.make_feed(PrecisionConfig.from_precision(Precision.FP32), {})},
-                          list(gated.test_outputs.values())).values()
+        (got,) = runner.run(
+            {**feeds, **gated.make_feed(PrecisionConfig.from_precision(Precision.FP32), {})},
+            list(gated.test_outputs.values()),
+        ).values()
     np.testing.assert_array_equal(got, np.full((4, 1), 28))

@@ -48,8 +48,11 @@ def test_commands(case, run, tmp_path, monkeypatch):
     for command in CASES[case].command_lines():
         code, out, err = run(*command)
         printed.append(f"$ trt-tui {' '.join(command)}\n{out}{err}exit code {code}\n")
-    texts = {path.name: path.read_text() for path in tmp_path.iterdir()
-             if path.name not in before and path.is_file() and path.suffix not in BINARY}
+    texts = {
+        path.name: path.read_text()
+        for path in tmp_path.iterdir()
+        if path.name not in before and path.is_file() and path.suffix not in BINARY
+    }
     check(case, {"commands.txt": "\n".join(printed), **texts})
 
 

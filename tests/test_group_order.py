@@ -30,9 +30,10 @@ def waits(network: Network) -> dict[str, set[str]]:
         if unit in found:
             continue
         members = (*group.layers, *group.shape_layers) if group else (layer.name,)
-        producers = {network.producer.get(t)
-                     for name in members
-                     for t in network.input_tensors(name)} - {None, *members}
+        producers = {network.producer.get(t) for name in members for t in network.input_tensors(name)} - {
+            None,
+            *members,
+        }
         owners = {name: network.find_group(name) for name in producers}
         found[unit] = {owner.name if owner else name for name, owner in owners.items()}
     return found
@@ -61,8 +62,24 @@ def assert_gated_computes_the_network(network: Network, backend, feeds: dict[str
                     np.testing.assert_allclose(got[output], plain[name], rtol=tolerance, atol=tolerance)
 
 
-OPERATORS = ("MatMul", "Relu", "Add", "Mul", "ReduceMean", "Sub", "Div", "Sqrt", "Transpose", "Reshape", "Reshape both",
-             "Gather", "Gather shape", "If", "nested If", "Celu")
+OPERATORS = (
+    "MatMul",
+    "Relu",
+    "Add",
+    "Mul",
+    "ReduceMean",
+    "Sub",
+    "Div",
+    "Sqrt",
+    "Transpose",
+    "Reshape",
+    "Reshape both",
+    "Gather",
+    "Gather shape",
+    "If",
+    "nested If",
+    "Celu",
+)
 
 
 def _branch(name: str, nodes: list, tensor: str):
@@ -75,8 +92,10 @@ def _if(b: Builder, a: str, c: str, nested: bool) -> str:
     then = _branch(f"then{n}", [helper.make_node("Relu", [a], [f"then{n}"])], f"then{n}")
     otherwise = _branch(f"else{n}", [helper.make_node("Neg", [c], [f"else{n}"])], f"else{n}")
     if nested:
-        deep = [_branch(f"{side}{n}", [helper.make_node("Abs", [tensor], [f"{side}{n}"])], f"{side}{n}")
-                for side, tensor in (("deep", a), ("deeper", c))]
+        deep = [
+            _branch(f"{side}{n}", [helper.make_node("Abs", [tensor], [f"{side}{n}"])], f"{side}{n}")
+            for side, tensor in (("deep", a), ("deeper", c))
+        ]
         node = helper.make_node("If", ["flag"], [f"else{n}"], then_branch=deep[0], else_branch=deep[1])
         otherwise = _branch(f"outer{n}", [node], f"else{n}")
     return b.node("If", ["flag"], f"/{n}", then_branch=then, else_branch=otherwise)
@@ -141,8 +160,12 @@ def captured() -> Builder:
     b = Builder()
     a = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], "/a")
     n = [helper.make_node("ArgMax", [a], [name], axis=-1, keepdims=0) for name in ("t", "e")]
-    graphs = [helper.make_graph([node], node.output[0], [], [
-        helper.make_tensor_value_info(node.output[0], TensorProto.INT64, None)]) for node in n]
+    graphs = [
+        helper.make_graph(
+            [node], node.output[0], [], [helper.make_tensor_value_info(node.output[0], TensorProto.INT64, None)]
+        )
+        for node in n
+    ]
     which = b.node("If", ["flag"], "/if", then_branch=graphs[0], else_branch=graphs[1])
     b.node("Gather", [a, which], "/pick", output="y")
     return b
@@ -153,8 +176,10 @@ def nested() -> Builder:
     b = Builder()
     a = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], "/a")
     c = b.node("Relu", [b.node("MatMul", ["x", b.kernel("v", (4, 4), 4)], "/c")], "/c")
-    deep = [_branch(name, [helper.make_node("Identity", [tensor], [name])], name)
-            for name, tensor in (("deep", a), ("deeper", c))]
+    deep = [
+        _branch(name, [helper.make_node("Identity", [tensor], [name])], name)
+        for name, tensor in (("deep", a), ("deeper", c))
+    ]
     node = helper.make_node("If", ["flag"], ["chosen"], then_branch=deep[0], else_branch=deep[1])
     then = _branch("then", [node], "chosen")
     otherwise = _branch("else", [helper.make_node("Neg", ["x"], ["negated"])], "negated")
@@ -162,11 +187,14 @@ def nested() -> Builder:
     return b
 
 
-@pytest.mark.parametrize(("build", "outputs", "groups"), [
-    (crossed, ("y", "z"), [["MatMul"], ["MatMul", "Reshape"], ["Reshape"]]),
-    (captured, ("y",), [["MatMul"], ["Gather"]]),
-    (nested, ("y",), [["MatMul"], ["MatMul", "Relu"], ["If"]]),
-])
+@pytest.mark.parametrize(
+    ("build", "outputs", "groups"),
+    [
+        (crossed, ("y", "z"), [["MatMul"], ["MatMul", "Reshape"], ["Reshape"]]),
+        (captured, ("y",), [["MatMul"], ["Gather"]]),
+        (nested, ("y",), [["MatMul"], ["MatMul", "Relu"], ["If"]]),
+    ],
+)
 def test_what_would_wait_for_itself_stays_apart(build, outputs, groups, opened, backend):
     flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
     inputs = [SQUARE, flag] if build is not crossed else [SQUARE]
@@ -186,13 +214,18 @@ def test_a_shape_of_the_group_itself_is_its_own(operator, opened, backend):
     network = opened(b.model([SQUARE], [floats("y", "n", 4)]))
     (group,) = network.groups
     assert [network.get_layer(name).op_type for name in (*group.layers, *group.shape_layers)] == [
-        operator, "Reshape", "Shape", "Concat"]
+        operator,
+        "Reshape",
+        "Shape",
+        "Concat",
+    ]
     assert_gated_computes_the_network(network, backend, {"x": X})
 
 
-@pytest.mark.parametrize(("late", "groups"), [
-    (True, [["MatMul", "Add", "Relu"], ["Reshape"]]),
-    (False, [["MatMul"], ["Reshape"], ["Add", "Relu"]])])
+@pytest.mark.parametrize(
+    ("late", "groups"),
+    [(True, [["MatMul", "Add", "Relu"], ["Reshape"]]), (False, [["MatMul"], ["Reshape"], ["Add", "Relu"]])],
+)
 def test_a_shape_read_inside_ends_no_group_that_nothing_waits_for(late, groups, opened, backend):
     """Where what is shaped by it is added to the group, the group would wait for that."""
     b = Builder()
@@ -226,8 +259,12 @@ def test_groups_that_wait_for_each_other_are_an_error_that_names_them(opened, mo
 
 
 def fusion_of(one, other):
-    return replace(one, layers=(*one.layers, *other.layers), inputs=(*one.inputs, *other.inputs),
-                   outputs=(*one.outputs, *other.outputs))
+    return replace(
+        one,
+        layers=(*one.layers, *other.layers),
+        inputs=(*one.inputs, *other.inputs),
+        outputs=(*one.outputs, *other.outputs),
+    )
 
 
 class _Looks:
@@ -262,7 +299,8 @@ def effort(network: Network) -> float:
     plain = graph.consumers, graph.readers, graph.producer, graph.static_tensors
     graph.consumers, graph.readers = (
         looks.at(dict, {name: looks.at(list, users) for name, users in one.items()})
-        for one in (graph.consumers, graph.readers))
+        for one in (graph.consumers, graph.readers)
+    )
     graph.producer, graph.static_tensors = looks.at(dict, graph.producer), looks.at(frozenset, graph.static_tensors)
     try:
         build_fusion_groups(graph)

@@ -10,9 +10,24 @@ from trt_tui.core.network.layers import LayerKind
 from trt_tui.core.precision import Precision
 
 IMAGE = floats("x", 1, 4, 8, 8)
-NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "decoder", "opset7", "half", "quantized", "with_if",
-         "with_loop", "with_local_function", "with_sequence", "with_custom_operator", "demo",
-         *(f"light_{name}" for name in LIGHT_NAMES if name in ("squeezenet", "shufflenet", "inception_v2")))
+NAMES = (
+    "small_resnet",
+    "unet_small",
+    "mlp",
+    "bert",
+    "vit",
+    "decoder",
+    "opset7",
+    "half",
+    "quantized",
+    "with_if",
+    "with_loop",
+    "with_local_function",
+    "with_sequence",
+    "with_custom_operator",
+    "demo",
+    *(f"light_{name}" for name in LIGHT_NAMES if name in ("squeezenet", "shufflenet", "inception_v2")),
+)
 
 
 def layers_of(network):
@@ -38,8 +53,9 @@ def test_groups_partition_the_float_layers(name, named_network):
     floats_ = [
         layer.name
         for layer in network.layers
-        if layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE) and any(
-            network.is_fp32(output) for output in layer.outputs) or layer.op_type == "IsNaN"
+        if layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE)
+        and any(network.is_fp32(output) for output in layer.outputs)
+        or layer.op_type == "IsNaN"
     ]  # of a guard behind a Softmax
     assert sorted(grouped) == sorted(floats_) and len(set(grouped)) == len(grouped)
     for group in network.groups:
@@ -84,8 +100,10 @@ def test_a_recurrent_layer_without_its_first_output_has_a_tail(opened):
     assert [(group.name, group.final_tensor, group.outputs) for group in network.groups] == [("gru", "y", ("y",))]
 
 
-@pytest.mark.parametrize(("sides", "roles"), [
-    (("x", "x"), ["input", "input"]), (("w", "x"), ["weight", "input"]), (("x", "w3"), ["input", "weight"])])
+@pytest.mark.parametrize(
+    ("sides", "roles"),
+    [(("x", "x"), ["input", "input"]), (("w", "x"), ["weight", "input"]), (("x", "w3"), ["input", "weight"])],
+)
 def test_every_matmul_can_be_quantized_and_odd_weights_per_tensor(sides, roles, opened):
     b = Builder()
     b.kernel("w", (8, 8), 8)
@@ -121,14 +139,17 @@ def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **att
     return opened(b.model([floats("x", 1, 4, 8, 8)], declared, ir_version=10)).groups[0].refusal_reasons
 
 
-@pytest.mark.parametrize(("operator", "options", "precision", "says"), [
-    ("TopK", {"inputs": ("x", "k"), "outputs": ("y", "i")}, Precision.FP16, "selects by order"),
-    ("HardSwish", {}, Precision.BF16, "TensorRT has no BF16 HardSwish"),
-    ("Mish", {}, Precision.BF16, "TensorRT has no BF16 Mish"),
-    ("Celu", {}, Precision.FP16, "TensorRT has no FP16 Celu"),
-    ("ConstantOfShape", {"inputs": ("shape",)}, Precision.FP16, "cannot have the type"),
-    ("RandomNormalLike", {"dtype": 1}, Precision.FP16, "cannot have the type"),
-])
+@pytest.mark.parametrize(
+    ("operator", "options", "precision", "says"),
+    [
+        ("TopK", {"inputs": ("x", "k"), "outputs": ("y", "i")}, Precision.FP16, "selects by order"),
+        ("HardSwish", {}, Precision.BF16, "TensorRT has no BF16 HardSwish"),
+        ("Mish", {}, Precision.BF16, "TensorRT has no BF16 Mish"),
+        ("Celu", {}, Precision.FP16, "TensorRT has no FP16 Celu"),
+        ("ConstantOfShape", {"inputs": ("shape",)}, Precision.FP16, "cannot have the type"),
+        ("RandomNormalLike", {"dtype": 1}, Precision.FP16, "cannot have the type"),
+    ],
+)
 def test_what_has_no_16_bit_form_says_why(operator, options, precision, says, opened):
     if operator == "ConstantOfShape":
         b = Builder()
@@ -147,15 +168,24 @@ def test_a_scatter_that_reduces_stays_fp32_and_its_fp16_network_runs(operator, r
     rows = np.array([[0], [3]]) if operator == "ScatterND" else np.full((2, 4), 3)
     attributes = {} if reduction == "none" else {"reduction": reduction}
     table = b.node("Mul", ["x", "x"], "/square")
-    b.node(operator, [table, b.weight("rows", rows), b.weight("new", np.full((2, 4), 0.1, np.float32))], "/put",
-           output="y", **attributes)
+    b.node(
+        operator,
+        [table, b.weight("rows", rows), b.weight("new", np.full((2, 4), 0.1, np.float32))],
+        "/put",
+        output="y",
+        **attributes,
+    )
     network = opened(b.model([floats("x", 4, 4)], [floats("y", 4, 4)]))
     group = network.get_group(network.producer["y"])
-    assert (Precision.FP16 in group.allowed_precisions) == (Precision.BF16 in group.allowed_precisions) == (reduction
-                                                                                                            == "none")
+    assert (
+        (Precision.FP16 in group.allowed_precisions)
+        == (Precision.BF16 in group.allowed_precisions)
+        == (reduction == "none")
+    )
     x = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
-    with backend.load(lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.FP16),
-                                             {}).model) as typed:
+    with backend.load(
+        lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.FP16), {}).model
+    ) as typed:
         got = typed.run({"x": x})["y"]
     with backend.load(network.model) as plain:
         np.testing.assert_allclose(got, plain.run({"x": x})["y"], rtol=2e-3, atol=1e-3)

@@ -92,8 +92,12 @@ def inputs(calibrating, judged):
 
 
 def classes(calibrating, of=10, samples=64):
-    return replace(ranges(), class_facts=(LabelClassFacts("label", dict.fromkeys(range(of), 10), 10 * of,
-                                                          dict.fromkeys(calibrating, 2), samples),))
+    return replace(
+        ranges(),
+        class_facts=(
+            LabelClassFacts("label", dict.fromkeys(range(of), 10), 10 * of, dict.fromkeys(calibrating, 2), samples),
+        ),
+    )
 
 
 def against(fp32, target="sqnr>=20"):
@@ -102,9 +106,16 @@ def against(fp32, target="sqnr>=20"):
 
 
 def half(run, fp16, target="sqnr>=20", fp32=None):
-    return GuardFacts(run_name="INT8", accuracy=verdict(run), fp16_accuracy=verdict(fp16), float_type="fp16",
-                      fp32_accuracy=verdict(fp32) if fp32 is not None else None, targets=(parse_target(target),),
-                      is_quantized=True, float_work=FloatWorkShare(0.0, False, 0, 9))
+    return GuardFacts(
+        run_name="INT8",
+        accuracy=verdict(run),
+        fp16_accuracy=verdict(fp16),
+        float_type="fp16",
+        fp32_accuracy=verdict(fp32) if fp32 is not None else None,
+        targets=(parse_target(target),),
+        is_quantized=True,
+        float_work=FloatWorkShare(0.0, False, 0, 9),
+    )
 
 
 def convergence(*values_db):
@@ -113,8 +124,11 @@ def convergence(*values_db):
 
 def half_by_metric(run, fp16):
     facts = half(15.0, 15.6, "f1>=0.9")
-    return replace(facts, accuracy=replace(facts.accuracy, metric={"f1": run}),
-                   fp16_accuracy=replace(facts.fp16_accuracy, metric={"f1": fp16}))
+    return replace(
+        facts,
+        accuracy=replace(facts.accuracy, metric={"f1": run}),
+        fp16_accuracy=replace(facts.fp16_accuracy, metric={"f1": fp16}),
+    )
 
 
 OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
@@ -124,77 +138,162 @@ FEW, MANY = RNG.normal(size=(6, 3, 4, 4)), RNG.normal(size=(48, 3, 4, 4))
 CASES = [  # guard, what it warns of, what it does not
     ("unlike-inputs", inputs(images(48, times=255), images(64, seed=1)), inputs(images(48), images(64, seed=1))),
     ("unlike-inputs", inputs(images(48, order=(2, 1, 0)), images(64, seed=1)), inputs(images(3), images(5, seed=1))),
-    ("unlike-inputs", inputs(images(48, mean=(.9, .9, .9)), images(64, seed=1)), inputs(stats(FEW), stats(MANY))),
-    ("unlike-inputs", inputs(stats(np.zeros((8, 3, 4, 4))),
-                             images(8)), inputs(stats(np.ones((8, 16))), stats(np.ones((9, 16))))),
-    ("unlike-inputs", inputs(images(48, times=4), images(64, seed=1)), inputs(images(16, times=1.3), images(8,
-                                                                                                            seed=1))),
+    ("unlike-inputs", inputs(images(48, mean=(0.9, 0.9, 0.9)), images(64, seed=1)), inputs(stats(FEW), stats(MANY))),
+    (
+        "unlike-inputs",
+        inputs(stats(np.zeros((8, 3, 4, 4))), images(8)),
+        inputs(stats(np.ones((8, 16))), stats(np.ones((9, 16)))),
+    ),
+    (
+        "unlike-inputs",
+        inputs(images(48, times=4), images(64, seed=1)),
+        inputs(images(16, times=1.3), images(8, seed=1)),
+    ),
     ("constant-inputs", GuardFacts(equal_sample_count=24), GuardFacts(equal_sample_count=0)),
     ("byte-images", GuardFacts(byte_inputs={"x": 24}), GuardFacts(byte_inputs={})),
-    ("unfit-labels", GuardFacts(unfit_labels=(UnfitLabels("label", "y", 10, (10,), False),)),
-     GuardFacts(unfit_labels=())),
-    ("unfit-labels", GuardFacts(unfit_labels=(UnfitLabels("label", "y", 10, one_hot_size=11),)),
-     GuardFacts(unfit_labels=())),
-    ("batch-dependent", GuardFacts(batch_sqnr_db={"y": 35.0, "z": 130.0}, compared_batch="8 samples"),
-     GuardFacts(batch_sqnr_db={"y": math.inf, "z": 110.0})),
+    (
+        "unfit-labels",
+        GuardFacts(unfit_labels=(UnfitLabels("label", "y", 10, (10,), False),)),
+        GuardFacts(unfit_labels=()),
+    ),
+    (
+        "unfit-labels",
+        GuardFacts(unfit_labels=(UnfitLabels("label", "y", 10, one_hot_size=11),)),
+        GuardFacts(unfit_labels=()),
+    ),
+    (
+        "batch-dependent",
+        GuardFacts(batch_sqnr_db={"y": 35.0, "z": 130.0}, compared_batch="8 samples"),
+        GuardFacts(batch_sqnr_db={"y": math.inf, "z": 110.0}),
+    ),
     ("batch-dependent", GuardFacts(batch_sqnr_db={"y": -math.inf}), GuardFacts(batch_sqnr_db={"y": 80.1})),
-    ("stale-ranges", ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches=OFF),
-     ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (8.0, 2.0)})),
-    ("stale-ranges", ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40,
-                            mismatches={"t": (20.0, 2.0)}), ranges(CACHE_SOURCE, checked_samples=32,
-                                                                   compared_tensors=40)),
-    ("foreign-cache", ranges(CACHE_SOURCE, cache_header=ENTROPY, builder_release="10.16.1.2"),
-     ranges(CACHE_SOURCE, cache_header=ENTROPY, builder_release="8.6.1")),
-    ("foreign-cache", ranges(CACHE_SOURCE, cache_header=CacheHeader("7.1.3", "EntropyCalibration2")),
-     ranges(CACHE_SOURCE, cache_header=ENTROPY)),
-    ("foreign-cache", ranges(CACHE_SOURCE, cache_header=ENTROPY, fallback_method="minmax"),
-     ranges(CACHE_SOURCE, cache_header=ENTROPY, fallback_method="entropy")),
-    ("foreign-cache",
-     ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="percentile"),
-     ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax")),
+    (
+        "stale-ranges",
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches=OFF),
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (8.0, 2.0)}),
+    ),
+    (
+        "stale-ranges",
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (20.0, 2.0)}),
+        ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40),
+    ),
+    (
+        "foreign-cache",
+        ranges(CACHE_SOURCE, cache_header=ENTROPY, builder_release="10.16.1.2"),
+        ranges(CACHE_SOURCE, cache_header=ENTROPY, builder_release="8.6.1"),
+    ),
+    (
+        "foreign-cache",
+        ranges(CACHE_SOURCE, cache_header=CacheHeader("7.1.3", "EntropyCalibration2")),
+        ranges(CACHE_SOURCE, cache_header=ENTROPY),
+    ),
+    (
+        "foreign-cache",
+        ranges(CACHE_SOURCE, cache_header=ENTROPY, fallback_method="minmax"),
+        ranges(CACHE_SOURCE, cache_header=ENTROPY, fallback_method="entropy"),
+    ),
+    (
+        "foreign-cache",
+        ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="percentile"),
+        ranges(CACHE_SOURCE, cache_header=CacheHeader("10.3.0", "MinMaxCalibration"), requested_method="minmax"),
+    ),
     ("few-samples", ranges(calibration_samples=31), ranges(calibration_samples=32)),
     ("few-samples", ranges(CONFIG_SOURCE, calibration_samples=31), ranges(CONFIG_SOURCE, calibration_samples=32)),
     ("missing-classes", classes(range(9)), classes(range(10))),
     ("missing-classes", classes(range(30), of=100), classes(range(75), of=100)),  # 53 are to be expected
-    ("more-samples",
-     GuardFacts(convergence=(CalibrationConvergencePoint(8, 10.0), CalibrationConvergencePoint(16, 11.0),
-                             CalibrationConvergencePoint(32, 12.5))),
-     GuardFacts(convergence=(CalibrationConvergencePoint(8, 10.0), CalibrationConvergencePoint(16, 11.0),
-                             CalibrationConvergencePoint(32, 11.9)))),
-    ("more-samples",
-     GuardFacts(convergence=(CalibrationConvergencePoint(8, 28.0), CalibrationConvergencePoint(16, 28.0),
-                             CalibrationConvergencePoint(32, 11.0))),
-     GuardFacts(convergence=(CalibrationConvergencePoint(8, 28.4), CalibrationConvergencePoint(16, 30.0),
-                             CalibrationConvergencePoint(32, 28.8)))),
-    ("beyond-range", replace(ranges(), clipped={"t": ClippedShare(0.004, 0.0)}),
-     replace(ranges(), clipped={"t": ClippedShare(0.004, 0.002), "u": ClippedShare(0.0005, 0.0)})),
-    ("beyond-range", replace(ranges(CACHE_SOURCE), clipped={"t": ClippedShare(0.02, 0.02)}),
-     replace(ranges(), clipped={"t": ClippedShare(0.02, 0.02)})),
-    ("beyond-range",  # stale-ranges warns of the same range
-     replace(ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (2.0, 26.0)}),
-             clipped={"t": ClippedShare(0.0001, 0.0001)}),
-     replace(ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (26.0, 2.0)}),
-             clipped={"t": ClippedShare(0.0, 0.0)})),
-    ("framework", GuardFacts(framework_errors={"y": ErrorMetrics(59.0, 0.99)}),
-     GuardFacts(framework_errors={"y": ErrorMetrics(61.0, 1.0), "z": ErrorMetrics(None, 1.0, exact=True)})),
-    ("framework", GuardFacts(framework_errors={"y": ErrorMetrics(nan=2)}),
-     GuardFacts(framework_errors={"y": ErrorMetrics(mismatch=0.5)})),
+    (
+        "more-samples",
+        GuardFacts(
+            convergence=(
+                CalibrationConvergencePoint(8, 10.0),
+                CalibrationConvergencePoint(16, 11.0),
+                CalibrationConvergencePoint(32, 12.5),
+            )
+        ),
+        GuardFacts(
+            convergence=(
+                CalibrationConvergencePoint(8, 10.0),
+                CalibrationConvergencePoint(16, 11.0),
+                CalibrationConvergencePoint(32, 11.9),
+            )
+        ),
+    ),
+    (
+        "more-samples",
+        GuardFacts(
+            convergence=(
+                CalibrationConvergencePoint(8, 28.0),
+                CalibrationConvergencePoint(16, 28.0),
+                CalibrationConvergencePoint(32, 11.0),
+            )
+        ),
+        GuardFacts(
+            convergence=(
+                CalibrationConvergencePoint(8, 28.4),
+                CalibrationConvergencePoint(16, 30.0),
+                CalibrationConvergencePoint(32, 28.8),
+            )
+        ),
+    ),
+    (
+        "beyond-range",
+        replace(ranges(), clipped={"t": ClippedShare(0.004, 0.0)}),
+        replace(ranges(), clipped={"t": ClippedShare(0.004, 0.002), "u": ClippedShare(0.0005, 0.0)}),
+    ),
+    (
+        "beyond-range",
+        replace(ranges(CACHE_SOURCE), clipped={"t": ClippedShare(0.02, 0.02)}),
+        replace(ranges(), clipped={"t": ClippedShare(0.02, 0.02)}),
+    ),
+    (
+        "beyond-range",  # stale-ranges warns of the same range
+        replace(
+            ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (2.0, 26.0)}),
+            clipped={"t": ClippedShare(0.0001, 0.0001)},
+        ),
+        replace(
+            ranges(CACHE_SOURCE, checked_samples=32, compared_tensors=40, mismatches={"t": (26.0, 2.0)}),
+            clipped={"t": ClippedShare(0.0, 0.0)},
+        ),
+    ),
+    (
+        "framework",
+        GuardFacts(framework_errors={"y": ErrorMetrics(59.0, 0.99)}),
+        GuardFacts(framework_errors={"y": ErrorMetrics(61.0, 1.0), "z": ErrorMetrics(None, 1.0, exact=True)}),
+    ),
+    (
+        "framework",
+        GuardFacts(framework_errors={"y": ErrorMetrics(nan=2)}),
+        GuardFacts(framework_errors={"y": ErrorMetrics(mismatch=0.5)}),
+    ),
     ("fp16-floor", half(15.0, 15.6), half(15.0, 30.0)),
     ("fp16-floor", half(15.0, 15.6), half(25.0, 25.2)),  # the target is met
     ("fp16-floor", half(15.0, 15.6, fp32=25.0), half(15.0, 15.6, fp32=14.9)),  # FP32 misses the target too
     ("fp16-floor", half(19.0, 19.1, fp32=26.0), half(29.6, 29.9, "sqnr>=29.95", fp32=30.0)),  # as FP32, but for 0.1 dB
     ("framework", against(14.0), against(21.0)),
-    ("more-samples", replace(against(30.0), convergence=convergence(27.0, 28.0, 28.9)),
-     replace(against(14.0), convergence=convergence(14.3, 14.2, 15.4))),
+    (
+        "more-samples",
+        replace(against(30.0), convergence=convergence(27.0, 28.0, 28.9)),
+        replace(against(14.0), convergence=convergence(14.3, 14.2, 15.4)),
+    ),
     ("fp16-floor", half_by_metric(0.7, 0.7), half_by_metric(0.58, 0.75)),
-    ("back-in-float", GuardFacts(float_work=FloatWorkShare(0.34, True, 3, 9)),
-     GuardFacts(float_work=FloatWorkShare(0.3, True, 3, 9))),
+    (
+        "back-in-float",
+        GuardFacts(float_work=FloatWorkShare(0.34, True, 3, 9)),
+        GuardFacts(float_work=FloatWorkShare(0.3, True, 3, 9)),
+    ),
 ]
 
 
-@pytest.mark.parametrize(("array", "equal"), [
-    (np.ones((12, 3), np.float32), 12), (np.tile(RNG.integers(0, 9, (1, 3)), (12, 1)), 12),
-    (np.eye(12, 3, dtype=np.float32), 0), (np.ones((1, 3), np.float32), 0)])
+@pytest.mark.parametrize(
+    ("array", "equal"),
+    [
+        (np.ones((12, 3), np.float32), 12),
+        (np.tile(RNG.integers(0, 9, (1, 3)), (12, 1)), 12),
+        (np.eye(12, 3, dtype=np.float32), 0),
+        (np.ones((1, 3), np.float32), 0),
+    ],
+)
 def test_samples_that_are_all_the_same_are_found(tmp_path, array, equal):
     np.savez(tmp_path / "d.npz", x=array)
     kind = "float32" if array.dtype == np.float32 else "int64"
@@ -206,12 +305,24 @@ IMAGE = TensorInfo("x", np.dtype(np.float32), ("n", 3, 16, 16))
 BYTES = RNG.integers(0, 256, (12, 3, 16, 16))
 
 
-@pytest.mark.parametrize(("array", "kind", "count"), [
-    (BYTES.astype(np.uint8), "float32", 12), (BYTES.astype(np.float32), "float32", 12),
-    (np.moveaxis(BYTES, 1, 3).astype(np.float32), "float32", 12), (BYTES[:, :1].astype(np.uint8), "float16", 12),
-    (BYTES / 255, "float32", 0), (BYTES - 128.0, "float32", 0), (BYTES // 128, "float32", 0), (BYTES, "int64", 0),
-    (BYTES.astype(np.uint8), "uint8", 0), (BYTES * 2.0, "float32", 0), (BYTES[:, 0, 0, :4], "float32", 0),
-    (BYTES[:, :, :2, 0], "float32", 0), (np.zeros((12, 3, 16, 16)), "float32", 0)])
+@pytest.mark.parametrize(
+    ("array", "kind", "count"),
+    [
+        (BYTES.astype(np.uint8), "float32", 12),
+        (BYTES.astype(np.float32), "float32", 12),
+        (np.moveaxis(BYTES, 1, 3).astype(np.float32), "float32", 12),
+        (BYTES[:, :1].astype(np.uint8), "float16", 12),
+        (BYTES / 255, "float32", 0),
+        (BYTES - 128.0, "float32", 0),
+        (BYTES // 128, "float32", 0),
+        (BYTES, "int64", 0),
+        (BYTES.astype(np.uint8), "uint8", 0),
+        (BYTES * 2.0, "float32", 0),
+        (BYTES[:, 0, 0, :4], "float32", 0),
+        (BYTES[:, :, :2, 0], "float32", 0),
+        (np.zeros((12, 3, 16, 16)), "float32", 0),
+    ],
+)
 def test_images_of_bytes_are_found(tmp_path, array, kind, count):
     np.savez(tmp_path / "d.npz", x=array if array.dtype == np.uint8 else array.astype(kind))
     shape = ("n", *array.shape[1:])
@@ -219,9 +330,19 @@ def test_images_of_bytes_are_found(tmp_path, array, kind, count):
     assert count_samples_with_byte_images(samples) == ({"x": count} if count else {})
 
 
-@pytest.mark.parametrize(("operators", "scaled"), [
-    ((), False), (("Transpose",), False), (("Div",), True), (("Transpose", "Sub"), True), (("Conv", "Mul"), False),
-    (("Identity", "BatchNormalization"), True), (("Relu", "Div"), False), (("Cast", "Mul"), True)])
+@pytest.mark.parametrize(
+    ("operators", "scaled"),
+    [
+        ((), False),
+        (("Transpose",), False),
+        (("Div",), True),
+        (("Transpose", "Sub"), True),
+        (("Conv", "Mul"), False),
+        (("Identity", "BatchNormalization"), True),
+        (("Relu", "Div"), False),
+        (("Cast", "Mul"), True),
+    ],
+)
 def test_inputs_that_the_network_scales(tmp_path, operators, scaled):
     b = networks.Builder()
     value = "image"
@@ -237,20 +358,35 @@ def test_inputs_that_the_network_scales(tmp_path, operators, scaled):
             more = {"Transpose": {"perm": [0, 1, 3, 2]}, "Cast": {"to": 1}}.get(operator, {})
             value = b.node(operator, [value], name, **more)
     b.node("Identity", [b.conv(value, (3, 4), "/last")], "/end", output="y")
-    onnx.save(b.model([networks.floats("image", "n", 3, 16, 16)], [networks.floats("y", "n", 4, 16, 16)]),
-              tmp_path / "n.onnx")
+    onnx.save(
+        b.model([networks.floats("image", "n", 3, 16, 16)], [networks.floats("y", "n", 4, 16, 16)]), tmp_path / "n.onnx"
+    )
     assert (find_scaled_inputs(open_network(tmp_path / "n.onnx")) == {"image"}) is scaled
 
 
 NUMBERS = RNG.integers(0, 10, 60)
 
 
-@pytest.mark.parametrize(("labels", "outside"), [
-    (NUMBERS, None), (NUMBERS + 1, (10,)), (np.where(NUMBERS == 3, -1, NUMBERS), None), (np.arange(60), None),
-    (np.where(NUMBERS == 3, -7, NUMBERS), (-7,)), (np.where(NUMBERS == 3, -100, NUMBERS), None),
-    (np.where(NUMBERS == 3, 255, NUMBERS), None), (RNG.integers(0, 360, 60), None), (NUMBERS.astype(np.float32), None),
-    (NUMBERS[:, None] + 1, (10,)), (np.eye(10)[NUMBERS], None), (np.eye(11, dtype=np.int64)[NUMBERS], 11),
-    (NUMBERS[:50], None), (np.array(["a"] * 60), None), (RNG.normal(size=(60, 4)), None)])
+@pytest.mark.parametrize(
+    ("labels", "outside"),
+    [
+        (NUMBERS, None),
+        (NUMBERS + 1, (10,)),
+        (np.where(NUMBERS == 3, -1, NUMBERS), None),
+        (np.arange(60), None),
+        (np.where(NUMBERS == 3, -7, NUMBERS), (-7,)),
+        (np.where(NUMBERS == 3, -100, NUMBERS), None),
+        (np.where(NUMBERS == 3, 255, NUMBERS), None),
+        (RNG.integers(0, 360, 60), None),
+        (NUMBERS.astype(np.float32), None),
+        (NUMBERS[:, None] + 1, (10,)),
+        (np.eye(10)[NUMBERS], None),
+        (np.eye(11, dtype=np.int64)[NUMBERS], 11),
+        (NUMBERS[:50], None),
+        (np.array(["a"] * 60), None),
+        (RNG.normal(size=(60, 4)), None),
+    ],
+)
 def test_labels_that_do_not_fit_are_found(tmp_path, labels, outside):
     np.savez(tmp_path / "d.npz", x=np.zeros((60, 3, 16, 16), np.float32), label=labels)
     samples = load_samples(tmp_path / "d.npz", [IMAGE], reads_labels=False)
@@ -278,8 +414,11 @@ def centred(model, batch="batch"):
     axis = onnx.numpy_helper.from_array(np.array([0], np.int64), "axis")
     mean = {"axes": [0]} if model.opset_import[0].version < 18 else {}
     model.graph.initializer.extend([] if mean else [axis])
-    model.graph.node.append(onnx.helper.make_node("ReduceMean", [output.name, *([] if mean else ["axis"])], ["mean"],
-                                                  name="mean", keepdims=1, **mean))
+    model.graph.node.append(
+        onnx.helper.make_node(
+            "ReduceMean", [output.name, *([] if mean else ["axis"])], ["mean"], name="mean", keepdims=1, **mean
+        )
+    )
     model.graph.node.append(onnx.helper.make_node("Sub", [output.name, "mean"], ["centred"], name="centre"))
     del model.graph.output[:]
     model.graph.output.append(onnx.helper.make_tensor_value_info("centred", 1, [batch, 10]))
@@ -317,16 +456,19 @@ def said(name, facts):
 
 
 def test_calibration_samples_are_not_examined_if_nothing_is_calibrated():
-    for name, facts in (("unlike-inputs", inputs(images(48, times=255), images(64, seed=1))),
-                        ("missing-classes", classes(range(5)))):
+    for name, facts in (
+        ("unlike-inputs", inputs(images(48, times=255), images(64, seed=1))),
+        ("missing-classes", classes(range(5))),
+    ):
         assert said(name, facts).alarms and not said(name, replace(facts, range_facts=None)).alarms
 
 
 @pytest.mark.parametrize(("name", "warned", "quiet"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])
 def test_a_guard_warns_and_is_quiet(name, warned, quiet):
     alarms = said(name, warned).alarms
-    assert alarms and all(one.guard_name == name and one.summary and one.reason and one.next_step.endswith(".")
-                          for one in alarms)
+    assert alarms and all(
+        one.guard_name == name and one.summary and one.reason and one.next_step.endswith(".") for one in alarms
+    )
     assert said(name, quiet).alarms == () and not said(name, quiet).missing_facts_reason
 
 
@@ -340,21 +482,30 @@ def test_what_a_warning_says():
     assert "channel order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].summary
     builder = next(case[1] for case in CASES if case[0] == "foreign-cache")
     assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", builder).alarms[0].summary
-    rising, falling, *_ = (said("more-samples", case[1]).alarms[0].summary
-                           for case in CASES if case[0] == "more-samples")
+    rising, falling, *_ = (
+        said("more-samples", case[1]).alarms[0].summary for case in CASES if case[0] == "more-samples"
+    )
     assert "would help" in rising and "falls" in falling
     overflow = Accuracy({"y": OutputErrors(ErrorMetrics(inf=3))})
     back = [
-        said("back-in-float", GuardFacts(float_work=FloatWorkShare(0.5, False, 3, 9), fp16_accuracy=half,
-                                         float_type=floats)).alarms[0]
+        said(
+            "back-in-float",
+            GuardFacts(float_work=FloatWorkShare(0.5, False, 3, 9), fp16_accuracy=half, float_type=floats),
+        ).alarms[0]
         for half, floats in ((overflow, "fp16"), (overflow, "bf16"), (None, "fp16"))
     ]
     assert ["--other bf16" in one.next_step for one in back] == [True, False, False]
 
 
-@pytest.mark.parametrize(("line", "release", "method"), [
-    ("TRT-8601-EntropyCalibration2", "8.6.1", "entropy"), ("TRT-101601-MinMaxCalibration", "10.16.1", "minmax"),
-    ("TRT-7103-LegacyCalibration", "7.1.3", "percentile"), ("TRT-100300-Own", "10.3.0", "")])
+@pytest.mark.parametrize(
+    ("line", "release", "method"),
+    [
+        ("TRT-8601-EntropyCalibration2", "8.6.1", "entropy"),
+        ("TRT-101601-MinMaxCalibration", "10.16.1", "minmax"),
+        ("TRT-7103-LegacyCalibration", "7.1.3", "percentile"),
+        ("TRT-100300-Own", "10.3.0", ""),
+    ],
+)
 def test_the_first_line_of_a_cache(tmp_path, line, release, method):
     (tmp_path / "c").write_text(line + "\n")
     header = read_cache_header(tmp_path / "c")
@@ -374,8 +525,9 @@ def resnet(tmp_path_factory):
     samples = load_samples(folder / "judged.npz", network.inputs)
     found = calibrate(network.model, network.calibrated_tensors, samples, get_simulation_backend()).ranges
     write_calibration_cache(folder / "net.cache", found, "MinMaxCalibration")
-    write_calibration_cache(folder / "stale.cache", {tensor: amax * 5
-                                                     for tensor, amax in found.items()}, "MinMaxCalibration")
+    write_calibration_cache(
+        folder / "stale.cache", {tensor: amax * 5 for tensor, amax in found.items()}, "MinMaxCalibration"
+    )
     return folder, network, samples, found
 
 
@@ -402,14 +554,17 @@ def test_shares_beyond_a_range_are_those_of_numpy(resnet):
 def test_labels_that_name_classes(resnet):
     folder, network, samples, _ = resnet
     calibrating = load_samples(folder / "calib.npz", network.inputs)
-    found, = count_samples_by_label_class(calibrating, samples)
+    (found,) = count_samples_by_label_class(calibrating, samples)
     assert found.label_array == "label" and set(found.judged_counts) == {0, 1} and set(found.calibration_counts) == {0}
     assert (found.judged_samples, found.calibration_samples) == (48, 40)
-    assert count_samples_by_label_class(samples, samples,
-                                        mask_names=("label", )) == ()  # rows that are numbered are no classes
-    masks = load_samples(_saved(folder, mask=np.tile(np.array([[0, 3, 255, 255]], np.uint8), (8, 1))),
-                         [TensorInfo("image", np.dtype(np.float32), (None, 3, 32, 32))])
-    found, = count_samples_by_label_class(masks, masks)
+    assert (
+        count_samples_by_label_class(samples, samples, mask_names=("label",)) == ()
+    )  # rows that are numbered are no classes
+    masks = load_samples(
+        _saved(folder, mask=np.tile(np.array([[0, 3, 255, 255]], np.uint8), (8, 1))),
+        [TensorInfo("image", np.dtype(np.float32), (None, 3, 32, 32))],
+    )
+    (found,) = count_samples_by_label_class(masks, masks)
     assert set(found.judged_counts) == {0, 3}
 
 
@@ -421,10 +576,11 @@ def _saved(folder, **labels):
 def test_preflight_has_every_guard_look(resnet, run, tmp_path):
     folder, *_ = resnet
     argv = ("preflight", folder / "net.onnx", "--data", folder / "judged.npz", "--strict")
-    code, out, err = run(*argv, "--calib-data", folder / "times255.npz", "--json", tmp_path / "p.json", "--markdown",
-                         tmp_path / "p.md")
+    code, out, err = run(
+        *argv, "--calib-data", folder / "times255.npz", "--json", tmp_path / "p.json", "--markdown", tmp_path / "p.md"
+    )
     assert code == 1, err
-    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:1 + len(GUARDS)]}
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[1 : 1 + len(GUARDS)]}
     assert list(rows) == [guard.name for guard in GUARDS]
     assert rows["unlike-inputs"] == "warns" and rows["more-samples"] == rows["beyond-range"] == "ok"
     assert "divided by 255" in out and "  Next: " in out and "unlike" not in err
@@ -439,18 +595,51 @@ def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
     folder, *_ = resnet
     model, data = folder / "net.onnx", ("--data", folder / "judged.npz")
     stale = "Warning: stale.cache: "
-    code, _, err = run("compare", model, *data, "--calib-cache", folder / "stale.cache", "--calib-data",
-                       folder / "calib.npz", "--layers", "none", "--json", tmp_path / "c.json", "--markdown",
-                       tmp_path / "c.md")
+    code, _, err = run(
+        "compare",
+        model,
+        *data,
+        "--calib-cache",
+        folder / "stale.cache",
+        "--calib-data",
+        folder / "calib.npz",
+        "--layers",
+        "none",
+        "--json",
+        tmp_path / "c.json",
+        "--markdown",
+        tmp_path / "c.md",
+    )
     record = json.loads((tmp_path / "c.json").read_text())
     assert code == 0 and stale in err and "\n  Next: Calibrate again" in err
     assert [one["guard"] for one in record["guards"]] == ["stale-ranges", "missing-classes"]
     assert not mismatches(record, "comparison-v1")
     assert "## Warnings" in (tmp_path / "c.md").read_text() and "1 of 2 classes in label have no calibration" in err
-    for argv in (("search", model, *data, "--calib-cache", folder / "stale.cache", "--tolerance", "sqnr>=-50", "-o",
-                  tmp_path / "s.json", "--no-hold-out"),
-                 ("build", model, *data, "--calib-cache", folder / "stale.cache", "--precision", "int8", "-o",
-                  tmp_path / "b.onnx")):
+    for argv in (
+        (
+            "search",
+            model,
+            *data,
+            "--calib-cache",
+            folder / "stale.cache",
+            "--tolerance",
+            "sqnr>=-50",
+            "-o",
+            tmp_path / "s.json",
+            "--no-hold-out",
+        ),
+        (
+            "build",
+            model,
+            *data,
+            "--calib-cache",
+            folder / "stale.cache",
+            "--precision",
+            "int8",
+            "-o",
+            tmp_path / "b.onnx",
+        ),
+    ):
         code, _, err = run(*argv)
         assert code == 0 and stale in err, err
 
@@ -459,9 +648,11 @@ def test_a_cache_states_the_method_that_made_it(resnet, run, tmp_path):
     folder, *_ = resnet
     argv = ("export", folder / "net.onnx", "--data", folder / "judged.npz", "--precision", "int8")
     for options, kind, name, algorithm in (
-            ((), "calibration-cache", "m.cache", "MinMaxCalibration"),
-            (("--calib-method", "entropy"), "calibration-cache", "e.cache", "EntropyCalibration2"),
-            ((), "polygraphy", "p.py", "MinMaxCalibration"), ((), "trtexec", "t.sh", "EntropyCalibration2")):
+        ((), "calibration-cache", "m.cache", "MinMaxCalibration"),
+        (("--calib-method", "entropy"), "calibration-cache", "e.cache", "EntropyCalibration2"),
+        ((), "polygraphy", "p.py", "MinMaxCalibration"),
+        ((), "trtexec", "t.sh", "EntropyCalibration2"),
+    ):
         code, out, err = run(*argv, *options, "--format", kind, "-o", tmp_path / name)
         assert code == 0, err
         cache = next(line for line in out.split() if line.endswith(".cache"))
@@ -475,8 +666,10 @@ def test_a_share_of_the_work_needs_the_work_of_all():
     config = PrecisionConfig().with_group_precision(able[:1], Precision.FP32)
     known = measure_float_work_share(outline, config, None)
     assert 0 < known.float_share < 1 and (known.float_groups, known.total_groups) == (1, len(able))
-    blind = replace(outline, layers=tuple(replace(layer, macs=None) if layer.name in able[-1].layers else layer
-                                          for layer in outline.layers))
+    blind = replace(
+        outline,
+        layers=tuple(replace(layer, macs=None) if layer.name in able[-1].layers else layer for layer in outline.layers),
+    )
     assert measure_float_work_share(blind, config, None) is None
 
 
@@ -486,7 +679,19 @@ def test_a_quantized_run_is_called_by_its_own_type(run, mlp, tmp_path):
         facts = replace(warned, run_name="FP8", quantized_type="FP8", float_work=floats)
         assert not any("INT8" in alarm.warning_line for alarm in said(guard, facts).alarms), guard
     report = tmp_path / "report.md"
-    code, out, err = run("search", mlp.model, "--data", mlp.data, "--precision", "fp8", "--tolerance", "sqnr>=40",
-                         "-o", tmp_path / "p.json", "--markdown", report)
+    code, out, err = run(
+        "search",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--precision",
+        "fp8",
+        "--tolerance",
+        "sqnr>=40",
+        "-o",
+        tmp_path / "p.json",
+        "--markdown",
+        report,
+    )
     assert code in (0, 1, None) and "FP8 looks better here than it is" in err
     assert "INT8" not in out + err + report.read_text(), err

@@ -33,9 +33,19 @@ class Feeds:
         return self.counts[index]
 
 
-@pytest.mark.parametrize(("counts", "held_out"), [
-    ((4,) * 11, 0), ((4,) * 12, 16), ((1,) * 64, 16), ((8,) * 12, 24), ((1,) * 400, 100), ((64,), 0), ((32, 32), 32),
-    ((48, 8), 0)])
+@pytest.mark.parametrize(
+    ("counts", "held_out"),
+    [
+        ((4,) * 11, 0),
+        ((4,) * 12, 16),
+        ((1,) * 64, 16),
+        ((8,) * 12, 24),
+        ((1,) * 400, 100),
+        ((64,), 0),
+        ((32, 32), 32),
+        ((48, 8), 0),
+    ],
+)
 def test_about_a_quarter_is_held_out_in_whole_batches(counts, held_out):
     choice = choose_held_out_feeds(Feeds(counts))
     assert sum(counts[index] for index in choice.feed_indices) == held_out
@@ -60,16 +70,23 @@ def test_shared_samples_are_found_in_other_batches_and_files(tmp_path):
     assert not find_shared_feeds(samples, load_samples(str(tmp_path / "none.npz"), inputs))
 
 
-@pytest.mark.parametrize(("before", "passes", "after"), [
-    (Outcome.PASS, True, Outcome.PASS), (Outcome.PASS, False, Outcome.UNCERTAIN_PASS),
-    (Outcome.UNCERTAIN_PASS, False, Outcome.UNCERTAIN_PASS), (Outcome.FAIL, False, Outcome.FAIL)])
+@pytest.mark.parametrize(
+    ("before", "passes", "after"),
+    [
+        (Outcome.PASS, True, Outcome.PASS),
+        (Outcome.PASS, False, Outcome.UNCERTAIN_PASS),
+        (Outcome.UNCERTAIN_PASS, False, Outcome.UNCERTAIN_PASS),
+        (Outcome.FAIL, False, Outcome.FAIL),
+    ],
+)
 def test_a_miss_on_held_out_samples_turns_a_pass_into_a_doubt(before, passes, after):
     value = HeldOutValue("sqnr>=20", "20.4 dB", "19.9 to 21.0 dB", "19.1 dB", "18.2 to 20.0 dB")
     held_out = HeldOutResult(TargetResult(passes, -0.9 if not passes else 0.4), 16, 48, (value,))
     outcome = TargetOutcome(before, ("a reason",)).with_doubt(held_out.miss_text)
     assert outcome.outcome is after
     assert ("16 held-out samples" in outcome.text and "~19.1 dB (18.2 to 20.0 dB)" in outcome.text) is (
-        before.passes and not passes)
+        before.passes and not passes
+    )
 
 
 # -- samples that calibrate -------------------------------------------------------------------------------------------
@@ -131,9 +148,18 @@ def test_nan_and_inf_count_on_every_sample(row, tmp_path):
         assert any(caveat.kind == "overflow" for caveat in accuracy.caveats), run
 
 
-@pytest.mark.parametrize(("given", "count"), [("cache", 64), ("config file", 64), ("other ranges", 64),
-                                              ("calib_data", 64), ("moves", 64), ("measured", 48),
-                                              ("measured moves", 48)])
+@pytest.mark.parametrize(
+    ("given", "count"),
+    [
+        ("cache", 64),
+        ("config file", 64),
+        ("other ranges", 64),
+        ("calib_data", 64),
+        ("moves", 64),
+        ("measured", 48),
+        ("measured moves", 48),
+    ],
+)
 def test_given_ranges_leave_no_sample_out(given, count, tmp_path):
     options = save_product(tmp_path)
     if given == "calib_data":
@@ -167,12 +193,11 @@ def test_a_search_of_fp16_uses_all_samples_and_one_of_int8_checks_its_result_on_
     x[3, ::2], x[3, 1::2] = 3e4, -2.999e4
     np.savez(options.data, x=x)
     worker = opened(tmp_path, options)
-    goal = rq.FindMixedPrecisionConfig(FP16, ("max_abs<=0.1",), try_ranges=False, try_zero_cost=False,
-                                     hold_out=False)
-    start, = of(worker.answer(goal), ev.SearchEnded)
+    goal = rq.FindMixedPrecisionConfig(FP16, ("max_abs<=0.1",), try_ranges=False, try_zero_cost=False, hold_out=False)
+    (start,) = of(worker.answer(goal), ev.SearchEnded)
     assert start.result.best_evaluation.target_result.accuracy.samples == 64 and start.result.config != FP16
     goal = replace(goal, config=INT8, higher_precision=Precision.FP16, tolerances=("max_abs<=0.02",))
-    ended, = of(worker.answer(goal), ev.SearchEnded)
+    (ended,) = of(worker.answer(goal), ev.SearchEnded)
     assert ended.result.is_met and ended.result.best_evaluation.raised_groups, "FP16 is near where nothing calibrates"
     assert ended.held_out.sample_count == 16 and not ended.held_out.target_result.passes
 
@@ -187,8 +212,20 @@ def test_runs_do_not_speak_of_ranges_that_they_do_not_need(run, tmp_path):
     assert "calibrates and is judged" in err
     for precision, warns in ((Precision.FP16, False), (Precision.INT8, True)):
         config = tmp_path / f"{precision}.json"
-        assert run("export", options.model, "--precision", precision, "--format", "json", "-o", config,
-                   *(("--data", options.data) if warns else ()))[0] == 0
+        assert (
+            run(
+                "export",
+                options.model,
+                "--precision",
+                precision,
+                "--format",
+                "json",
+                "-o",
+                config,
+                *(("--data", options.data) if warns else ()),
+            )[0]
+            == 0
+        )
         _, out, err = run("preflight", options.model, "--data", options.data, "--config", config)
         assert ("few-samples: " in out + err) is warns, out + err
 
@@ -200,15 +237,33 @@ def test_the_worst_sample_is_named_by_its_file(run, tmp_path):
         (tmp_path / folder).mkdir()
         np.savez(tmp_path / folder / "a.npz", x=x[:rows])
         np.savez(tmp_path / folder / "b.npz", x=x[rows:])
-    for data, name, record_name in ((options.data, "#12", {"index": 12}),
-                                    (tmp_path / "files", "b.npz #3", {"index": 3, "file": "b.npz"}),
-                                    (tmp_path / "same batches", "b.npz #4", {"index": 4, "file": "b.npz"})):
-        code, out, _ = run("compare", options.model, "--data", data, "--batch", 4, "--layers", "none", "--no-preview",
-                           "--target", "sqnr>=20", "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
+    for data, name, record_name in (
+        (options.data, "#12", {"index": 12}),
+        (tmp_path / "files", "b.npz #3", {"index": 3, "file": "b.npz"}),
+        (tmp_path / "same batches", "b.npz #4", {"index": 4, "file": "b.npz"}),
+    ):
+        code, out, _ = run(
+            "compare",
+            options.model,
+            "--data",
+            data,
+            "--batch",
+            4,
+            "--layers",
+            "none",
+            "--no-preview",
+            "--target",
+            "sqnr>=20",
+            "--json",
+            tmp_path / "out.json",
+            "--markdown",
+            tmp_path / "out.md",
+        )
         runs = json.loads((tmp_path / "out.json").read_text())["runs"]
         assert code == 1 and f"NaN {name} " in out, out
-        assert {key: value for key, value in runs["fp16"]["outputs"]["y"]["worst_sample"].items()
-                if key != "sqnr_db"} == record_name
+        assert {
+            key: value for key, value in runs["fp16"]["outputs"]["y"]["worst_sample"].items() if key != "sqnr_db"
+        } == record_name
         assert f"NaN {name}" in (tmp_path / "out.md").read_text()
     options = replace(options, data=str(tmp_path / "files"), batch=4)
     worker = opened(tmp_path, options)
@@ -225,7 +280,10 @@ def test_a_search_on_one_sample_looks_for_nan_where_it_calibrates_too(rows, samp
     options = save_product(tmp_path, rows=rows, row3=2e4)
     worker = opened(tmp_path, options)
     goal = rq.FindMixedPrecisionConfig(INT8, ("cosine>=0.1",), try_ranges=False, try_zero_cost=False, sample=sample)
-    ended, = of(worker.answer(goal), ev.SearchEnded)
+    (ended,) = of(worker.answer(goal), ev.SearchEnded)
     held_out = ended.held_out
-    assert not ended.result.is_met or ended.result.best_evaluation.raised_groups or (
-        held_out is not None and not held_out.target_result.passes)
+    assert (
+        not ended.result.is_met
+        or ended.result.best_evaluation.raised_groups
+        or (held_out is not None and not held_out.target_result.passes)
+    )

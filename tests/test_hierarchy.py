@@ -59,13 +59,22 @@ def node(scopes: str, key: str = "pkg.torch.onnx.name_scopes") -> ir.Node:
     return ir.Node("", "Add", [], metadata_props={key: scopes})
 
 
-@pytest.mark.parametrize(("said", "scope"), [
-    (node("['', 'blocks.0', 'blocks.0.attn', 'blocks.0.attn.qkv', 'linear']"), ("blocks", "0", "attn", "qkv")),
-    (node("['', 'decoder', 'embedding.table', 'gather']"), ("decoder", "embedding", "table")),  # an unrelated module
-    (node(": my.Vit/blocks.1: my.Block/blocks.1.mlp: torch.nn.Linear/linear: aten.linear.default", "namespace"),
-     ("blocks", "1", "mlp")),
-    (node("['_empty_nn_module_stack_from_metadata_hook', 'sym_size_int_1']"), ()),
-    *((node(text), ()) for text in ("['', 'a'", "[1, 2]", "__import__('os')", "'a'", ""))])
+@pytest.mark.parametrize(
+    ("said", "scope"),
+    [
+        (node("['', 'blocks.0', 'blocks.0.attn', 'blocks.0.attn.qkv', 'linear']"), ("blocks", "0", "attn", "qkv")),
+        (
+            node("['', 'decoder', 'embedding.table', 'gather']"),
+            ("decoder", "embedding", "table"),
+        ),  # an unrelated module
+        (
+            node(": my.Vit/blocks.1: my.Block/blocks.1.mlp: torch.nn.Linear/linear: aten.linear.default", "namespace"),
+            ("blocks", "1", "mlp"),
+        ),
+        (node("['_empty_nn_module_stack_from_metadata_hook', 'sym_size_int_1']"), ()),
+        *((node(text), ()) for text in ("['', 'a'", "[1, 2]", "__import__('os')", "'a'", "")),
+    ],
+)
 def test_metadata_are_read_as_paths_that_contain_each_other(said, scope):
     assert scope_of(said) == scope
 
@@ -91,36 +100,50 @@ def test_every_group_has_one_row_and_scopes_list_what_is_below(opened):
                 assert list(row.groups) == [r.group.name for _, r in walk_rows(row) if isinstance(r, GroupRow)]
 
 
-def layer(name: str, index: int = 0, kind: LayerKind = LayerKind.COMPUTE, scope: tuple[str, ...] = (),
-          note: str = "") -> Layer:
+def layer(
+    name: str, index: int = 0, kind: LayerKind = LayerKind.COMPUTE, scope: tuple[str, ...] = (), note: str = ""
+) -> Layer:
     return Layer(name, "Op", "", index, (), (f"{name}:0",), kind, scope, refusal_reason=note)
 
 
 def test_layers_in_no_group_have_rows_that_say_why():
-    tree = build_scope_tree([layer("a/loop/Loop", kind=LayerKind.OPAQUE, note="holds a subgraph"),
-                             layer("a/b/c", 1, LayerKind.OPAQUE), layer("a/b/d", 2, LayerKind.SHAPE)], [])
+    tree = build_scope_tree(
+        [
+            layer("a/loop/Loop", kind=LayerKind.OPAQUE, note="holds a subgraph"),
+            layer("a/b/c", 1, LayerKind.OPAQUE),
+            layer("a/b/d", 2, LayerKind.SHAPE),
+        ],
+        [],
+    )
     found = rows(tree)
     assert isinstance(found["a|loop"], UngroupedRow) and found["a|loop"].refusal_reason == "holds a subgraph"
     assert found["1 shape and constant node folded"].layers == ("a/b/d",)
 
 
 def test_dotted_names_and_numbers():
-    tree = build_scope_tree([layer("layer1.0.conv1", 0, LayerKind.OPAQUE), layer("layer1.0.conv2", 1, LayerKind.OPAQUE),
-                             layer("0.5", 2, LayerKind.OPAQUE), layer("//", 3, LayerKind.OPAQUE)], [])
+    tree = build_scope_tree(
+        [
+            layer("layer1.0.conv1", 0, LayerKind.OPAQUE),
+            layer("layer1.0.conv2", 1, LayerKind.OPAQUE),
+            layer("0.5", 2, LayerKind.OPAQUE),
+            layer("//", 3, LayerKind.OPAQUE),
+        ],
+        [],
+    )
     assert set(rows(tree)) == {"layer1/0", "layer1/0|conv1", "layer1/0|conv2", "0.5", "//"}
 
 
 def test_labels_that_clash_are_told_apart():
     tree = build_scope_tree(
-        [layer("a/b/x", 0, LayerKind.OPAQUE),
-         layer("a/b", 1, LayerKind.OPAQUE),
-         layer("a/c", 2, LayerKind.OPAQUE)], [])
+        [layer("a/b/x", 0, LayerKind.OPAQUE), layer("a/b", 1, LayerKind.OPAQUE), layer("a/c", 2, LayerKind.OPAQUE)], []
+    )
     assert [child.label for child in rows(tree)["a"].children] == ["b", "b_1", "c"]
 
 
 def test_names_deeper_than_the_recursion_limit():
-    tree = build_scope_tree([layer("a/" * 3000 + "x", 0, LayerKind.OPAQUE),
-                             layer("a/" * 3000 + "y", 1, LayerKind.OPAQUE)], [])
+    tree = build_scope_tree(
+        [layer("a/" * 3000 + "x", 0, LayerKind.OPAQUE), layer("a/" * 3000 + "y", 1, LayerKind.OPAQUE)], []
+    )
     assert len(rows(tree)) == 3
     deep = [layer("/".join("s" for _ in range(depth + 1)) + "/op", depth, LayerKind.OPAQUE) for depth in range(1500)]
     text = render_tree(build_scope_tree(deep, []), lambda tensor: None)
@@ -131,8 +154,17 @@ def test_blocks_of_vit(opened):
     _, tree = opened(networks.vit())
     matrix = find_repeated_blocks(tree)
     assert matrix.columns == ("0", "1", "2")
-    assert matrix.roles == ("norm1", "attn/qkv", "attn/attention core/QK", "attn/attention core/Softmax",
-                            "attn/attention core/PV", "attn/proj", "norm2", "mlp/0", "mlp/2")
+    assert matrix.roles == (
+        "norm1",
+        "attn/qkv",
+        "attn/attention core/QK",
+        "attn/attention core/Softmax",
+        "attn/attention core/PV",
+        "attn/proj",
+        "norm2",
+        "mlp/0",
+        "mlp/2",
+    )
     assert matrix.cells[1] == (("node_MatMul_12",), ("node_MatMul_36",), ("node_MatMul_56",))
 
 
@@ -162,8 +194,20 @@ def test_nested_blocks(opened):
 def test_text_has_operator_shape_and_reasons(opened):
     network, tree = opened(networks.with_if())
     lines = render_tree(tree, network.shape).splitlines()
-    assert lines[0].split() == ["layer", "operator", "shape", "nodes", "FP16", "INT8", "FP8", "INT4", "MXFP8",
-                                "NVFP4", "why", "not"]
+    assert lines[0].split() == [
+        "layer",
+        "operator",
+        "shape",
+        "nodes",
+        "FP16",
+        "INT8",
+        "FP8",
+        "INT4",
+        "MXFP8",
+        "NVFP4",
+        "why",
+        "not",
+    ]
     assert lines[1].split() == ["before", "Conv", "1×4×8×8", "1", "yes", "yes", "yes", "no", "no", "no"]
     branch = next(line for line in lines if line.strip().startswith("If"))
     assert branch.rstrip().endswith("If contains a subgraph, which stays in FP32")

@@ -22,8 +22,14 @@ from trt_tui.formatting import is_hidden_character
 
 TITLE = "\x1b]0;owned\x07"
 CLIPBOARD = "\x1b]52;c;b3duZWQ=\x07"
-NAMES = [f"/{TITLE}one", f"/two{CLIPBOARD}\x9b31m", "/\u202eeerht\u2066\u200b", "/[bold red]four[/]\r/\nError: five",
-         "/`$(touch owned)`;touch owned'\"\"\"|", "/漢字🙂\u2028\x85"]
+NAMES = [
+    f"/{TITLE}one",
+    f"/two{CLIPBOARD}\x9b31m",
+    "/\u202eeerht\u2066\u200b",
+    "/[bold red]four[/]\r/\nError: five",
+    '/`$(touch owned)`;touch owned\'"""|',
+    "/漢字🙂\u2028\x85",
+]
 
 
 def hostile_mlp() -> onnx.ModelProto:
@@ -76,9 +82,16 @@ def test_compare_prints_and_writes_what_can_be_seen(run, files):
     assert code == 0 and is_clean(open("report.md", encoding="utf-8").read())
 
 
-@pytest.mark.parametrize("what", [("compare", f"no{TITLE}\nError: forged.onnx", "--data", "x.npz"),
-                                  ("inspect", "\udcff.onnx"), ("inspect", "data.npz", "--backend", TITLE),
-                                  (f"{TITLE}x",), ("compare", "net.onnx", "--target", f"sqnr>={CLIPBOARD}")])
+@pytest.mark.parametrize(
+    "what",
+    [
+        ("compare", f"no{TITLE}\nError: forged.onnx", "--data", "x.npz"),
+        ("inspect", "\udcff.onnx"),
+        ("inspect", "data.npz", "--backend", TITLE),
+        (f"{TITLE}x",),
+        ("compare", "net.onnx", "--target", f"sqnr>={CLIPBOARD}"),
+    ],
+)
 def test_errors_repeat_nothing_that_steers(run, files, what):
     code, out, err = run(*what)
     assert code == 2 and out == "" and is_clean(err)
@@ -145,10 +158,24 @@ def mlp_with_ends(folder, given: str, made: str) -> tuple[str, str]:
     return str(folder / "net.onnx"), str(folder / "data.npz")
 
 
-@pytest.mark.parametrize(("given", "made", "arguments"), [
-    ("x", OPTION, ("bundle", "--for", "10")), ("x", OPTION, ("bundle", "--for", "rtx")),
-    (OPTION, "y", ("bundle", "--for", "8.6")), (OPTION, "y", ("export", "--format", "polygraphy",)),
-    ("x", OPTION, ("subgraph", "--from", "x", f"--to={OPTION}"))])
+@pytest.mark.parametrize(
+    ("given", "made", "arguments"),
+    [
+        ("x", OPTION, ("bundle", "--for", "10")),
+        ("x", OPTION, ("bundle", "--for", "rtx")),
+        (OPTION, "y", ("bundle", "--for", "8.6")),
+        (
+            OPTION,
+            "y",
+            (
+                "export",
+                "--format",
+                "polygraphy",
+            ),
+        ),
+        ("x", OPTION, ("subgraph", "--from", "x", f"--to={OPTION}")),
+    ],
+)
 def test_a_name_that_polygraphy_reads_as_an_option_is_refused(run, tmp_path, given, made, arguments):
     model, data = mlp_with_ends(tmp_path, given, made)
     code, _, err = run(*arguments, model, "--data", data, "--batch", 4, "--precision", "fp16", "-o", tmp_path / "out")
@@ -156,13 +183,19 @@ def test_a_name_that_polygraphy_reads_as_an_option_is_refused(run, tmp_path, giv
     assert {path.name for path in tmp_path.iterdir()} <= {"net.onnx", "data.npz", "state", "config", "cache"}
 
 
-@pytest.mark.parametrize("name", ["@y:1e9", " --fp16 [1,2]", "it's \"*\" $(touch owned)"])
-def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(run, called, tmp_path,  # noqa: F811
-                                                                       monkeypatch, name):
+@pytest.mark.parametrize("name", ["@y:1e9", " --fp16 [1,2]", 'it\'s "*" $(touch owned)'])
+def test_polygraphy_holds_outputs_of_any_other_name_to_their_tolerance(
+    run,
+    called,  # noqa: F811
+    tmp_path,
+    monkeypatch,
+    name,
+):
     model, data = mlp_with_ends(tmp_path, "x", name)
     folder = tmp_path / "out"
-    code, _, err = run("bundle", model, "--data", data, "--batch", 4, "--precision", "fp16", "--for", "10", "-o",
-                       folder)
+    code, _, err = run(
+        "bundle", model, "--data", data, "--batch", 4, "--precision", "fp16", "--for", "10", "-o", folder
+    )
     assert code == 0, err
     _, (argv,) = called(folder / "verify.sh", "--onnxrt")
     assert judged(folder, argv, monkeypatch) == 0
@@ -180,8 +213,10 @@ def test_polygraphy_takes_names_of_files_for_files(tmp_path, name):
     model, _ = mlp_with_ends(tmp_path, "x", "y")
     network = open_network(model)
     weak = lower_to_implicit_quantization(network, PrecisionConfig(), dict.fromkeys(network.calibrated_tensors, 1.0))
-    files, asked = command_file_names("polygraphy", tmp_path / name), BuilderOptions(plugins=("-p.so", ),
-                                                                                     timing_cache="-t.cache")
+    files, asked = (
+        command_file_names("polygraphy", tmp_path / name),
+        BuilderOptions(plugins=("-p.so",), timing_cache="-t.cache"),
+    )
     parser = argparse.ArgumentParser()
     convert.Convert().setup_parser(parser.add_subparsers())
     parsed = parser.parse_args(polygraphy_command(weak, name, files, builder_options=asked)[1:])

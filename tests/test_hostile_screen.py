@@ -48,8 +48,12 @@ def drawn(app) -> list[str]:
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
-    app = TrtTuiApp(options(tmp_path), partial(NullSession, folder=tmp_path, builder=H200, sweeps=False),
-                    target="sqnr>=20", resume=False)
+    app = TrtTuiApp(
+        options(tmp_path),
+        partial(NullSession, folder=tmp_path, builder=H200, sweeps=False),
+        target="sqnr>=20",
+        resume=False,
+    )
     seen, copied = [], []
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
@@ -61,8 +65,30 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         app.session.log += [f"verbose: {name}" for name in NAMES]
         app.session.warnings.append(f"warned {NAMES[3]}")
         await look()
-        for keys in ("down", "down", "down", "b", "i", "escape", "o", "escape", "p", "escape", "e", "escape", "space",
-                     "c", "escape", "d", "escape", "t", "slash 漢 enter", "escape", "2", "y"):
+        for keys in (
+            "down",
+            "down",
+            "down",
+            "b",
+            "i",
+            "escape",
+            "o",
+            "escape",
+            "p",
+            "escape",
+            "e",
+            "escape",
+            "space",
+            "c",
+            "escape",
+            "d",
+            "escape",
+            "t",
+            "slash 漢 enter",
+            "escape",
+            "2",
+            "y",
+        ):
             await look(*keys.split())
         app.post_session_event(ev.JobFailed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
         await settle(pilot)
@@ -86,8 +112,10 @@ async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
         assert is_clean("".join(drawn(app)))
 
 
-@pytest.mark.parametrize("text", ["plain words", "漢字かな交じり文", "e\u0301" * 30, "🙂" * 20, "a\x1b\u202eb" * 9,
-                                  pytest.param(LONG, id="long")])
+@pytest.mark.parametrize(
+    "text",
+    ["plain words", "漢字かな交じり文", "e\u0301" * 30, "🙂" * 20, "a\x1b\u202eb" * 9, pytest.param(LONG, id="long")],
+)
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 40])
 def test_texts_are_cut_by_cells(text, width):
     assert cell_len(spans.shorten_middle(text, width)) <= width
@@ -95,5 +123,3 @@ def test_texts_are_cut_by_cells(text, width):
     assert width < 2 or all(cell_len(line) <= width for line in spans.wrap_text(text, width))
     if width:
         assert spans.line_width(spans.justify_line([(text, "")], width, [(text, "")])) == width
-
-

@@ -18,8 +18,14 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 FP32, FP16, BF16, INT8, FP8 = (Precision(word) for word in ("fp32", "fp16", "bf16", "int8", "fp8"))
-CONVS = ("/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv", "/layer2/conv1/Conv", "/layer2/conv2/Conv",
-         "/layer2/downsample.0/Conv")
+CONVS = (
+    "/conv1/Conv",
+    "/layer1/conv1/Conv",
+    "/layer1/conv2/Conv",
+    "/layer2/conv1/Conv",
+    "/layer2/conv2/Conv",
+    "/layer2/downsample.0/Conv",
+)
 FC, POOL = "/fc/Gemm", "/avgpool/GlobalAveragePool"
 
 
@@ -37,65 +43,173 @@ def read(network, folder, name, text, **more):
 
 def script(body):
     lines = "\n".join("        " + line for line in body.strip().splitlines())
-    return f"import re\nimport tensorrt as trt\nKEEP = ['/conv1/Conv', '/fc/Gemm']\n\ndef postprocess(network):\n    " \
-           f"for layer in network:\n{lines}\n"
+    return (
+        f"import re\nimport tensorrt as trt\nKEEP = ['/conv1/Conv', '/fc/Gemm']\n\ndef postprocess(network):\n    "
+        f"for layer in network:\n{lines}\n"
+    )
 
 
 # name of the file, its text, defaults, the rows that differ, what is said of what was not read
 CASES = [
-    ("line", "trtexec --onnx=a.onnx --fp16 --int8 --precisionConstraints=obey --layerPrecisions=/conv1/Conv:fp32,"
-     "/fc/Gemm:fp16 --noTF32", (INT8, FP16, False), {CONVS[0]: FP32, FC: FP16}, ""),
+    (
+        "line",
+        "trtexec --onnx=a.onnx --fp16 --int8 --precisionConstraints=obey --layerPrecisions=/conv1/Conv:fp32,"
+        "/fc/Gemm:fp16 --noTF32",
+        (INT8, FP16, False),
+        {CONVS[0]: FP32, FC: FP16},
+        "",
+    ),
     ("best.txt", "--best --layerPrecisions='/fc/Gemm:fp32'", (INT8, FP16, True), {FC: FP32}, ""),
-    ("fp16", "trtexec --fp16 --layerPrecisions=*:fp32,*conv1*:fp16 --precisionConstraints=obey --noTF32 --verbose",
-     (FP16, FP16, False), dict.fromkeys({*CONVS, FC, POOL} - {CONVS[0], CONVS[1], CONVS[3]}, FP32), "--verbose"),
-    ("many.sh", "#!/bin/sh\nT=trtexec\nKEEP=/fc/Gemm:fp32\n# trtexec --fp8\n\"$T\" --help\ntrtexec --fp16\n"
-     "trtexec --int8 \\\n  --layerPrecisions=${KEEP} \\\n  --calib=absent.cache\n", (INT8, FP32, True), {FC: FP32},
-     "absent.cache"),
-    ("made.txt", "trtexec --int8 --layerPrecisions='(Unnamed Layer* 3) [Shuffle]':fp32,/fc/Gemm:int32,x --noTF32",
-     (INT8, FP32, False), {}, "TensorRT adds"),
-    ("conv.sh", "polygraphy convert a.onnx --fp16 --int8 --layer-precisions /conv1/Conv:float32 /fc/Gemm:float16 -o e",
-     (INT8, FP16, False), {CONVS[0]: FP32, FC: FP16}, ""),
-    ("a.py", script("if layer.name in ('/conv1/Conv', '/fc/Gemm'):\n    layer.precision = trt.float32"),
-     (FP16, FP16, False), {CONVS[0]: FP32, FC: FP32}, ""),
-    ("b.py", script("if layer.name in KEEP or layer.name == '/avgpool/GlobalAveragePool':\n"
-                    "    layer.precision = trt.DataType.FLOAT\n    for index in range(layer.num_outputs):\n"
-                    "        layer.set_output_type(index, trt.float32)"),
-     (FP16, FP16, False), {CONVS[0]: FP32, FC: FP32, POOL: FP32}, ""),
-    ("missing.py", script("if layer.name in ['/conv1/Con', '/fc/Gemm', 'zzz']:\n    layer.precision = trt.float32"),
-     (FP16, FP16, False), {FC: FP32}, "/conv1/Con: net.onnx has no such layer; did you mean /conv1/Conv?"),
-    ("helper.py", "import tensorrt as trt\n\ndef raise_layers(net):\n    names = ('/fc/Gemm',)\n    for i in "
-     "range(net.num_layers):\n        if net.get_layer(i).name in names:\n"
-     "            net.get_layer(i).precision = trt.bfloat16\n\ndef postprocess(network):\n    raise_layers(network)\n"
-     "\ndef other(network):\n    network[0].precision = trt.int8\n", (BF16, BF16, False), {}, ""),
-    ("m.json", {"quantize_mode": "int8", "nodes_to_exclude": ["/conv1/Conv$"], "op_types_to_exclude": ["Gemm", "LSTM"],
-                "verbose": True}, (INT8, FP16, False), {CONVS[0]: FP16, FC: FP16}, "LSTM"),
-    ("m.yaml", "quantize_mode: fp8\nop_types_to_quantize: [Conv]\nhigh_precision_dtype: fp32\n", (FP8, FP32, False),
-     {FC: FP32}, ""),
-    ("both.json", {"quantize": {"nodes_to_quantize": ["/layer1/"]}, "autocast": {"nodes_to_exclude": ["/conv1/"]}},
-     (INT8, FP16, False), {**dict.fromkeys((*CONVS[3:], FC), FP16), CONVS[0]: FP32}, ""),
-    ("mo.sh", "python -m modelopt.onnx.quantization --onnx_path=a.onnx --quantize_mode=int8 \\\n --nodes_to_exclude "
-     "'/conv1/.*' '/fc' --op_types_to_exclude GlobalAveragePool --high_precision_dtype bf16\n", (INT8, BF16, False),
-     {CONVS[0]: BF16, FC: BF16}, "onnx_path"),
-    ("call.py", "from modelopt.onnx.quantization import quantize\nNAMES = ('/conv1/Conv$', '/fc')\n"
-     "quantize('a.onnx', 'int8', calibration_data=load(), nodes_to_exclude=NAMES, calibration_method='entropy')\n",
-     (INT8, FP16, False), {CONVS[0]: FP16, FC: FP16}, "calibration_data"),
-    ("call_in_function", "import modelopt.onnx.quantization as moq\n\ndef main(path):\n    types = ['Gemm']\n"
-     "    moq.quantize(onnx_path=path, quantize_mode='fp8', op_types_to_exclude=types, high_precision_dtype='fp32')\n",
-     (FP8, FP32, False), {FC: FP32}, "onnx_path"),
-    ("a_part.txt", "modelopt.onnx.quantization.quantize(\n    'a.onnx', **{'nodes_to_quantize': ['/layer1/']})\n",
-     (INT8, FP16, False), dict.fromkeys((CONVS[0], *CONVS[3:], FC), FP16), "onnx_path"),
+    (
+        "fp16",
+        "trtexec --fp16 --layerPrecisions=*:fp32,*conv1*:fp16 --precisionConstraints=obey --noTF32 --verbose",
+        (FP16, FP16, False),
+        dict.fromkeys({*CONVS, FC, POOL} - {CONVS[0], CONVS[1], CONVS[3]}, FP32),
+        "--verbose",
+    ),
+    (
+        "many.sh",
+        '#!/bin/sh\nT=trtexec\nKEEP=/fc/Gemm:fp32\n# trtexec --fp8\n"$T" --help\ntrtexec --fp16\n'
+        "trtexec --int8 \\\n  --layerPrecisions=${KEEP} \\\n  --calib=absent.cache\n",
+        (INT8, FP32, True),
+        {FC: FP32},
+        "absent.cache",
+    ),
+    (
+        "made.txt",
+        "trtexec --int8 --layerPrecisions='(Unnamed Layer* 3) [Shuffle]':fp32,/fc/Gemm:int32,x --noTF32",
+        (INT8, FP32, False),
+        {},
+        "TensorRT adds",
+    ),
+    (
+        "conv.sh",
+        "polygraphy convert a.onnx --fp16 --int8 --layer-precisions /conv1/Conv:float32 /fc/Gemm:float16 -o e",
+        (INT8, FP16, False),
+        {CONVS[0]: FP32, FC: FP16},
+        "",
+    ),
+    (
+        "a.py",
+        script("if layer.name in ('/conv1/Conv', '/fc/Gemm'):\n    layer.precision = trt.float32"),
+        (FP16, FP16, False),
+        {CONVS[0]: FP32, FC: FP32},
+        "",
+    ),
+    (
+        "b.py",
+        script(
+            "if layer.name in KEEP or layer.name == '/avgpool/GlobalAveragePool':\n"
+            "    layer.precision = trt.DataType.FLOAT\n    for index in range(layer.num_outputs):\n"
+            "        layer.set_output_type(index, trt.float32)"
+        ),
+        (FP16, FP16, False),
+        {CONVS[0]: FP32, FC: FP32, POOL: FP32},
+        "",
+    ),
+    (
+        "missing.py",
+        script("if layer.name in ['/conv1/Con', '/fc/Gemm', 'zzz']:\n    layer.precision = trt.float32"),
+        (FP16, FP16, False),
+        {FC: FP32},
+        "/conv1/Con: net.onnx has no such layer; did you mean /conv1/Conv?",
+    ),
+    (
+        "helper.py",
+        "import tensorrt as trt\n\ndef raise_layers(net):\n    names = ('/fc/Gemm',)\n    for i in "
+        "range(net.num_layers):\n        if net.get_layer(i).name in names:\n"
+        "            net.get_layer(i).precision = trt.bfloat16\n\ndef postprocess(network):\n    raise_layers(network)\n"
+        "\ndef other(network):\n    network[0].precision = trt.int8\n",
+        (BF16, BF16, False),
+        {},
+        "",
+    ),
+    (
+        "m.json",
+        {
+            "quantize_mode": "int8",
+            "nodes_to_exclude": ["/conv1/Conv$"],
+            "op_types_to_exclude": ["Gemm", "LSTM"],
+            "verbose": True,
+        },
+        (INT8, FP16, False),
+        {CONVS[0]: FP16, FC: FP16},
+        "LSTM",
+    ),
+    (
+        "m.yaml",
+        "quantize_mode: fp8\nop_types_to_quantize: [Conv]\nhigh_precision_dtype: fp32\n",
+        (FP8, FP32, False),
+        {FC: FP32},
+        "",
+    ),
+    (
+        "both.json",
+        {"quantize": {"nodes_to_quantize": ["/layer1/"]}, "autocast": {"nodes_to_exclude": ["/conv1/"]}},
+        (INT8, FP16, False),
+        {**dict.fromkeys((*CONVS[3:], FC), FP16), CONVS[0]: FP32},
+        "",
+    ),
+    (
+        "mo.sh",
+        "python -m modelopt.onnx.quantization --onnx_path=a.onnx --quantize_mode=int8 \\\n --nodes_to_exclude "
+        "'/conv1/.*' '/fc' --op_types_to_exclude GlobalAveragePool --high_precision_dtype bf16\n",
+        (INT8, BF16, False),
+        {CONVS[0]: BF16, FC: BF16},
+        "onnx_path",
+    ),
+    (
+        "call.py",
+        "from modelopt.onnx.quantization import quantize\nNAMES = ('/conv1/Conv$', '/fc')\n"
+        "quantize('a.onnx', 'int8', calibration_data=load(), nodes_to_exclude=NAMES, calibration_method='entropy')\n",
+        (INT8, FP16, False),
+        {CONVS[0]: FP16, FC: FP16},
+        "calibration_data",
+    ),
+    (
+        "call_in_function",
+        "import modelopt.onnx.quantization as moq\n\ndef main(path):\n    types = ['Gemm']\n"
+        "    moq.quantize(onnx_path=path, quantize_mode='fp8', op_types_to_exclude=types, high_precision_dtype='fp32')\n",
+        (FP8, FP32, False),
+        {FC: FP32},
+        "onnx_path",
+    ),
+    (
+        "a_part.txt",
+        "modelopt.onnx.quantization.quantize(\n    'a.onnx', **{'nodes_to_quantize': ['/layer1/']})\n",
+        (INT8, FP16, False),
+        dict.fromkeys((CONVS[0], *CONVS[3:], FC), FP16),
+        "onnx_path",
+    ),
     ("without_import", "quantize(quantize_mode='int8', nodes_to_exclude=['/fc'])", (INT8, FP16, False), {FC: FP16}, ""),
-    ("cast.py", "from modelopt.onnx.autocast import convert_to_mixed_precision\nconvert_to_mixed_precision('a.onnx', "
-     "'bf16', ['/conv1/Conv'])", (BF16, BF16, False), {CONVS[0]: FP32}, "onnx_path"),
-    ("build.py", "import json\nimport tensorrt as trt\nHEAD = json.loads('[\"/conv1/Conv\"]')\n"
-     "builder = trt.Builder(LOGGER)\nnet = builder.create_network(0)\nif not parse(net):\n    raise SystemExit\n"
-     "config = builder.create_builder_config()\nif builder.platform_has_fast_fp16:\n"
-     "    config.set_flag(trt.BuilderFlag.FP16)\nconfig.flags |= 1 << int(trt.BuilderFlag.INT8)\n"
-     "config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)\nconfig.clear_flag(trt.BuilderFlag.TF32)\n"
-     "for i in range(len(net)):\n    print(net[i])\n    if net[i].name in HEAD:\n"
-     "        net[i].precision = trt.float32\n", (INT8, FP16, False), {CONVS[0]: FP32}, ""),
-    ("flags.py", "config = builder.create_builder_config()\nconfig.set_flag(trt.BuilderFlag.FP16)\n",
-     (FP16, FP16, True), {}, ""),
+    (
+        "cast.py",
+        "from modelopt.onnx.autocast import convert_to_mixed_precision\nconvert_to_mixed_precision('a.onnx', "
+        "'bf16', ['/conv1/Conv'])",
+        (BF16, BF16, False),
+        {CONVS[0]: FP32},
+        "onnx_path",
+    ),
+    (
+        "build.py",
+        "import json\nimport tensorrt as trt\nHEAD = json.loads('[\"/conv1/Conv\"]')\n"
+        "builder = trt.Builder(LOGGER)\nnet = builder.create_network(0)\nif not parse(net):\n    raise SystemExit\n"
+        "config = builder.create_builder_config()\nif builder.platform_has_fast_fp16:\n"
+        "    config.set_flag(trt.BuilderFlag.FP16)\nconfig.flags |= 1 << int(trt.BuilderFlag.INT8)\n"
+        "config.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)\nconfig.clear_flag(trt.BuilderFlag.TF32)\n"
+        "for i in range(len(net)):\n    print(net[i])\n    if net[i].name in HEAD:\n"
+        "        net[i].precision = trt.float32\n",
+        (INT8, FP16, False),
+        {CONVS[0]: FP32},
+        "",
+    ),
+    (
+        "flags.py",
+        "config = builder.create_builder_config()\nconfig.set_flag(trt.BuilderFlag.FP16)\n",
+        (FP16, FP16, True),
+        {},
+        "",
+    ),
 ]
 
 
@@ -104,41 +218,74 @@ def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, row
     loaded = read(network, tmp_path, name, text)
     config = loaded.config
     assert (config.quantized, config.other, config.tf32) == defaults
-    assert {group.name: precision for group in network.groups
-            if (precision := config.precision_of(group)) is not config.default_precision_of(group)} == {
-        name: precision for name, precision in rows.items()
-        if precision is not config.default_precision_of(network.get_group(name))}
+    assert {
+        group.name: precision
+        for group in network.groups
+        if (precision := config.precision_of(group)) is not config.default_precision_of(group)
+    } == {
+        name: precision
+        for name, precision in rows.items()
+        if precision is not config.default_precision_of(network.get_group(name))
+    }
     assert loaded.warnings[0].startswith(f"{name}: read as ")
     listed = [line for line in loaded.warnings if ": not read: " in line]
-    assert any(unread in line for line in listed) if unread else not [
-        line for line in listed if "no precision settings" not in line]
+    assert (
+        any(unread in line for line in listed)
+        if unread
+        else not [line for line in listed if "no precision settings" not in line]
+    )
 
 
-@pytest.mark.parametrize(("name", "text", "title", "said"), [
-    ("a.txt", "trtexec --int8 --layerPrecisions=/conv1/Con:fp32", "does not have", "Did you mean /conv1/Conv"),
-    ("b.sh", "trtexec --onnx=a.onnx", "sets no precisions", ""),
-    ("c.sh", "trtexec --int8 --layerPrecisions='a:fp32", "no command line", "quotes"),
-    ("d.sh", "trtexec --stronglyTyped --fp16 --onnx=a.onnx", "strongly typed", "--precision file"),
-    ("e.py", "def postprocess(network:\n", "not readable Python", "line 1"),
-    ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
-    ("g.json", {"nodes_to_exclude": ["("]}, "not a pattern", "re.match"),
-    ("h.json", {"nodes_to_exclude": [1]}, "not a list of names", ""),
-    ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
-    ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
-    ("k.yaml", "just: a\nmapping: b\n", "not a file that --config can read", "trtexec"),
-    ("typed.py", "net = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))\n"
-     "config.set_flag(trt.BuilderFlag.TF32)\nlayer.precision = x", "strongly typed", "--precision file"),
-    ("modelopt.py", "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', nodes_to_exclude=[1])\n",
-     "nodes_to_exclude", "list of strings"),
-    ("computed.py", "from modelopt.onnx import quantization\nnames = []\nnames.append('/fc')\n"
-     "quantization.quantize(nodes_to_exclude=names, op_types_to_exclude=['Gemm'])\n", "quantize is not a literal",
-     "line 4: nodes_to_exclude: names"),
-    ("stars.py", "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', **load())\n", "not a literal",
-     "line 2: **: load()"),
-    ("build.cpp", "// trtexec --fp16\nint main() {}\n", "build.cpp is C++, which is not read", "trtexec line"),
-    ("build", "#include <NvInfer.h>\n// trtexec --fp16\n", "build is C++, which is not read", "trtexec line"),
-    ("elsewhere.py", script("if layer.name in ['absent']:\n    layer.precision = trt.float32"), "does not have",
-     "absent")])
+@pytest.mark.parametrize(
+    ("name", "text", "title", "said"),
+    [
+        ("a.txt", "trtexec --int8 --layerPrecisions=/conv1/Con:fp32", "does not have", "Did you mean /conv1/Conv"),
+        ("b.sh", "trtexec --onnx=a.onnx", "sets no precisions", ""),
+        ("c.sh", "trtexec --int8 --layerPrecisions='a:fp32", "no command line", "quotes"),
+        ("d.sh", "trtexec --stronglyTyped --fp16 --onnx=a.onnx", "strongly typed", "--precision file"),
+        ("e.py", "def postprocess(network:\n", "not readable Python", "line 1"),
+        ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
+        ("g.json", {"nodes_to_exclude": ["("]}, "not a pattern", "re.match"),
+        ("h.json", {"nodes_to_exclude": [1]}, "not a list of names", ""),
+        ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
+        ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
+        ("k.yaml", "just: a\nmapping: b\n", "not a file that --config can read", "trtexec"),
+        (
+            "typed.py",
+            "net = builder.create_network(1 << int(trt.NetworkDefinitionCreationFlag.STRONGLY_TYPED))\n"
+            "config.set_flag(trt.BuilderFlag.TF32)\nlayer.precision = x",
+            "strongly typed",
+            "--precision file",
+        ),
+        (
+            "modelopt.py",
+            "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', nodes_to_exclude=[1])\n",
+            "nodes_to_exclude",
+            "list of strings",
+        ),
+        (
+            "computed.py",
+            "from modelopt.onnx import quantization\nnames = []\nnames.append('/fc')\n"
+            "quantization.quantize(nodes_to_exclude=names, op_types_to_exclude=['Gemm'])\n",
+            "quantize is not a literal",
+            "line 4: nodes_to_exclude: names",
+        ),
+        (
+            "stars.py",
+            "from modelopt.onnx.quantization import quantize\nquantize('a.onnx', **load())\n",
+            "not a literal",
+            "line 2: **: load()",
+        ),
+        ("build.cpp", "// trtexec --fp16\nint main() {}\n", "build.cpp is C++, which is not read", "trtexec line"),
+        ("build", "#include <NvInfer.h>\n// trtexec --fp16\n", "build is C++, which is not read", "trtexec line"),
+        (
+            "elsewhere.py",
+            script("if layer.name in ['absent']:\n    layer.precision = trt.float32"),
+            "does not have",
+            "absent",
+        ),
+    ],
+)
 def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, text, title, said):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError) as refused:
@@ -149,22 +296,33 @@ def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, te
 LISTED = "if layer.name in KEEP:\n    layer.precision = trt.float32\n"
 
 
-@pytest.mark.parametrize(("body", "line"), [
-    ("layer.precision = os.system('touch ran')", 7), ("layer.precision = trt.float32", 7),
-    ("if 'conv' in layer.name:\n    layer.precision = trt.float32", 8),
-    ("if any(word in layer.name for word in KEEP):\n    layer.precision = trt.float32", 8),
-    ("if layer.name in KEEP and kind(layer):\n    layer.precision = trt.float32", 8),
-    ("if layer.get_output(0).name in KEEP:\n    layer.precision = trt.float32", 8),
-    ("if layer.name not in KEEP:\n    continue\nlayer.precision = trt.float32", 8),
-    (LISTED + "else:\n    layer.precision = trt.float32", 10), (LISTED + "    break", 9),
-    (LISTED + "if layer.name in ['/conv2/Conv']:\n    layer.precision = trt.float16", 10),
-    (LISTED + "for index in range(count):\n    if layer.name in KEEP[index:]:\n"
-     "        layer.precision = trt.float32", 11),
-    (LISTED + "    layer.get_input(0).dynamic_range = (-2.5, 2)", 9), (LISTED + "fix(layer)", 9),
-    (LISTED + "setattr(layer, 'precision', trt.float32)", 9), (LISTED + "KEEP.append('/x')", 8),
-    (LISTED + "if fast:\n    config.set_flag(trt.BuilderFlag.INT8)", 10),
-    (LISTED + "flags = [trt.BuilderFlag.INT8]", 9),
-    (LISTED + "config.flags |= (1 << int(trt.BuilderFlag.INT8)) if fast else 0", 9)])
+@pytest.mark.parametrize(
+    ("body", "line"),
+    [
+        ("layer.precision = os.system('touch ran')", 7),
+        ("layer.precision = trt.float32", 7),
+        ("if 'conv' in layer.name:\n    layer.precision = trt.float32", 8),
+        ("if any(word in layer.name for word in KEEP):\n    layer.precision = trt.float32", 8),
+        ("if layer.name in KEEP and kind(layer):\n    layer.precision = trt.float32", 8),
+        ("if layer.get_output(0).name in KEEP:\n    layer.precision = trt.float32", 8),
+        ("if layer.name not in KEEP:\n    continue\nlayer.precision = trt.float32", 8),
+        (LISTED + "else:\n    layer.precision = trt.float32", 10),
+        (LISTED + "    break", 9),
+        (LISTED + "if layer.name in ['/conv2/Conv']:\n    layer.precision = trt.float16", 10),
+        (
+            LISTED + "for index in range(count):\n    if layer.name in KEEP[index:]:\n"
+            "        layer.precision = trt.float32",
+            11,
+        ),
+        (LISTED + "    layer.get_input(0).dynamic_range = (-2.5, 2)", 9),
+        (LISTED + "fix(layer)", 9),
+        (LISTED + "setattr(layer, 'precision', trt.float32)", 9),
+        (LISTED + "KEEP.append('/x')", 8),
+        (LISTED + "if fast:\n    config.set_flag(trt.BuilderFlag.INT8)", 10),
+        (LISTED + "flags = [trt.BuilderFlag.INT8]", 9),
+        (LISTED + "config.flags |= (1 << int(trt.BuilderFlag.INT8)) if fast else 0", 9),
+    ],
+)
 def test_a_script_of_another_form_is_refused_with_its_line(network, tmp_path, monkeypatch, body, line):
     """A setting that is left out would change the verdict."""
     monkeypatch.chdir(tmp_path)
@@ -211,11 +369,13 @@ def test_commands_start_from_it_and_list_what_was_not_read(network, run, monkeyp
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
     np.savez(tmp_path / "d.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 32, 32)))
     (tmp_path / "l.sh").write_text(CASES[0][1] + " --saveEngine=e")
-    code, out, err = run("compare", network.path, "--data", tmp_path / "d.npz", "--config", tmp_path / "l.sh",
-                         "--layers", "none")
+    code, out, err = run(
+        "compare", network.path, "--data", tmp_path / "d.npz", "--config", tmp_path / "l.sh", "--layers", "none"
+    )
     assert code == 0 and "\nconfig " in out, err
     assert "Warning: l.sh: read as a command of trtexec" in err and "not read: --saveEngine" in err
     (tmp_path / "l.bin").write_bytes(b"\xff\xfe\x00\x01")
-    code, _, err = run("export", network.path, "--config", tmp_path / "l.bin", "--format", "markdown", "-o",
-                       tmp_path / "o.md")
+    code, _, err = run(
+        "export", network.path, "--config", tmp_path / "l.bin", "--format", "markdown", "-o", tmp_path / "o.md"
+    )
     assert code == 2 and "l.bin" in err and not (tmp_path / "o.md").exists()

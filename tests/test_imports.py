@@ -30,16 +30,15 @@ def test_core_loads_no_backend_and_no_user_interface():
 
 
 def test_session_and_jobs_load_no_user_interface():
-    loaded = loaded_by(
-        "import trt_tui.session.search_report, trt_tui.jobs.server, trt_tui.cli.headless_session")
+    loaded = loaded_by("import trt_tui.session.search_report, trt_tui.jobs.server, trt_tui.cli.headless_session")
     assert not loaded & (HEAVY - {"onnxruntime"} | {"mpmath"}), "mpmath comes with sympy, see trt_tui.lazy_imports"
 
 
 def test_what_is_loaded_late_is_not_loaded_by_a_look_at_all_modules():
     """Polygraphy looks so as it is imported; "mpmath" comes with sympy."""
-    assert "mpmath" not in loaded_by("import trt_tui.jobs.server, inspect, sys\n"
-                                     "assert 'sympy' in sys.modules\n"
-                                     "inspect.getmodule(sys._getframe())")
+    assert "mpmath" not in loaded_by(
+        "import trt_tui.jobs.server, inspect, sys\nassert 'sympy' in sys.modules\ninspect.getmodule(sys._getframe())"
+    )
     assert "mpmath" in loaded_by("import trt_tui, sympy\nassert sympy.Symbol('n').name == 'n'")
 
 

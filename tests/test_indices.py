@@ -74,8 +74,11 @@ def _integers_between(b):
 
 def _reshaped(b):
     moved = b.node("Reshape", ["p", b.weight("flat", np.int64([-1]))], "/flat")
-    where = b.node("Where", [b.node("Greater", [moved, b.weight("half", np.float32(0.5))], "/high"), moved,
-                             b.node("Abs", [moved], "/abs")], "/choice")
+    where = b.node(
+        "Where",
+        [b.node("Greater", [moved, b.weight("half", np.float32(0.5))], "/high"), moved, b.node("Abs", [moved], "/abs")],
+        "/choice",
+    )
     look_up(b, floored(b, where))
 
 
@@ -92,13 +95,21 @@ def _by_product(b):
 
 def _bare_product(b):
     moved = b.node("MatMul", ["v", b.kernel("move", (16, 1), 16)], "/move")
-    look_up(b, b.node("Cast", [b.node("Reshape", [moved, b.weight("flat", np.int64([-1]))], "/flat")], "/flat",
-                      to=TensorProto.INT64))
+    look_up(
+        b,
+        b.node(
+            "Cast",
+            [b.node("Reshape", [moved, b.weight("flat", np.int64([-1]))], "/flat")],
+            "/flat",
+            to=TensorProto.INT64,
+        ),
+    )
 
 
 def _test_of_zero(b):
-    positive = b.node("Cast", [b.node("Mul", ["p", b.weight("two", np.float32(2))], "/twice")], "/test",
-                      to=TensorProto.BOOL)
+    positive = b.node(
+        "Cast", [b.node("Mul", ["p", b.weight("two", np.float32(2))], "/twice")], "/test", to=TensorProto.BOOL
+    )
     look_up(b, b.node("Cast", [positive], "/one", to=TensorProto.INT64))
 
 
@@ -116,10 +127,19 @@ def _one_hot(b):
     b.node("Add", [hot, b.gemm("v", (16, 8), "/fc")], "/join", output="y")
 
 
-@pytest.mark.parametrize(("build", "expected"), [
-    (lambda b: look_up(b, floored(b)), {"/position/Mul"}), (_integers_between, {"/position/Mul"}),
-    (_reshaped, {"/abs/Abs", "/choice/Where", "/position/Mul"}), (_by_argmax, set()), (_bare_product, set()),
-    (_test_of_zero, set()), (_of_shape, set()), (_one_hot, {"/scale/Mul", "/hot/OneHot"})])
+@pytest.mark.parametrize(
+    ("build", "expected"),
+    [
+        (lambda b: look_up(b, floored(b)), {"/position/Mul"}),
+        (_integers_between, {"/position/Mul"}),
+        (_reshaped, {"/abs/Abs", "/choice/Where", "/position/Mul"}),
+        (_by_argmax, set()),
+        (_bare_product, set()),
+        (_test_of_zero, set()),
+        (_of_shape, set()),
+        (_one_hot, {"/scale/Mul", "/hot/OneHot"}),
+    ],
+)
 def test_the_rule_walks_back_from_integers_to_what_is_inexact_anyway(build, expected, opened):
     b = networks.Builder()
     build(b)
@@ -136,7 +156,8 @@ def test_a_group_with_a_product_in_it_is_left_out_and_what_lies_behind_it_is_not
     named = [network.get_group(name) for name in network.index_groups]
     assert all("/move/MatMul" not in group.layers for group in named)
     assert network.find_group("/position/Floor").name in network.index_groups or (
-        network.find_group("/position/Floor") is network.find_group("/move/MatMul"))
+        network.find_group("/position/Floor") is network.find_group("/move/MatMul")
+    )
 
 
 # -- the rule as a default --------------------------------------------------------------------------------------------
@@ -145,8 +166,10 @@ def test_a_group_with_a_product_in_it_is_left_out_and_what_lies_behind_it_is_not
 def test_the_rule_is_on_by_default_and_named_with_its_rows(opened):
     network = opened(by_position())
     config = apply_default_keep_rules(network, INT8)
-    assert count_groups_by_keep_rule(config) == {"indices": 1} and config.precision_of(
-        network.get_group("/position/Mul")) is Precision.FP32
+    assert (
+        count_groups_by_keep_rule(config) == {"indices": 1}
+        and config.precision_of(network.get_group("/position/Mul")) is Precision.FP32
+    )
     note = default_keep_rules_note(network, config)
     assert "1 fused layer kept in FP32 by rule indices" in note and "position" in note and "A config without" in note
     unchanged = apply_default_keep_rules(opened(networks.mlp()), INT8)
@@ -169,8 +192,9 @@ def test_files_and_sessions_without_the_rule_keep_their_meaning(session, tmp_pat
     assert read_config(before, network).config == FP16
     assert count_groups_by_keep_rule(read_config(after, network).config) == {"indices": 1}
     first = session(options, kind=LocalSession, resume=True).settled()
-    assert count_groups_by_keep_rule(first.config) == {"indices": 1
-                                                       } and first.list_run_configs()["int8"] == first.config
+    assert (
+        count_groups_by_keep_rule(first.config) == {"indices": 1} and first.list_run_configs()["int8"] == first.config
+    )
     assert "indices" in first.notice
     first.set_config(INT8, first.outline.groups)
     first.close()
@@ -205,8 +229,20 @@ def test_a_run_that_rounding_makes_fail_is_shown_as_failed_beside_the_others(run
     network = open_network(options.model)
     path.write_text(config_text(network, FP16))
     record = tmp_path / "record.json"
-    code, out, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--config", path, "--target",
-                         "sqnr>=30", "--json", record)
+    code, out, err = run(
+        "compare",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        "4",
+        "--config",
+        path,
+        "--target",
+        "sqnr>=30",
+        "--json",
+        record,
+    )
     assert code == 1 and "Target not met by config" in err
     assert "fails in execution: rounding makes Gather /look/Gather fail" in err
     assert "--keep indices" in err and "data's shapes" not in err
@@ -226,8 +262,12 @@ def test_a_failed_run_misses_every_target_also_of_integers_and_of_a_metric(sessi
     metric = tmp_path / "metric.py"
     metric.write_text("def score(outputs, labels):\n    return 1.0\n")
     (tmp_path / "p.json").write_text(config_text(open_network(options.model), FP16))
-    driven = session(replace(options, metric=f"{metric}:score"), kind=LocalSession, resume=False,
-                     config_path=str(tmp_path / "p.json")).settled()
+    driven = session(
+        replace(options, metric=f"{metric}:score"),
+        kind=LocalSession,
+        resume=False,
+        config_path=str(tmp_path / "p.json"),
+    ).settled()
     verdict = driven.get_run_results("config").accuracy
     assert verdict.fails_every_target and not verdict.metric and verdict.caveats[0].kind == "failed run"
     for text in ("mismatch<=1", "metric>=0.5"):
@@ -245,8 +285,20 @@ def test_data_that_fp32_fails_on_too_are_still_blamed(run, tmp_path):
 def test_outputs_of_a_failed_run_are_not_written(run, tmp_path):
     options = saved(tmp_path, by_position())
     (tmp_path / "p.json").write_text(config_text(open_network(options.model), FP16))
-    code, _, err = run("compare", options.model, "--data", options.data, "--batch", "4", "--config",
-                       tmp_path / "p.json", "--layers", "none", "--save-outputs", tmp_path / "outputs.json")
+    code, _, err = run(
+        "compare",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        "4",
+        "--config",
+        tmp_path / "p.json",
+        "--layers",
+        "none",
+        "--save-outputs",
+        tmp_path / "outputs.json",
+    )
     assert code == 2 and "rounding makes Gather" in err and not (tmp_path / "outputs.json").exists()
 
 

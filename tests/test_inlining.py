@@ -17,16 +17,18 @@ OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
 
 
 def function(name, nodes, inputs=("a",), outputs=("b",), opsets=None, attributes=(), **more):
-    return helper.make_function("local", name, list(inputs), list(outputs), nodes, opsets or OPSETS,
-                                list(attributes), **more)
+    return helper.make_function(
+        "local", name, list(inputs), list(outputs), nodes, opsets or OPSETS, list(attributes), **more
+    )
 
 
 def calling(operator, functions, *, size=4, outputs=("y",), inputs=("x",), **attributes):
     node = helper.make_node(operator, list(inputs), list(outputs), name="call", domain="local", **attributes)
     b = Builder()
     b.nodes.append(node)
-    return b.model([floats("x", size)], [floats(name, size) for name in outputs if name], domains=["local"],
-                   functions=functions)
+    return b.model(
+        [floats("x", size)], [floats(name, size) for name in outputs if name], domains=["local"], functions=functions
+    )
 
 
 def check(model, tmp_path, backend, feeds):
@@ -67,19 +69,32 @@ def test_a_function_may_hand_its_input_on(tmp_path, backend):
 
 def test_subgraphs_of_a_function_keep_what_they_capture(tmp_path, backend):
     def branch(name, operator):
-        return helper.make_graph([helper.make_node("Twice", ["s"], ["t"], domain="local"),
-                                  helper.make_node(operator, ["t", "m"], [name])], name, [], [floats(name, 4)],
-                                 [numpy_helper.from_array(np.float32([1, 2, 3, 4]), "s")])
+        return helper.make_graph(
+            [helper.make_node("Twice", ["s"], ["t"], domain="local"), helper.make_node(operator, ["t", "m"], [name])],
+            name,
+            [],
+            [floats(name, 4)],
+            [numpy_helper.from_array(np.float32([1, 2, 3, 4]), "s")],
+        )
 
-    choose = function("Choose", [
-        helper.make_node("If", ["go"], ["b"], then_branch=branch("p", "Add"), else_branch=branch("q", "Mul")),
-        helper.make_node("Relu", ["a"], ["m"])], inputs=("a", "go"))
+    choose = function(
+        "Choose",
+        [
+            helper.make_node("If", ["go"], ["b"], then_branch=branch("p", "Add"), else_branch=branch("q", "Mul")),
+            helper.make_node("Relu", ["a"], ["m"]),
+        ],
+        inputs=("a", "go"),
+    )
     twice = function("Twice", [helper.make_node("Add", ["a", "a"], ["b"])])
     b = Builder()
     first = b.node("Choose", ["x", "go"], name="one", domain="local")
     b.node("Choose", [first, "go"], name="two", domain="local", output="y")
-    model = b.model([floats("x", 4), helper.make_tensor_value_info("go", TensorProto.BOOL, [])], [floats("y", 4)],
-                    domains=["local"], functions=[choose, twice])
+    model = b.model(
+        [floats("x", 4), helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
+        [floats("y", 4)],
+        domains=["local"],
+        functions=[choose, twice],
+    )
     path = tmp_path / "model.onnx"
     onnx.save(model, path)
     opened = open_model(path)
@@ -92,15 +107,26 @@ def test_subgraphs_of_a_function_keep_what_they_capture(tmp_path, backend):
         np.testing.assert_allclose(got, expected)
 
 
-@pytest.mark.parametrize(("functions", "says"), [
-    ([function("F", [helper.make_node("F", ["a"], ["b"], domain="local")])], "has a cycle"),
-    ([function("F", [helper.make_node("G", ["a"], ["b"], domain="local")]),
-      function("G", [helper.make_node("F", ["a"], ["b"], domain="local")])], "has a cycle"),
-    ([function("F", [helper.make_node("Relu", ["a"], ["b"])], opsets=[helper.make_opsetid("", 13)])], "mixes opsets"),
-    ([function("F", [helper.make_node("Relu", ["c"], ["b"])])], "is damaged"),
-    ([function("F", [helper.make_node("Relu", ["a"], ["c"])])], "is damaged"),
-    ([function("F", [helper.make_node("Relu", ["a"], ["b"])], inputs=())], "is damaged"),
-])
+@pytest.mark.parametrize(
+    ("functions", "says"),
+    [
+        ([function("F", [helper.make_node("F", ["a"], ["b"], domain="local")])], "has a cycle"),
+        (
+            [
+                function("F", [helper.make_node("G", ["a"], ["b"], domain="local")]),
+                function("G", [helper.make_node("F", ["a"], ["b"], domain="local")]),
+            ],
+            "has a cycle",
+        ),
+        (
+            [function("F", [helper.make_node("Relu", ["a"], ["b"])], opsets=[helper.make_opsetid("", 13)])],
+            "mixes opsets",
+        ),
+        ([function("F", [helper.make_node("Relu", ["c"], ["b"])])], "is damaged"),
+        ([function("F", [helper.make_node("Relu", ["a"], ["c"])])], "is damaged"),
+        ([function("F", [helper.make_node("Relu", ["a"], ["b"])], inputs=())], "is damaged"),
+    ],
+)
 def test_functions_that_cannot_be_inlined_are_refused(functions, says, tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(calling("F", functions).SerializeToString())
@@ -113,8 +139,15 @@ def doubling(depth):
     """A few lines that stand for 2 ** depth nodes."""
     made = [function("F0", [helper.make_node("Relu", ["a"], ["b"])])]
     for level in range(1, depth + 1):
-        made.append(function(f"F{level}", [helper.make_node(f"F{level - 1}", ["a"], ["m"], domain="local"),
-                                           helper.make_node(f"F{level - 1}", ["m"], ["b"], domain="local")]))
+        made.append(
+            function(
+                f"F{level}",
+                [
+                    helper.make_node(f"F{level - 1}", ["a"], ["m"], domain="local"),
+                    helper.make_node(f"F{level - 1}", ["m"], ["b"], domain="local"),
+                ],
+            )
+        )
     return calling(f"F{depth}", made)
 
 

@@ -69,8 +69,9 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The variables of an environment in which only the extra `cpu` can be imported."""
     folder = tmp_path_factory.mktemp("installed")
     names = required_names(declared("cpu"))
-    blocked = {module for module, distributions in MODULES.items()
-               if names.isdisjoint(map(canonicalize_name, distributions))} - {"trt_tui", "onnxruntime"}
+    blocked = {
+        module for module, distributions in MODULES.items() if names.isdisjoint(map(canonicalize_name, distributions))
+    } - {"trt_tui", "onnxruntime"}
     assert {"psutil", "pytest", "polygraphy", "distributed"} & MODULES.keys() <= blocked
     (folder / "sitecustomize.py").write_text(BLOCK.format(blocked=blocked))
     return {**os.environ, "PYTHONPATH": os.pathsep.join((str(folder), str(ROOT))), "TERM": "xterm-256color"}
@@ -89,8 +90,11 @@ def test_each_import_is_of_a_declared_dependency():
         name, text = path.relative_to(ROOT / "trt_tui").as_posix(), path.read_text()
         extras = next((extras for part, extras in EXTRAS.items() if name.startswith(part)), ())
         names = {canonicalize_name(one.name) for one in declared(*extras)}
-        known = {MODULE_NAMES.get(name, name.replace("-", "_")) for name in names} | sys.stdlib_module_names | {
-            "trt_tui", "_typeshed"}
+        known = (
+            {MODULE_NAMES.get(name, name.replace("-", "_")) for name in names}
+            | sys.stdlib_module_names
+            | {"trt_tui", "_typeshed"}
+        )
         if not {*re.findall(r"^ *(?:from|import) (\w+)", text, re.MULTILINE)} <= known:  # maybe a text in the file
             assert imported_modules(text) <= known, path
 
@@ -129,8 +133,13 @@ def installed_folder(folder: Path, environment: dict[str, str]) -> dict[str, obj
 
 
 def test_each_command_starts(tmp_path, environment):
-    process = subprocess.run([sys.executable, "-c", RUN_ALL, *COMMANDS], capture_output=True, text=True,
-                             stdin=subprocess.DEVNULL, **installed_folder(tmp_path, environment))
+    process = subprocess.run(
+        [sys.executable, "-c", RUN_ALL, *COMMANDS],
+        capture_output=True,
+        text=True,
+        stdin=subprocess.DEVNULL,
+        **installed_folder(tmp_path, environment),
+    )
     codes = {command: int(code) for code, command in re.findall(r"^code (\d+) (.*)$", process.stdout, re.MULTILINE)}
     assert codes == COMMANDS and "Traceback" not in process.stderr, process.stderr
 
@@ -142,8 +151,9 @@ class App:
         self.terminal, program_end = pty.openpty()
         fcntl.ioctl(program_end, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 120, 0, 0))
         command = [sys.executable, "-m", "trt_tui", "mlp.onnx", "--data", "mlp.npz", "--no-preview"]
-        self.process = subprocess.Popen(command, stdin=program_end, stdout=program_end, stderr=program_end,
-                                        start_new_session=True, **options)
+        self.process = subprocess.Popen(
+            command, stdin=program_end, stdout=program_end, stderr=program_end, start_new_session=True, **options
+        )
         os.close(program_end)
         self.screen = ""
 

@@ -34,8 +34,14 @@ def program(tmp_path):
                 signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
 
-        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-                                   text=True, preexec_fn=set_signals, cwd=Path(__file__).parent.parent)
+        process = subprocess.Popen(
+            [sys.executable, "-c", code],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=set_signals,
+            cwd=Path(__file__).parent.parent,
+        )
         started.append(process)
         return process
 
@@ -52,9 +58,12 @@ def wait_for(path: Path) -> None:
         time.sleep(0.02)
 
 
-COMMANDS = {"compare": ["compare"], "search": ["search", "--tolerance", "sqnr>=10", "-o"],
-            "build": ["build", "--precision", "int8", "-o"],
-            "export": ["export", "--precision", "int8", "--format", "onnx", "-o"]}
+COMMANDS = {
+    "compare": ["compare"],
+    "search": ["search", "--tolerance", "sqnr>=10", "-o"],
+    "build": ["build", "--precision", "int8", "-o"],
+    "export": ["export", "--precision", "int8", "--format", "onnx", "-o"],
+}
 
 
 @pytest.mark.parametrize(("command", "number"), zip(COMMANDS, [signal.SIGINT, *BOTH, signal.SIGTERM], strict=True))
@@ -87,8 +96,9 @@ headless.Session.apply_event = apply
 def test_what_a_comparison_has_measured_is_written(program, tmp_path, number):
     out, there, told_at = tmp_path / "out.json", tmp_path / "there.md", tmp_path / "shares"
     there.write_text("whole")
-    process = program("compare", "--json", out, "--markdown", there, stuck=False,
-                      code=SLOW_SHARES.format(told=str(told_at)))
+    process = program(
+        "compare", "--json", out, "--markdown", there, stuck=False, code=SLOW_SHARES.format(told=str(told_at))
+    )
     wait_for(told_at)
     process.send_signal(number)
     shown, told = process.communicate(timeout=LIMIT_S)
@@ -114,8 +124,17 @@ headless.HeadlessSession.request_answer = answer
 
 def test_native_code_in_the_program_is_ended_too_and_leaves_nothing(program, tmp_path):
     out, told_at = tmp_path / "out.onnx", tmp_path / "stuck"
-    process = program("export", "--precision", "fp16", "--format", "onnx", "-o", out, stuck=False,
-                      code=STUCK.format(out=str(out), told=str(told_at)))
+    process = program(
+        "export",
+        "--precision",
+        "fp16",
+        "--format",
+        "onnx",
+        "-o",
+        out,
+        stuck=False,
+        code=STUCK.format(out=str(out), told=str(told_at)),
+    )
     wait_for(told_at)
     process.send_signal(signal.SIGTERM)
     _, told = process.communicate(timeout=LIMIT_S)

@@ -18,8 +18,9 @@ from trt_tui.jobs.server import import_handler
 
 @dataclass(frozen=True)
 class CountGroups(rq.Request):
-    job_kind = rq.JobKind("tests.test_job_kinds.run_count_job", "count of {config}", Urgency.BUILD,
-                          phase="groups in {file}")
+    job_kind = rq.JobKind(
+        "tests.test_job_kinds.run_count_job", "count of {config}", Urgency.BUILD, phase="groups in {file}"
+    )
     config: PrecisionConfig
     path: str
 

@@ -41,8 +41,14 @@ FP16 = PrecisionConfig.from_precision(Precision.FP16)
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
 RUNS = {"fp16": FP16, "int8": INT8}
 EVERYTHING = rq.CompareRuns(RUNS, with_group_errors=True, shares_run="int8")
-MEASURED = (ev.AccuracyMeasured, ev.GroupErrorsMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured,
-            ev.ValueMeasured, ev.EngineBuilt)
+MEASURED = (
+    ev.AccuracyMeasured,
+    ev.GroupErrorsMeasured,
+    ev.ErrorSharesMeasured,
+    ev.CumulativeRaiseMeasured,
+    ev.ValueMeasured,
+    ev.EngineBuilt,
+)
 
 
 @pytest.fixture
@@ -110,8 +116,9 @@ def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opene
             if event.run == run:
                 shares.update(event.shares)
         assert set(shares) == names
-    first_fp16_share = next(i for i, e in enumerate(events)
-                            if isinstance(e, ev.ErrorSharesMeasured) and e.run == "fp16")
+    first_fp16_share = next(
+        i for i, e in enumerate(events) if isinstance(e, ev.ErrorSharesMeasured) and e.run == "fp16"
+    )
     last_int8_share = max(i for i, e in enumerate(events) if isinstance(e, ev.ErrorSharesMeasured) and e.run == "int8")
     assert last_int8_share < first_fp16_share
     assert ends(events, worker.last) == [ev.JobDone]
@@ -126,8 +133,10 @@ def test_what_the_cursor_asks_for_comes_before_anything_else_is_measured(opened,
     first = next(i for i, e in enumerate(measured) if isinstance(e, ev.AccuracyMeasured))
     assert list(dict.fromkeys(e.kind for e in measured[:first])) == [GROUP_DETAILS, ev.REMEDIES]
     assert not of(measured[first:], ev.ValueMeasured)
-    assert [(type(e), e.run) for e in measured[first:first + 2]] == [(ev.AccuracyMeasured, "fp16"),
-                                                                    (ev.AccuracyMeasured, "int8")]
+    assert [(type(e), e.run) for e in measured[first : first + 2]] == [
+        (ev.AccuracyMeasured, "fp16"),
+        (ev.AccuracyMeasured, "int8"),
+    ]
 
 
 def test_rows_are_flipped_one_by_one_after_all_else_the_changed_ones_first(opened):
@@ -138,21 +147,21 @@ def test_rows_are_flipped_one_by_one_after_all_else_the_changed_ones_first(opene
     events = worker.finish()
     assert [event.job for event in events if isinstance(event, ev.JobDone)] == [what_if, flips]
     shares = {
-        name: share.fraction
-        for event in of(events, ev.ErrorSharesMeasured)
-        for name, share in event.shares.items()
+        name: share.fraction for event in of(events, ev.ErrorSharesMeasured) for name, share in event.shares.items()
     }
     found = [event for event in of(events, ev.AccuracyMeasured) if event.run == "flip"]
     assert found[0].config == INT8 and all(event.accuracy.samples == event.accuracy.total for event in found)
     worst = sorted((name for name in shares if shares[name] >= MIN_RAISED_SHARE), key=lambda name: -shares[name])
     assert [event.config for event in found[1:]] == [
-        config.with_group_precision([worker.network.get_group(name)], Precision.FP32) for name in worst]
+        config.with_group_precision([worker.network.get_group(name)], Precision.FP32) for name in worst
+    ]
     alone = of(worker.answer(rq.MeasureWhatIf(found[-1].config)), ev.AccuracyMeasured)[-1]
     assert alone.accuracy == found[-1].accuracy
 
 
 @pytest.mark.parametrize(
-    "moment", [ev.AccuracyMeasured, ev.GroupErrorsMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured])
+    "moment", [ev.AccuracyMeasured, ev.GroupErrorsMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured]
+)
 def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, moment):
     worker = opened()
     group = worker.network.groups[0].name
@@ -196,12 +205,18 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
     assert log[-2:] == [rq.MeasureWhatIf, False]
 
 
-def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, tmp_path,
-                                                                                         monkeypatch):
+def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, tmp_path, monkeypatch):
     answers = []
-    monkeypatch.setattr(engine_preview, "_CONNECTION", SimpleNamespace(
-        set_paused=lambda held: None, cancel_request=lambda: None, is_idle=lambda: True,
-        send_request=lambda *order: SimpleNamespace(done=lambda: bool(answers), result=lambda: answers.pop())))
+    monkeypatch.setattr(
+        engine_preview,
+        "_CONNECTION",
+        SimpleNamespace(
+            set_paused=lambda held: None,
+            cancel_request=lambda: None,
+            is_idle=lambda: True,
+            send_request=lambda *order: SimpleNamespace(done=lambda: bool(answers), result=lambda: answers.pop()),
+        ),
+    )
     monkeypatch.setattr(engine_preview, "is_tensorrt_rtx_installed", lambda: True)
     worker = opened(replace(save_mlp(tmp_path), exact=True))
     for request in (rq.MeasureWhatIf(INT8, with_shares=True), rq.PreviewEngine(INT8, with_effects=False)):
@@ -273,8 +288,13 @@ def test_only_the_last_of_rapid_changes_is_measured(opened, runs):
 def test_shares_in_the_background_give_way_to_everything(opened, talkative):
     worker = opened()
     first = worker.ask(rq.MeasureWhatIf(raised(worker, 0), with_shares=True))
-    second = worker.once(lambda event: isinstance(event, ev.JobProgress) and "shares" in event.phase, lambda: [
-        worker.ask(rq.BuildEngine(raised(worker, 1))), worker.ask(rq.CompareRuns(RUNS, with_group_errors=True))])
+    second = worker.once(
+        lambda event: isinstance(event, ev.JobProgress) and "shares" in event.phase,
+        lambda: [
+            worker.ask(rq.BuildEngine(raised(worker, 1))),
+            worker.ask(rq.CompareRuns(RUNS, with_group_errors=True)),
+        ],
+    )
     events = worker.finish()
     assert [event.job for event in of(events, ev.JobDone)] == [*second[0], first]
     assert of(events, ev.CumulativeRaiseMeasured)
@@ -284,29 +304,38 @@ def test_a_newer_what_if_replaces_the_shares_of_the_older_one(opened, talkative)
     worker = opened()
     old, new = raised(worker, 0), raised(worker, 1)
     first = worker.ask(rq.MeasureWhatIf(old, with_shares=True))
-    second = worker.once(lambda event: isinstance(event, ev.ErrorSharesMeasured),
-                         lambda: worker.ask(rq.MeasureWhatIf(new, with_shares=True)))
+    second = worker.once(
+        lambda event: isinstance(event, ev.ErrorSharesMeasured),
+        lambda: worker.ask(rq.MeasureWhatIf(new, with_shares=True)),
+    )
     events = worker.finish()
     assert [event.job for event in events if isinstance(event, ev.JobDone)] == [first, second[0]]
-    after = events[events.index(next(e for e in events if ends([e], first))):]
+    after = events[events.index(next(e for e in events if ends([e], first))) :]
     assert not [e for e in after if e.job == first and isinstance(e, MEASURED)]
     assert {e.config for e in of(after, *MEASURED)} == {new}
     # Background work: the errors at the groups of the changed config follow its shares.
     kinds = [
-        type(e) for e in of(after, ev.AccuracyMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured,
-                            ev.GroupErrorsMeasured)
+        type(e)
+        for e in of(
+            after, ev.AccuracyMeasured, ev.ErrorSharesMeasured, ev.CumulativeRaiseMeasured, ev.GroupErrorsMeasured
+        )
     ]
     assert kinds[0] is ev.AccuracyMeasured and kinds[-1] is ev.GroupErrorsMeasured
-    assert kinds.index(ev.ErrorSharesMeasured) < kinds.index(ev.CumulativeRaiseMeasured) < kinds.index(
-        ev.GroupErrorsMeasured)
+    assert (
+        kinds.index(ev.ErrorSharesMeasured)
+        < kinds.index(ev.CumulativeRaiseMeasured)
+        < kinds.index(ev.GroupErrorsMeasured)
+    )
 
 
 def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_ends(opened):
     worker = opened()
     changed = raised(worker, 0)
     long = worker.ask(EVERYTHING)
-    asked = worker.once(lambda event: isinstance(event, ev.AccuracyMeasured),
-                        lambda: worker.ask(rq.MeasureWhatIf(changed, with_shares=True)))
+    asked = worker.once(
+        lambda event: isinstance(event, ev.AccuracyMeasured),
+        lambda: worker.ask(rq.MeasureWhatIf(changed, with_shares=True)),
+    )
     events = worker.finish()
     assert [e.job for e in of(events, ev.JobDone)] == [asked[0], long]
     assert of(events, ev.ErrorSharesMeasured)[0].config == changed
@@ -317,8 +346,9 @@ def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_en
 def test_a_sweep_for_statistics_gives_way_and_is_made_again(opened):
     worker = opened()
     looked = worker.ask(rq.MeasureTensorStats(worker.network.groups[0].name))
-    asked = worker.once(lambda event: isinstance(event, ev.JobProgress),
-                        lambda: worker.ask(rq.MeasureWhatIf(raised(worker, 0))))
+    asked = worker.once(
+        lambda event: isinstance(event, ev.JobProgress), lambda: worker.ask(rq.MeasureWhatIf(raised(worker, 0)))
+    )
     events = worker.finish()
     assert [e.job for e in of(events, ev.JobDone)] == [asked[0], looked]
     assert len(values(events, GROUP_DETAILS)) == 1
@@ -357,13 +387,20 @@ def test_a_stop_ends_every_phase_before_its_next_run(tmp_path, talkative, runs, 
     if PHASES[phase] is not rq.OpenNetwork:
         worker.answer(rq.OpenNetwork(options))
     group = worker.network.groups[0].name if worker.workspace is not None else ""
-    job = worker.ask({
-        rq.OpenNetwork: rq.OpenNetwork(options), rq.CompareRuns: EVERYTHING, rq.MeasureWhatIf: rq.MeasureWhatIf(INT8),
-        rq.MeasureTensorStats: rq.MeasureTensorStats(group), rq.MeasureRemedies: rq.MeasureRemedies(group, INT8),
-        rq.BuildEngine: rq.BuildEngine(INT8)
-    }[PHASES[phase]])
-    stopped = worker.once(lambda event: isinstance(event, ev.JobProgress) and event.phase.startswith(phase),
-                          lambda: (worker.stop(), runs["run"]))
+    job = worker.ask(
+        {
+            rq.OpenNetwork: rq.OpenNetwork(options),
+            rq.CompareRuns: EVERYTHING,
+            rq.MeasureWhatIf: rq.MeasureWhatIf(INT8),
+            rq.MeasureTensorStats: rq.MeasureTensorStats(group),
+            rq.MeasureRemedies: rq.MeasureRemedies(group, INT8),
+            rq.BuildEngine: rq.BuildEngine(INT8),
+        }[PHASES[phase]]
+    )
+    stopped = worker.once(
+        lambda event: isinstance(event, ev.JobProgress) and event.phase.startswith(phase),
+        lambda: (worker.stop(), runs["run"]),
+    )
     events = worker.finish()
     assert stopped, f"no progress of phase {phase}"
     assert ends(events, job) == [ev.JobCancelled] and events[-1] == ev.JobCancelled(job)
@@ -399,8 +436,9 @@ class Unruly:
 
     def __init__(self, **steps):
         self.sent = []
-        self.scheduler = scheduler.Scheduler(lambda request, report: steps[type(request).__name__](self, request),
-                                             self.sent.append)
+        self.scheduler = scheduler.Scheduler(
+            lambda request, report: steps[type(request).__name__](self, request), self.sent.append
+        )
 
     def ask(self, *requests):
         for request in requests:
@@ -426,8 +464,17 @@ def two_steps(unruly, request):
     yield Urgency.BACKGROUND
 
 
-@pytest.mark.parametrize("error", [ValueError("in finally"), OSError("disk"), MemoryError(), SystemExit(3),
-                                   BrokenPipeError("its own"), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error",
+    [
+        ValueError("in finally"),
+        OSError("disk"),
+        MemoryError(),
+        SystemExit(3),
+        BrokenPipeError("its own"),
+        KeyboardInterrupt(),
+    ],
+)
 @pytest.mark.parametrize("how", ["stopped", "replaced"])
 def test_an_exception_while_a_job_is_closed_ends_no_other(how, error, capsys):
     unruly = Unruly(MeasureWhatIf=closes_with(error), MeasureTensorStats=two_steps)
@@ -447,9 +494,15 @@ def test_an_exception_while_a_job_is_closed_ends_no_other(how, error, capsys):
     assert type(error).__name__ in capsys.readouterr().err, "the log says what was raised"
 
 
-@pytest.mark.parametrize(("error", "end"), [
-    (BrokenPipeError("of a script"), ev.JobFailed), (SystemExit(1), ev.JobFailed),
-    (KeyboardInterrupt(), ev.JobCancelled), (ValueError(), ev.JobFailed)])
+@pytest.mark.parametrize(
+    ("error", "end"),
+    [
+        (BrokenPipeError("of a script"), ev.JobFailed),
+        (SystemExit(1), ev.JobFailed),
+        (KeyboardInterrupt(), ev.JobCancelled),
+        (ValueError(), ev.JobFailed),
+    ],
+)
 def test_whatever_a_step_raises_ends_its_own_job_alone(error, end):
     def raises(unruly, request):
         yield Urgency.WHAT_IF
@@ -494,8 +547,12 @@ def test_a_stop_is_answered_while_the_step_of_another_job_runs():
         assert sorted(closed) == ["FindMixedPrecisionConfig", "MeasureRemedies", "MeasureTensorStats"]
         unruly.scheduler.stop_jobs([4])
 
-    unruly = Unruly(MeasureTensorStats=suspended, FindMixedPrecisionConfig=suspended, MeasureRemedies=suspended,
-                    MeasureWhatIf=runs_long)
+    unruly = Unruly(
+        MeasureTensorStats=suspended,
+        FindMixedPrecisionConfig=suspended,
+        MeasureRemedies=suspended,
+        MeasureWhatIf=runs_long,
+    )
     unruly.ask(rq.MeasureTensorStats("group"), rq.FindMixedPrecisionConfig(INT8, ("sqnr>=20",)))
     for _ in range(4):
         unruly.scheduler.run_next_step()
@@ -542,13 +599,18 @@ def test_runs_in_turn_measure_the_largest_values_of_each_feed_once(opened, tmp_p
 
 def test_no_share_is_sent_that_a_few_more_samples_would_change(opened, talkative, tmp_path):
     worker = opened(save_mlp(tmp_path, samples=48))
-    events = of(worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False, shares_run="int8")),
-                ev.ErrorSharesMeasured)
+    events = of(
+        worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False, shares_run="int8")),
+        ev.ErrorSharesMeasured,
+    )
     sent = [share for event in events for share in event.shares.values()]
     assert {name for event in events for name in event.shares} == {group.name for group in worker.network.groups}
     assert all(share.samples >= 8 or share.unknown_reason for share in sent)
-    assert not any(share.unknown_reason or (share.half_width or 0) > 0.2
-                   for event in events[:-1] for share in event.shares.values())
+    assert not any(
+        share.unknown_reason or (share.half_width or 0) > 0.2
+        for event in events[:-1]
+        for share in event.shares.values()
+    )
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -610,8 +672,11 @@ def test_what_stood_in_the_way_of_opening_is_said_again(tmp_path):
 
 
 def figures(events):
-    return [(type(e), {k: v for k, v in vars(e).items() if k != "job"}) for e in of(events, *MEASURED)
-            if getattr(e, "final", True) and getattr(e, "done", 0) == getattr(e, "total", 0)]
+    return [
+        (type(e), {k: v for k, v in vars(e).items() if k != "job"})
+        for e in of(events, *MEASURED)
+        if getattr(e, "final", True) and getattr(e, "done", 0) == getattr(e, "total", 0)
+    ]
 
 
 def test_what_was_measured_once_is_known_the_next_time(opened, runs):
@@ -627,17 +692,29 @@ def test_what_was_measured_once_is_known_the_next_time(opened, runs):
     assert [f for f in second if f[0] is ev.AccuracyMeasured] == [f for f in first if f[0] is ev.AccuracyMeasured]
     assert [f for f in second if f[0] is ev.GroupErrorsMeasured] == [f for f in first if f[0] is ev.GroupErrorsMeasured]
     assert {run: sum(len(e.shares) for e in of(events, ev.ErrorSharesMeasured) if e.run == run) for run in RUNS} == {
-        run: len(again.network.groups) for run in RUNS}
+        run: len(again.network.groups) for run in RUNS
+    }
     assert of(events, ev.ExportedFileExecuted)[0].result == of(built, ev.ExportedFileExecuted)[0].result
 
 
-@pytest.mark.parametrize(("model", "data", "changed"), [
-    (3, 0, {}), (0, 5, {}), (0, 0, {"whatif_samples": 4}), (0, 0, {"batch": 2}),
-    (0, 0, {"calib_method": "percentile"}), (0, 0, {"judge": (networks.mlp().graph.node[1].output[0],)})], ids=str)
+@pytest.mark.parametrize(
+    ("model", "data", "changed"),
+    [
+        (3, 0, {}),
+        (0, 5, {}),
+        (0, 0, {"whatif_samples": 4}),
+        (0, 0, {"batch": 2}),
+        (0, 0, {"calib_method": "percentile"}),
+        (0, 0, {"judge": (networks.mlp().graph.node[1].output[0],)}),
+    ],
+    ids=str,
+)
 def test_what_depends_on_something_else_is_measured_anew(opened, runs, tmp_path, model, data, changed):
     opened().answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
-    files = {field: getattr(save_mlp(tmp_path, seed=seed, name=f"seed{seed}"), field)
-             for field, seed in (("model", model), ("data", data))}
+    files = {
+        field: getattr(save_mlp(tmp_path, seed=seed, name=f"seed{seed}"), field)
+        for field, seed in (("model", model), ("data", data))
+    }
     worker = opened(replace(save_mlp(tmp_path), **files, **changed))
     before = runs["run"]
     events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
@@ -674,8 +751,9 @@ def labelled(folder, labels, body="return float((labels['y'] == 1).mean())"):
 def test_other_labels_and_another_metric_are_measured_anew(opened, tmp_path):
     seen = []
     for labels, *body in ((np.ones(16),), (np.zeros(16),), (np.zeros(16), "return 0.25")):
-        events = opened(labelled(tmp_path, labels,
-                                 *body)).answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
+        events = opened(labelled(tmp_path, labels, *body)).answer(
+            rq.CompareRuns({"int8": INT8}, with_group_errors=False)
+        )
         seen.append(of(events, ev.AccuracyMeasured)[-1].accuracy.headline_metric)
         assert of(events, ev.ReferenceMetricMeasured)[-1].metric == {"metric.py:score": seen[-1]}
     assert seen == [1.0, 0.0, 0.25]
@@ -706,14 +784,22 @@ def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
     """A SmoothQuant takes the norm and all that reads it along, a corrected bias its own layer."""
     rows = networks.Handed({"x": one} for one in np.random.default_rng(0).standard_normal((4, 2, 6, 16)).astype("f4"))
     onnx.save(transformer(operator=True), tmp_path / "fp32.onnx")
-    quantize_static(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", rows, quant_format=QuantFormat.QDQ,
-                    activation_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"],
-                    extra_options={"ActivationSymmetric": True})
+    quantize_static(
+        tmp_path / "fp32.onnx",
+        tmp_path / "int8.onnx",
+        rows,
+        quant_format=QuantFormat.QDQ,
+        activation_type=QuantType.QInt8,
+        op_types_to_quantize=["MatMul", "Gemm"],
+        extra_options={"ActivationSymmetric": True},
+    )
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((8, 6, 16)).astype("f4"))
     worker = opened(Options(str(tmp_path / "int8.onnx"), str(tmp_path / "x.npz"), whatif_samples=0))
     network, given = worker.network, PrecisionConfig.from_precision(Precision.FILE)
-    for name, free in (("/norm/LayerNormalization", ["SmoothQuant"]),
-                       ("/gemm/Gemm", ["SmoothQuant", "bias correction"])):
+    for name, free in (
+        ("/norm/LayerNormalization", ["SmoothQuant"]),
+        ("/gemm/Gemm", ["SmoothQuant", "bias correction"]),
+    ):
         events = worker.answer(rq.MeasureRemedies(name, given))
         ways = [one for one in values(events, ev.REMEDIES)[-1] if one.key == ev.ZERO_COST_KEY]
         assert all(one.label.startswith(label) for one, label in zip(ways, free, strict=True))

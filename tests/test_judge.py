@@ -38,8 +38,10 @@ def integers(name, *shape):
 def yolo(names: tuple[str, str] = ("/box/Conv", "/score/Conv")) -> Builder:
     """Boxes of 4 channels beside scores of 6, joined; the joined tensor is ``out``."""
     b = Builder()
-    parts = [b.node("Conv", ["x", b.kernel(f"w{n}", (n, 3, 1, 1), 3)], name=name, output=name.strip("/"))
-             for n, name in zip((4, 6), names, strict=True)]
+    parts = [
+        b.node("Conv", ["x", b.kernel(f"w{n}", (n, 3, 1, 1), 3)], name=name, output=name.strip("/"))
+        for n, name in zip((4, 6), names, strict=True)
+    ]
     b.node("Concat", parts, "/cat", axis=-3, output="out")
     return b
 
@@ -69,8 +71,9 @@ def test_a_terminal_concat_is_judged_in_parts(opened):
 def test_concats_in_concats_are_parts_too(opened):
     b = Builder()
     for scale in "ab":
-        conv = [b.node("Conv", [f"x{scale}", b.kernel(f"w{scale}{n}", (n, 3, 1, 1), 3)], f"/{scale}{n}")
-                for n in (4, 6)]
+        conv = [
+            b.node("Conv", [f"x{scale}", b.kernel(f"w{scale}{n}", (n, 3, 1, 1), 3)], f"/{scale}{n}") for n in (4, 6)
+        ]
         joined = b.node("Concat", conv, f"/cat_{scale}", axis=1)
         b.node("Identity", [joined], f"/same_{scale}", output=f"part_{scale}")
     b.node("Concat", ["part_a", "part_b"], "/cat", axis=2, output="out")
@@ -149,8 +152,9 @@ def test_what_a_selection_takes_values_from_is_judged_too(opened, select):
     b = Builder()
     scores = b.node("MatMul", ["x", b.kernel("ws", (8, 1), 8)], "/scores", output="scores")
     points = b.node("MatMul", ["x", b.kernel("wp", (8, 1), 8)], "/points", output="points")
-    b.nodes.append(helper.make_node("TopK", [scores, b.weight("k", np.array([2]))], ["best", "which"], name="/top",
-                                    axis=1))
+    b.nodes.append(
+        helper.make_node("TopK", [scores, b.weight("k", np.array([2]))], ["best", "which"], name="/top", axis=1)
+    )
     kept = b.node("GatherElements", [points, "which"], "/gather", axis=1, output="kept")
     if select == "compute":
         b.node("Exp", [kept], "/exp", output="y")
@@ -188,8 +192,9 @@ def test_a_class_as_a_row_of_floats_has_no_layer_behind_its_selection(opened):
 def test_an_output_without_values_is_not_judged(opened):
     b = Builder()
     b.gemm("x", (8, 4), "/head", output="y")
-    b.node("Slice", ["y", b.weight("zero", np.array([0])), "zero", b.weight("axis", np.array([1]))], "/cut",
-           output="none")
+    b.node(
+        "Slice", ["y", b.weight("zero", np.array([0])), "zero", b.weight("axis", np.array([1]))], "/cut", output="none"
+    )
     network = opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 4), floats("none", "batch", 0)]))
     assert names(select_judged_outputs(network)) == ["y"]
 
@@ -197,8 +202,11 @@ def test_an_output_without_values_is_not_judged(opened):
 def test_a_selection_deep_inside_the_network_changes_nothing(opened):
     b = Builder()
     gate = b.node("ArgMax", [b.gemm("x", (8, 4), "/gate")], "/pick", axis=1)
-    row = b.node("Squeeze", [b.node("Gather", [b.kernel("table", (4, 8), 8), gate], "/table"),
-                             b.weight("one", np.array([1], np.int64))], "/squeeze")
+    row = b.node(
+        "Squeeze",
+        [b.node("Gather", [b.kernel("table", (4, 8), 8), gate], "/table"), b.weight("one", np.array([1], np.int64))],
+        "/squeeze",
+    )
     b.gemm(row, (8, 3), "/head", output="y")
     assert names(select_judged_outputs(opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 3)])))) == ["y"]
 
@@ -215,21 +223,24 @@ def detector(opened):
     return opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)]))
 
 
-@pytest.mark.parametrize(("text", "name", "index"), [
-    ("out", "out", np.s_[...]),
-    ("out[:, 4:]", "out[:, 4:]", np.s_[:, 4:]),
-    ("out[:,:4]", "out[:, 0:4]", np.s_[:, :4]),
-    ("out[..., 2]", "out[:, :, :, 2:3]", np.s_[..., 2:3]),
-    ("out[0, 1:3]", "out[0:1, 1:3]", np.s_[0:1, 1:3]),
-    ("out[:, -2:]", "out[:, 8:]", np.s_[:, -2:]),
-    ("out[:, -1]", "out[:, 9:]", np.s_[:, -1:]),
-    ("out[-1]", "out[-1:]", np.s_[-1:]),
-    (" out [ : , 1 : 99 ] ", "out[:, 1:]", np.s_[:, 1:99]),
-    ("out[:]", "out", np.s_[...]),
-    ("box/Conv[:, 1]", "box/Conv[:, 1:2]", np.s_[:, 1:2]),
-])
+@pytest.mark.parametrize(
+    ("text", "name", "index"),
+    [
+        ("out", "out", np.s_[...]),
+        ("out[:, 4:]", "out[:, 4:]", np.s_[:, 4:]),
+        ("out[:,:4]", "out[:, 0:4]", np.s_[:, :4]),
+        ("out[..., 2]", "out[:, :, :, 2:3]", np.s_[..., 2:3]),
+        ("out[0, 1:3]", "out[0:1, 1:3]", np.s_[0:1, 1:3]),
+        ("out[:, -2:]", "out[:, 8:]", np.s_[:, -2:]),
+        ("out[:, -1]", "out[:, 9:]", np.s_[:, -1:]),
+        ("out[-1]", "out[-1:]", np.s_[-1:]),
+        (" out [ : , 1 : 99 ] ", "out[:, 1:]", np.s_[:, 1:99]),
+        ("out[:]", "out", np.s_[...]),
+        ("box/Conv[:, 1]", "box/Conv[:, 1:2]", np.s_[:, 1:2]),
+    ],
+)
 def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
-    judged, = select_judged_outputs(detector, [text])
+    (judged,) = select_judged_outputs(detector, [text])
     assert judged.name == name
     array = np.arange(3 * 10 * 8 * 8).reshape(3, 10, 8, 8)
     if judged.tensor != "out":
@@ -237,16 +248,19 @@ def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
     np.testing.assert_array_equal(take_judged_slice(array, judged), array[index])
 
 
-@pytest.mark.parametrize(("text", "cause"), [
-    ("out[:, ::2]", "steps"),
-    ("out[:, a]", "'a' is neither"),
-    ("out[]", "'' is neither"),
-    ("out[:, 10]", "axis 1 has 10 entries"),
-    ("out[:, 4:4]", "selects none"),
-    ("out[3:1]", "selects nothing"),
-    ("out[:, :, :, :, 0]", "5 axes, the tensor has 4"),
-    ("out[..., ...]", "once"),
-])
+@pytest.mark.parametrize(
+    ("text", "cause"),
+    [
+        ("out[:, ::2]", "steps"),
+        ("out[:, a]", "'a' is neither"),
+        ("out[]", "'' is neither"),
+        ("out[:, 10]", "axis 1 has 10 entries"),
+        ("out[:, 4:4]", "selects none"),
+        ("out[3:1]", "selects nothing"),
+        ("out[:, :, :, :, 0]", "5 axes, the tensor has 4"),
+        ("out[..., ...]", "once"),
+    ],
+)
 def test_slices_that_are_refused(detector, text, cause):
     with refused(cause=cause, next_step="[:, 4:]"):
         select_judged_outputs(detector, [text])
@@ -305,26 +319,35 @@ def test_what_a_mask_leaves_out_counts_in_no_figure(mask, slices):
             tally.add_feed_outputs(index, {"t": expected[index] + np.where(kept, noise[index] / 100, padding)})
         verdicts.append(tally.compute_accuracy().outputs["t"])
     part = take_judged_slice(np.ones((2, 4, 6), bool), judged).shape
-    chosen = [(take_judged_slice(expected[i], judged)[keep], take_judged_slice(noise[i], judged)[keep] / 100)
-              for i, keep in enumerate(np.broadcast_to(one[..., None].astype(bool), part) for one in Padded.masks)]
+    chosen = [
+        (take_judged_slice(expected[i], judged)[keep], take_judged_slice(noise[i], judged)[keep] / 100)
+        for i, keep in enumerate(np.broadcast_to(one[..., None].astype(bool), part) for one in Padded.masks)
+    ]
     signal, error = (np.concatenate(one) for one in zip(*chosen, strict=True))
     assert verdicts[0] == verdicts[1] == verdicts[2]
     found = verdicts[0].errors
-    assert found.sqnr_db == pytest.approx(10 * np.log10((signal ** 2).sum() / (error ** 2).sum()), abs=1e-3)
-    assert found.mse == pytest.approx((error ** 2).mean(), rel=1e-3) and found.nan == 0
+    assert found.sqnr_db == pytest.approx(10 * np.log10((signal**2).sum() / (error**2).sum()), abs=1e-3)
+    assert found.mse == pytest.approx((error**2).mean(), rel=1e-3) and found.nan == 0
     assert found.mean_abs == pytest.approx(np.abs(error).mean(), rel=1e-3)
 
 
-@pytest.mark.parametrize(("mask", "shape", "what"), [("wide", (2, 4, 6), "the tensor's 2x4x6"),
-                                                     ("attention_mask", (2,), "the tensor's 2"),
-                                                     ("absent", (2, 4), "they have tokens")])
+@pytest.mark.parametrize(
+    ("mask", "shape", "what"),
+    [
+        ("wide", (2, 4, 6), "the tensor's 2x4x6"),
+        ("attention_mask", (2,), "the tensor's 2"),
+        ("absent", (2, 4), "they have tokens"),
+    ],
+)
 def test_a_mask_that_does_not_fit_is_refused(mask, shape, what):
     with refused(title=f"t@{mask}", cause=what):
         find_unmasked_elements(JudgedOutput(f"t@{mask}", "t", mask=mask), Padded(), 0, np.empty(shape))
 
 
-@pytest.mark.parametrize(("constant", "operator", "hidden"), [
-    (-3.4e38, "Where", True), (-1e9, "Where", True), (-1e5, "Where", False), (-1e9, "Add", False)])
+@pytest.mark.parametrize(
+    ("constant", "operator", "hidden"),
+    [(-3.4e38, "Where", True), (-1e9, "Where", True), (-1e5, "Where", False), (-1e9, "Add", False)],
+)
 def test_what_the_network_masks_itself_is_not_judged(opened, constant, operator, hidden):
     b = Builder()
     scores = b.gemm("x", (8, 6), "/fc")
@@ -332,7 +355,7 @@ def test_what_the_network_masks_itself_is_not_judged(opened, constant, operator,
     masked = b.node(operator, ["keep", scores, "least"] if operator == "Where" else [scores, "least"], "/mask")
     b.node("Reshape", [masked, b.weight("shape", np.array([-1, 2, 3], np.int64))], output="y")
     keep = helper.make_tensor_value_info("keep", TensorProto.BOOL, [4, 6])
-    one, = select_judged_outputs(opened(b.model([floats("x", 4, 8), keep], [floats("y", 4, 2, 3)])))
+    (one,) = select_judged_outputs(opened(b.model([floats("x", 4, 8), keep], [floats("y", 4, 2, 3)])))
     assert one.mask_threshold == (pytest.approx(-constant / 2) if hidden else 0) and ("masked" in one.note) == hidden
     fp32 = np.array([[1, constant], [2, 3]], np.float32)
     tally = AccuracyReducer(Padded(), [0], [replace(one, tensor="t")], lambda index: {"t": fp32})
@@ -348,7 +371,7 @@ def test_what_the_network_masks_itself_is_not_judged(opened, constant, operator,
 def test_a_mask_is_named_behind_the_tensor(opened):
     network = opened(networks.bert())
     mask = network.inputs[-1].name
-    one, = select_judged_outputs(network, [f"last_hidden_state[:, 1:]@{mask}"])
+    (one,) = select_judged_outputs(network, [f"last_hidden_state[:, 1:]@{mask}"])
     assert (one.name, one.mask) == (f"last_hidden_state[:, 1:]@{mask}", mask) and mask in one.note
     assert select_judged_outputs(network, ["logits@tokens"], ["tokens"])[0].mask == "tokens"
     with pytest.raises(InputError, match="there is no tokens"):
@@ -357,8 +380,9 @@ def test_a_mask_is_named_behind_the_tensor(opened):
 
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])
 SEQUENCE = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)
-OPTIONAL = helper.make_value_info("o", helper.make_optional_type_proto(
-    helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 8])))
+OPTIONAL = helper.make_value_info(
+    "o", helper.make_optional_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, ["n", 8]))
+)
 TEXTS = helper.make_tensor_value_info("t", TensorProto.STRING, ["n"])
 TEXT = helper.make_tensor_value_info("t", TensorProto.STRING, [])
 
@@ -367,27 +391,53 @@ pytestmark = [pytest.mark.shares_cache, pytest.mark.usefixtures("placed")]
 
 def save(path, nodes, outputs, dtype=TensorProto.FLOAT):
     weight = np.random.default_rng(0).standard_normal((16, 8)).astype(helper.tensor_dtype_to_np_dtype(dtype))
-    stored = [numpy_helper.from_array(weight, "W"), numpy_helper.from_array(np.array(0), "zero"),
-              helper.make_tensor("words", TensorProto.STRING, [8], [b"a" * (i + 1) for i in range(8)])]
+    stored = [
+        numpy_helper.from_array(weight, "W"),
+        numpy_helper.from_array(np.array(0), "zero"),
+        helper.make_tensor("words", TensorProto.STRING, [8], [b"a" * (i + 1) for i in range(8)]),
+    ]
     used = {name for node in nodes for name in node.input}
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", dtype, ["n", 16])], outputs,
-                              [one for one in stored if one.name in used])
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", dtype, ["n", 16])],
+        outputs,
+        [one for one in stored if one.name in used],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
-    np.savez(path.with_suffix(".npz"), x=np.random.default_rng(1).standard_normal((8, 16)).astype(weight.dtype),
-             label=np.zeros(8))
+    np.savez(
+        path.with_suffix(".npz"),
+        x=np.random.default_rng(1).standard_normal((8, 16)).astype(weight.dtype),
+        label=np.zeros(8),
+    )
     return ("compare", path, "--data", path.with_suffix(".npz"), "--batch", "4", "--layers", "none")
 
 
 MATMUL = helper.make_node("MatMul", ["x", "W"], ["y"], name="mm")
 CASES = {
-    "sequence": ([helper.make_node("SplitToSequence", ["y"], ["s"], axis=1)], [Y, SEQUENCE],
-                 "s: a sequence of tensors"),
+    "sequence": (
+        [helper.make_node("SplitToSequence", ["y"], ["s"], axis=1)],
+        [Y, SEQUENCE],
+        "s: a sequence of tensors",
+    ),
     "optional": ([helper.make_node("Optional", ["y"], ["o"])], [Y, OPTIONAL], "o: an optional value"),
-    "texts": ([helper.make_node("ArgMax", ["y"], ["a"], axis=1, keepdims=0),
-               helper.make_node("Gather", ["words", "a"], ["t"])], [Y, TEXTS], "t: text: judged by the fraction"),
-    "text": ([helper.make_node("ArgMax", ["y"], ["a"], axis=1, keepdims=0),
-              helper.make_node("Gather", ["a", "zero"], ["b"]),
-              helper.make_node("Gather", ["words", "b"], ["t"])], [Y, TEXT], "t: text: judged by the fraction"),
+    "texts": (
+        [
+            helper.make_node("ArgMax", ["y"], ["a"], axis=1, keepdims=0),
+            helper.make_node("Gather", ["words", "a"], ["t"]),
+        ],
+        [Y, TEXTS],
+        "t: text: judged by the fraction",
+    ),
+    "text": (
+        [
+            helper.make_node("ArgMax", ["y"], ["a"], axis=1, keepdims=0),
+            helper.make_node("Gather", ["a", "zero"], ["b"]),
+            helper.make_node("Gather", ["words", "b"], ["t"]),
+        ],
+        [Y, TEXT],
+        "t: text: judged by the fraction",
+    ),
 }
 
 
@@ -428,8 +478,11 @@ def test_a_run_in_which_nothing_is_lowered_does_not_pass(run, tmp_path):
 
 
 def test_a_run_without_int8_is_not_called_one_that_passes_in_it(run, tmp_path):
-    command = save(tmp_path / "net.onnx", [helper.make_node("Relu", ["x"], ["y"])],
-                   [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16])])
+    command = save(
+        tmp_path / "net.onnx",
+        [helper.make_node("Relu", ["x"], ["y"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 16])],
+    )
     code, out, err = run(*command)
     assert code == 0 and "No layer of this network can run in INT8" in err
     rows = {line.split("  ")[0]: line for line in out.splitlines()}
@@ -441,7 +494,13 @@ def test_what_a_config_lowers(tmp_path):
     network = open_network(tmp_path / "net.onnx")
     int8, fp32 = PrecisionConfig.from_precision(Precision.INT8), PrecisionConfig.from_precision(Precision.FP32)
     raised = int8.with_group_precision(network.groups, Precision.FP32)
-    assert reduces_precision(network, int8) and quantizes_activations(network,
-                                                                      int8) and no_lower_precision_reason(network) == ""
-    assert not reduces_precision(network, fp32) and not reduces_precision(
-        network, raised) and not quantizes_activations(network, raised)
+    assert (
+        reduces_precision(network, int8)
+        and quantizes_activations(network, int8)
+        and no_lower_precision_reason(network) == ""
+    )
+    assert (
+        not reduces_precision(network, fp32)
+        and not reduces_precision(network, raised)
+        and not quantizes_activations(network, raised)
+    )

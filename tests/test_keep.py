@@ -41,22 +41,34 @@ def names(groups):
 def test_rules_name_groups(network):
     assert KEEP_RULES.keys() == KEEP_RULE_TEXTS.keys()
     named = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
-    for rule, expected in (("ends", ["g0", "g4"]), ("softmax", ["g1"]), ("layernorm", ["g3"]), ("g2", ["g2"]),
-                           ("/g[24]/", ["g2", "g4"])):
+    for rule, expected in (
+        ("ends", ["g0", "g4"]),
+        ("softmax", ["g1"]),
+        ("layernorm", ["g3"]),
+        ("g2", ["g2"]),
+        ("/g[24]/", ["g2", "g4"]),
+    ):
         assert names(find_groups_of_rule(named, rule)) == expected, rule
-    assert names(find_groups_of_rule(toy(4, names=("g0", "ends")),
-                                     "ends")) == ["ends"]  # a layer of that name comes first
+    assert names(find_groups_of_rule(toy(4, names=("g0", "ends")), "ends")) == [
+        "ends"
+    ]  # a layer of that name comes first
     head = find_groups_of_rule(network, "head")
     assert head and head[-1].name == network.groups[-1].name and any(group.is_quantizable for group in head)
     named.groups = (*(replace(group, attention="g1") for group in named.groups[:3]), *named.groups[3:])
     assert names(find_groups_of_rule(named, "attention")) == ["g0", "g1", "g2"]
 
 
-@pytest.mark.parametrize(("rule", "title", "cause"), [
-    ("g7", "no layer g7", "g"), ("sofmax", "no layer sofmax", "softmax"),
-    ("softmax", "keeps nothing", "the network has none"),
-    ("/(/", "not a regular expression", ""), ("/x/", "keeps nothing", ""), (f"/{'g' * 501}/", "too long", "501"),
-])
+@pytest.mark.parametrize(
+    ("rule", "title", "cause"),
+    [
+        ("g7", "no layer g7", "g"),
+        ("sofmax", "no layer sofmax", "softmax"),
+        ("softmax", "keeps nothing", "the network has none"),
+        ("/(/", "not a regular expression", ""),
+        ("/x/", "keeps nothing", ""),
+        (f"/{'g' * 501}/", "too long", "501"),
+    ],
+)
 def test_rules_that_name_nothing_are_refused(rule, title, cause):
     with refused(title, cause=cause):
         find_groups_of_rule(toy(3), rule)
@@ -65,8 +77,13 @@ def test_rules_that_name_nothing_are_refused(rule, title, cause):
 
 
 def test_layers_that_take_no_precision_are_refused():
-    folded = SimpleNamespace(**{**vars(toy(3)), "has_layer": lambda name: True,
-                                "get_layer": lambda name: SimpleNamespace(refusal_reason="shape arithmetic")})
+    folded = SimpleNamespace(
+        **{
+            **vars(toy(3)),
+            "has_layer": lambda name: True,
+            "get_layer": lambda name: SimpleNamespace(refusal_reason="shape arithmetic"),
+        }
+    )
     with pytest.raises(InputError, match="has no selectable precision") as refused:
         find_groups_of_rule(folded, "Shape_1")
     assert refused.value.cause == "shape arithmetic"
@@ -74,10 +91,14 @@ def test_layers_that_take_no_precision_are_refused():
 
 def test_what_is_kept_stays():
     network = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
-    config = apply_keep_rules(network, INT8.with_group_precision(network.groups[:1], Precision.FP16, "search:auto"),
-                              ["layernorm,softmax=fp16", "/g[04]/"])
-    assert count_groups_by_keep_rule(config) == {"layernorm": 1, "softmax": 1, "/g[04]/": 2
-                                                 } and not config.precision_moves
+    config = apply_keep_rules(
+        network,
+        INT8.with_group_precision(network.groups[:1], Precision.FP16, "search:auto"),
+        ["layernorm,softmax=fp16", "/g[04]/"],
+    )
+    assert (
+        count_groups_by_keep_rule(config) == {"layernorm": 1, "softmax": 1, "/g[04]/": 2} and not config.precision_moves
+    )
     kept = {name: move.precision for name, move in config.get_moves(KeepRuleMove).items()}
     fp32 = Precision.FP32
     assert kept == {"g0": fp32, "g1": Precision.FP16, "g3": fp32, "g4": fp32}
@@ -87,8 +108,9 @@ def test_what_is_kept_stays():
         assert lowered.precision_of(network.get_group("g2")) is precision
     assert config.without_group_precision(network.groups) == config
     assert apply_keep_rules(network, config, ["g3"]) == config  # twice the same
-    assert apply_keep_rules(network, INT8, ["g0"]) == apply_keep_rules(network, INT8,
-                                                                       ["/g0/"])  # which rule decides nothing
+    assert apply_keep_rules(network, INT8, ["g0"]) == apply_keep_rules(
+        network, INT8, ["/g0/"]
+    )  # which rule decides nothing
 
 
 def test_contradictions_are_refused(network, tmp_path):
@@ -112,18 +134,21 @@ def test_contradictions_are_refused(network, tmp_path):
 def test_every_command_takes_rules(run, mlp, tmp_path):
     common = [mlp.model, "--keep", "/fc$|fc1/", "--data", mlp.data]
     out, config = tmp_path / "typed.onnx", tmp_path / "p.json"
-    for words in (["export", *common, "--precision", "int8", "--format", "onnx", "-o", out],
-                  ["build", *common, "--precision", "int8", "-o", out],
-                  ["search", *common, "--tolerance", "sqnr>=1", "-o", config],
-                  ["compare", *common, "--layers", "none", "--config", config],
-                  ["compare", *common, "--config", config, "--config", config, "--json", tmp_path / "both.json"]):
+    for words in (
+        ["export", *common, "--precision", "int8", "--format", "onnx", "-o", out],
+        ["build", *common, "--precision", "int8", "-o", out],
+        ["search", *common, "--tolerance", "sqnr>=1", "-o", config],
+        ["compare", *common, "--layers", "none", "--config", config],
+        ["compare", *common, "--config", config, "--config", config, "--json", tmp_path / "both.json"],
+    ):
         code, _, err = run(*words)
         assert code in (0, None), err
     both = json.loads((tmp_path / "both.json").read_text())
     assert len(both["configs"]) == 2 and not both["differ"]
     network = open_network(mlp.model)
-    assert read_config(config,
-                       network).config.groups_fixed_by_rule == set(names(find_groups_of_rule(network, "/fc$|fc1/")))
+    assert read_config(config, network).config.groups_fixed_by_rule == set(
+        names(find_groups_of_rule(network, "/fc$|fc1/"))
+    )
     code, _, err = run("compare", mlp.model, "--keep", "attention", "--layers", "none")
     assert code == 2 and "keeps nothing" in err
 

@@ -36,23 +36,35 @@ def grid_sample(mode="linear", opset=20):
     """A Conv in front of a GridSample; its output is ``y``."""
     b = Builder(0, opset)
     grid = b.weight("grid", np.zeros((1, 4, 4, 2), np.float32))
-    b.node("GridSample", [b.conv("x", (3, 8), "/stem"), grid], "/grid", output="y", **({} if mode is None else
-                                                                                      {"mode": mode}))
+    b.node(
+        "GridSample",
+        [b.conv("x", (3, 8), "/stem"), grid],
+        "/grid",
+        output="y",
+        **({} if mode is None else {"mode": mode}),
+    )
     return b.model([floats("x", 1, 3, 8, 8)], [floats("y", 1, 8, 4, 4)])
 
 
 def cumulative_sums(axes=(1, -1), reverse=(0, 0)):
     b = Builder(0)
-    sums = [b.node("CumSum", ["x", b.weight(f"axis{index}", np.array(axis, np.int64))], f"/sum{index}", reverse=back)
-            for index, (axis, back) in enumerate(zip(axes, reverse, strict=True))]
+    sums = [
+        b.node("CumSum", ["x", b.weight(f"axis{index}", np.array(axis, np.int64))], f"/sum{index}", reverse=back)
+        for index, (axis, back) in enumerate(zip(axes, reverse, strict=True))
+    ]
     b.node("Add", sums, "/add", output="y")
     return b.model([floats("x", 2, 3, 4)], [floats("y", 2, 3, 4)])
 
 
 def group_norm(groups=1):
     b = Builder(0, 21)
-    b.node("GroupNormalization", [b.conv("x", (3, 8), "/stem"), b.vector("scale", 8, 1.0), b.vector("bias", 8)],
-           "/norm", output="y", num_groups=groups)
+    b.node(
+        "GroupNormalization",
+        [b.conv("x", (3, 8), "/stem"), b.vector("scale", 8, 1.0), b.vector("bias", 8)],
+        "/norm",
+        output="y",
+        num_groups=groups,
+    )
     return b.model([floats("x", 1, 3, 8, 8)], [floats("y", 1, 8, 8, 8)])
 
 
@@ -80,14 +92,21 @@ def attention():
     key = b.node("Transpose", [key], "/k/turn", perm=[0, 1, 3, 2])
     scores = b.node("Softmax", [b.node("MatMul", [query, key], "/scores")], "/attention", axis=-1)
     b.node("MatMul", [scores, value], "/values", output="y")
-    return b.model([floats(name, 2, 2, length, 16) for name, length in zip("qkv", (8, 16, 16), strict=True)],
-                   [floats("y", 2, 2, 8, 16)])
+    return b.model(
+        [floats(name, 2, 2, length, 16) for name, length in zip("qkv", (8, 16, 16), strict=True)],
+        [floats("y", 2, 2, 8, 16)],
+    )
 
 
 def resized():
     b = Builder(0)
-    b.node("Resize", ["x", "", b.weight("scales", np.array([1, 1, 2, 2], np.float32))], "/resize", output="y",
-           mode="nearest")
+    b.node(
+        "Resize",
+        ["x", "", b.weight("scales", np.array([1, 1, 2, 2], np.float32))],
+        "/resize",
+        output="y",
+        mode="nearest",
+    )
     return b.model([floats("x", 1, 1, "h", 4)], [floats("y", None, None, None, None)])
 
 
@@ -120,8 +139,24 @@ defect does not depend on the precision)."""
 def keys_of(network, target=None, precision=None):
     """Returns the keys of the defects for a target; without one, for the releases of all rows."""
     if target is None:
-        return set().union(*(keys_of(network, BuildTarget(parse_release(text)), precision) for text in (
-            "8.0", "8.2", "10.0", "10.7", "10.11", "10.14", "10.16", "11.1", "11.2", "rtx1.5", "rtx1.7")))
+        return set().union(
+            *(
+                keys_of(network, BuildTarget(parse_release(text)), precision)
+                for text in (
+                    "8.0",
+                    "8.2",
+                    "10.0",
+                    "10.7",
+                    "10.11",
+                    "10.14",
+                    "10.16",
+                    "11.1",
+                    "11.2",
+                    "rtx1.5",
+                    "rtx1.7",
+                )
+            )
+        )
     lookup = None if precision is None else PrecisionConfig.from_precision(precision).precision_of
     return {match.key for match in match_known_defects(network, target, lookup)}
 
@@ -132,8 +167,9 @@ def keys_of(network, target=None, precision=None):
 @pytest.mark.parametrize("key", KNOWN_DEFECTS)
 def test_each_row_has_a_source_and_a_way_round(key):
     defect = KNOWN_DEFECTS[key]
-    assert defect.sources and all(re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", source)
-                                  for source in defect.sources)
+    assert defect.sources and all(
+        re.fullmatch(r"https://github\.com/[\w.-]+/[\w.-]+/(issues|pull)/\d+", source) for source in defect.sources
+    )
     assert defect.workaround[0].isupper() and defect.workaround.endswith(".") and len(defect.workaround.split()) <= 25
     assert defect.symptom and not defect.symptom.endswith(".") and defect.component in ("parser", "builder")
     assert defect.status in ("reported", "confirmed by NVIDIA", "reproduced with trt-tui")
@@ -153,16 +189,27 @@ def test_each_row_matches_its_network_in_its_precision_alone(key, opened):
 
 
 VERSIONS = [
-    ("grid-sample-linear", "10.13.2", None), ("grid-sample-linear", "10.13.3", True),
-    ("grid-sample-linear", "10", True), ("grid-sample-linear", "11.1", True), ("grid-sample-linear", "11.2", None),
-    ("grid-sample-linear", "rtx1.5", True), ("grid-sample-linear", "rtx1.7", False),
-    ("grid-sample-cubic", "rtx1.4.0", True), ("grid-sample-cubic", "rtx1.3", None),
-    ("group-norm-of-one-group", "10.16.1.11", True), ("group-norm-of-one-group", "10.15", None),
-    ("instance-norm-fp16", "8.2", True), ("instance-norm-fp16", "rtx", False),
-    ("attention-fp16-mha-v2", "9.3", False), ("attention-fp16-mha-v2", "10.0.0", True),
-    ("attention-fp16-mha-v2", "10.0.1", False), ("attention-fp16-mha-v2", "10", None),
-    ("conv-transpose-1d-int8-bias", "8.4", False), ("conv-transpose-1d-int8-bias", "8.2", None),
-    ("cumsum-axes", "10.7", False), ("attention-two-scalings", "10.7.0.23", None),
+    ("grid-sample-linear", "10.13.2", None),
+    ("grid-sample-linear", "10.13.3", True),
+    ("grid-sample-linear", "10", True),
+    ("grid-sample-linear", "11.1", True),
+    ("grid-sample-linear", "11.2", None),
+    ("grid-sample-linear", "rtx1.5", True),
+    ("grid-sample-linear", "rtx1.7", False),
+    ("grid-sample-cubic", "rtx1.4.0", True),
+    ("grid-sample-cubic", "rtx1.3", None),
+    ("group-norm-of-one-group", "10.16.1.11", True),
+    ("group-norm-of-one-group", "10.15", None),
+    ("instance-norm-fp16", "8.2", True),
+    ("instance-norm-fp16", "rtx", False),
+    ("attention-fp16-mha-v2", "9.3", False),
+    ("attention-fp16-mha-v2", "10.0.0", True),
+    ("attention-fp16-mha-v2", "10.0.1", False),
+    ("attention-fp16-mha-v2", "10", None),
+    ("conv-transpose-1d-int8-bias", "8.4", False),
+    ("conv-transpose-1d-int8-bias", "8.2", None),
+    ("cumsum-axes", "10.7", False),
+    ("attention-two-scalings", "10.7.0.23", None),
 ]
 
 
@@ -171,15 +218,21 @@ def test_releases_before_inside_and_after(key, release, expected, opened):
     """True: the source names the defect for the latest patch of the release; None: it may have it, or only earlier
     patches have it, or a condition is not checked; False: the release has none."""
     target = BuildTarget(parse_release(release))
-    certainty = {match.key: match.is_certain
-                 for match in match_known_defects(opened(ROWS[key][0]), target) if match.key == key}
+    certainty = {
+        match.key: match.is_certain for match in match_known_defects(opened(ROWS[key][0]), target) if match.key == key
+    }
     assert certainty == ({} if expected is False else {key: expected is True})
 
 
 def test_versions_compare_as_numbers():
     releases = AffectedReleases(TENSORRT, ("10.9", "10.10"), introduced="10.9", fixed="10.11")
     assert [releases.affects(parse_release(text)) for text in ("10.8", "10.9.0", "10.10.0.31", "10.11", "10.100")] == [
-        False, True, True, False, False]
+        False,
+        True,
+        True,
+        False,
+        False,
+    ]
     assert releases.affects(parse_release("rtx1.5")) is False
     assert releases.releases_text == "since TensorRT 10.9, seen in 10.9 to 10.10, fixed in 10.11"
 
@@ -193,9 +246,21 @@ def test_a_text_that_is_no_release_is_refused(text):
         parse_release(text)
 
 
-@pytest.mark.parametrize(("text", "family"), [("8.6", "8.6"), ("8.6.1.6", "8.6"), ("10", "10"), ("10.14.1.48", "10"),
-                                              ("11.4", "11"), ("rtx", "rtx"), ("RTX1.5", "rtx"), ("9.1", ""),
-                                              ("8.5", ""), ("1", "")])
+@pytest.mark.parametrize(
+    ("text", "family"),
+    [
+        ("8.6", "8.6"),
+        ("8.6.1.6", "8.6"),
+        ("10", "10"),
+        ("10.14.1.48", "10"),
+        ("11.4", "11"),
+        ("rtx", "rtx"),
+        ("RTX1.5", "rtx"),
+        ("9.1", ""),
+        ("8.5", ""),
+        ("1", ""),
+    ],
+)
 def test_the_release_of_a_bundle(text, family):
     assert parse_release(text).family == family
 
@@ -208,7 +273,7 @@ def test_the_release_of_an_installed_builder():
 def test_the_gpu_decides_too(opened):
     network, release = opened(attention()), parse_release("10.16.1")
     assert "attention-sm120" not in keys_of(network, BuildTarget(release, (9, 0)))
-    match, = (match for match in match_known_defects(network, BuildTarget(release)) if match.key == "attention-sm120")
+    (match,) = (match for match in match_known_defects(network, BuildTarget(release)) if match.key == "attention-sm120")
     assert not match.is_certain and "compute capability 12.0" in match.text and "unknown for" not in match.text
     assert next(match for match in match_known_defects(network, BuildTarget(release, (12, 0)))).is_certain
 
@@ -219,17 +284,22 @@ def test_an_attention_has_a_defect_only_if_all_its_parts_have_the_precision(open
     config = PrecisionConfig.from_precision(FP16).with_group_precision([network.get_group("/scores/MatMul")], FP32)
     for other in (config, PrecisionConfig.from_precision(INT8, FP16)):
         assert "attention-fp16-mha-v2" not in {
-            match.key for match in match_known_defects(network, target, other.precision_of)}
+            match.key for match in match_known_defects(network, target, other.precision_of)
+        }
 
 
 def test_the_text_names_status_source_and_release(opened):
     network = opened(grid_sample("linear"))
-    text, other = (match_known_defects(network, target)[0].warning_text(network)
-                   for target in (BuildTarget(), BuildTarget(parse_release("11.2"))))
-    assert text == ("/grid/GridSample (GridSample): the parser reads mode linear of opset 20 and later as nearest in "
-                    "TensorRT 10.13.3 to 11.1 and in TensorRT-RTX 1.5, fixed in 1.7 (reported, NVIDIA/TensorRT#4646). "
-                    "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 "
-                    "to 19.")
+    text, other = (
+        match_known_defects(network, target)[0].warning_text(network)
+        for target in (BuildTarget(), BuildTarget(parse_release("11.2")))
+    )
+    assert text == (
+        "/grid/GridSample (GridSample): the parser reads mode linear of opset 20 and later as nearest in "
+        "TensorRT 10.13.3 to 11.1 and in TensorRT-RTX 1.5, fixed in 1.7 (reported, NVIDIA/TensorRT#4646). "
+        "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 "
+        "to 19."
+    )
     assert "(reported, NVIDIA/TensorRT#4646; unknown for this release)" in other
 
 
@@ -279,10 +349,16 @@ def test_inspect_writes_the_defects_as_json(run, tmp_path):
     assert "known_defects" not in json.loads(out)
 
 
-@pytest.mark.parametrize(("more", "said"), [
-    (("--for", "10.x"), "10.x is not a TensorRT release"), (("--for", ""), "is not a TensorRT release"),
-    (("--json",), "--json has no effect here"), (("--precision", "fp16"), "--precision has no effect here"),
-    (("--for", "10.14", "--markdown"), "No such option")])
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (("--for", "10.x"), "10.x is not a TensorRT release"),
+        (("--for", ""), "is not a TensorRT release"),
+        (("--json",), "--json has no effect here"),
+        (("--precision", "fp16"), "--precision has no effect here"),
+        (("--for", "10.14", "--markdown"), "No such option"),
+    ],
+)
 def test_inspect_refuses_what_it_does_not_read(run, tmp_path, more, said):
     model, _ = write(tmp_path, normalised("Relu"))
     code, _, err = run("inspect", model, *more)
@@ -303,12 +379,13 @@ def test_an_export_warns_of_the_defects_of_its_release(run, tmp_path):
     assert code == 0 and "along one axis" not in err, err
 
 
-@pytest.mark.parametrize(("release", "expected"), [
-    ("10.0.0", "Warning: /scores/MatMul"), ("10", "Note: Known defects"), ("10.0.1", ""), ("10.13", "")])
+@pytest.mark.parametrize(
+    ("release", "expected"),
+    [("10.0.0", "Warning: /scores/MatMul"), ("10", "Note: Known defects"), ("10.0.1", ""), ("10.13", "")],
+)
 def test_a_defect_of_one_patch_release_never_forbids(run, tmp_path, release, expected):
     model, data = write(tmp_path, attention())
-    code, _, err = run("bundle", model, "--precision", "fp16", "-o", tmp_path / "out", "--for",
-                       release, "--data", data)
+    code, _, err = run("bundle", model, "--precision", "fp16", "-o", tmp_path / "out", "--for", release, "--data", data)
     assert code == 0 and (tmp_path / "out").exists(), err
     assert ("#3777" in err) is bool(expected) and expected in err
 
@@ -317,8 +394,9 @@ def test_files_of_trt_tui_do_not_have_the_defect_of_linear_grids(run, tmp_path):
     model, _ = write(tmp_path, grid_sample("linear"))
     _, out, _ = run("inspect", model, "--for", "11.1")
     assert "known defects of TensorRT 11.1 that concern this network:" in out and "#4646" in out
-    code, _, err = run("export", model, "--precision", "fp16", "--format", "onnx", "--for", "11.1", "-o",
-                       tmp_path / "typed.onnx")
+    code, _, err = run(
+        "export", model, "--precision", "fp16", "--format", "onnx", "--for", "11.1", "-o", tmp_path / "typed.onnx"
+    )
     assert code == 0 and "Warning: /grid" not in err, err
 
 

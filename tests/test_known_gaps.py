@@ -17,14 +17,20 @@ from trt_tui.jobs.engine import build_spread_caveat
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 
 
-def one_layer(operator: str, weight: tuple[int, ...], given: tuple, result: tuple, norm: bool = False,
-              **attributes) -> onnx.ModelProto:
+def one_layer(
+    operator: str, weight: tuple[int, ...], given: tuple, result: tuple, norm: bool = False, **attributes
+) -> onnx.ModelProto:
     b = Builder(0)
     source = "x"
     if norm:
         source = b.node("LayerNormalization", ["x", b.weight("scale", np.ones(given[-1], np.float32))], "/norm")
-    b.node(operator, [source, b.weight("w", b.rng.standard_normal(weight).astype(np.float32))], "/layer", output="y",
-           **attributes)
+    b.node(
+        operator,
+        [source, b.weight("w", b.rng.standard_normal(weight).astype(np.float32))],
+        "/layer",
+        output="y",
+        **attributes,
+    )
     return b.model([floats("x", *given)], [floats("y", *result)])
 
 
@@ -36,12 +42,16 @@ def gru() -> onnx.ModelProto:
 
 CASES = {
     "1-D": (one_layer("Conv", (8, 8, 3), ("b", 8, 32), ("b", 8, 30), kernel_shape=[3]), FP16),
-    "depthwise": (one_layer("Conv", (8, 1, 7, 7), ("b", 8, 16, 16), ("b", 8, 10, 10), kernel_shape=[7, 7], group=8),
-                  FP16),
+    "depthwise": (
+        one_layer("Conv", (8, 1, 7, 7), ("b", 8, 16, 16), ("b", 8, 10, 10), kernel_shape=[7, 7], group=8),
+        FP16,
+    ),
     "Einsum": (None, FP16),
     "Gemm": (one_layer("Gemm", (16, 8), ("b", 16), ("b", 8), norm=True), INT8),
-    "image": (one_layer("Conv", (8, 3, 7, 7), ("b", 3, 16, 16), ("b", 8, 5, 5), kernel_shape=[7, 7], strides=[2, 2]),
-              FP16),
+    "image": (
+        one_layer("Conv", (8, 3, 7, 7), ("b", 3, 16, 16), ("b", 8, 5, 5), kernel_shape=[7, 7], strides=[2, 2]),
+        FP16,
+    ),
 }
 
 
@@ -84,12 +94,14 @@ def test_products_that_a_file_has_in_fp16_have_a_gap(tmp_path):
 
 
 def test_ordinary_layers_have_no_known_gap(opened):
-    for model in (one_layer("Conv", (8, 8, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3]),
-                  one_layer("Conv", (8, 1, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3], group=8),
-                  one_layer("Conv", (8, 3, 7, 7), ("b", 3, 16, 16), ("b", 8, 10, 10), kernel_shape=[7, 7]),
-                  one_layer("Conv", (8, 8, 7, 7), ("b", 8, 16, 16), ("b", 8, 5, 5), kernel_shape=[7, 7],
-                            strides=[2, 2]),
-                  one_layer("MatMul", (16, 8), ("b", 16), ("b", 8)), one_layer("Gemm", (16, 8), ("b", 16), ("b", 8))):
+    for model in (
+        one_layer("Conv", (8, 8, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3]),
+        one_layer("Conv", (8, 1, 3, 3), ("b", 8, 8, 8), ("b", 8, 6, 6), kernel_shape=[3, 3], group=8),
+        one_layer("Conv", (8, 3, 7, 7), ("b", 3, 16, 16), ("b", 8, 10, 10), kernel_shape=[7, 7]),
+        one_layer("Conv", (8, 8, 7, 7), ("b", 8, 16, 16), ("b", 8, 5, 5), kernel_shape=[7, 7], strides=[2, 2]),
+        one_layer("MatMul", (16, 8), ("b", 16), ("b", 8)),
+        one_layer("Gemm", (16, 8), ("b", 16), ("b", 8)),
+    ):
         for precision in (FP16, INT8):
             assert find_known_gap_caveats(opened(model), PrecisionConfig.from_precision(precision)) == ()
 
@@ -99,8 +111,13 @@ def accuracy(sqnr_db: float, *caveats) -> Accuracy:
     from trt_tui.core.measure.error_metrics import AccuracyIntervals, ConfidenceInterval
 
     between = {"sqnr": ConfidenceInterval(sqnr_db - 0.1, sqnr_db + 0.1)}
-    return Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db=sqnr_db))}, samples=32, total=32,
-                    intervals=AccuracyIntervals({"y": between}, between), caveats=caveats)
+    return Accuracy(
+        {"y": OutputErrors(ErrorMetrics(sqnr_db=sqnr_db))},
+        samples=32,
+        total=32,
+        intervals=AccuracyIntervals({"y": between}, between),
+        caveats=caveats,
+    )
 
 
 @pytest.mark.parametrize(("name", "gap_db"), [("1-D", 4.9), ("image", 5.9), ("GRU", 3.8), ("Attention", 4.8)])

@@ -79,8 +79,9 @@ def test_typed_and_gated_networks_do_the_same_arithmetic(random: Random, opened,
 def test_a_graph_that_offers_more_gives_the_same(random: Random, opened, backend) -> None:
     case = lowered.draw(random, backend, opened)
     arguments = backend, case.network, case.config, case.ranges, case.feeds
-    for one, two in zip(lowered.gated_values(*arguments).values(),
-                        lowered.gated_values(*arguments, EVERYTHING).values(), strict=True):
+    for one, two in zip(
+        lowered.gated_values(*arguments).values(), lowered.gated_values(*arguments, EVERYTHING).values(), strict=True
+    ):
         largest = np.abs(one, where=np.isfinite(one), out=np.zeros_like(one)).max(initial=0)
         apart = ~np.isclose(one, two, rtol=0, atol=1e-5 * largest, equal_nan=True)  # kernels of the two may differ
         assert apart.mean() <= lowered.FLIPPED
@@ -97,8 +98,10 @@ def test_a_group_that_fp16_cannot_have_is_in_fp32_among_fp16(operator, opened, b
     assert case.plain[group.final_tensor].max() > 65504
     gated = lowered.gated_values(backend, case.network, config, case.ranges, case.feeds)
     assert np.isfinite(gated[group.final_tensor]).all() and lowered.compare(case, backend) is None
-    told = lower_to_explicit_quantization(case.network, config, case.ranges)[1], lower_to_implicit_quantization(
-        case.network, config, case.ranges)
+    told = (
+        lower_to_explicit_quantization(case.network, config, case.ranges)[1],
+        lower_to_implicit_quantization(case.network, config, case.ranges),
+    )
     assert told[1].output_types["/act/Celu"] is FP32 and FP16 in told[0].precision_flags
 
 
@@ -107,12 +110,25 @@ def rows_of(listing: str, layer: str) -> list[str]:
 
 
 @pytest.mark.rtx
-@pytest.mark.parametrize(("operator", "activation", "row", "code", "other"), [
-    ("Gemm", "", 1e-4, INT8, FP16), ("MatMul", "", 1e-4, INT8, FP16), ("Conv", "", 1e-4, INT8, FP16),
-    ("Conv", "Celu", 1, INT8, FP16), ("MatMul", "Celu", 1, INT8, FP16), ("Gemm", "", 1, INT8, BF16),
-    ("Conv", "Relu", 1, INT8, FP16), ("Gemm", "", 1, FP8, FP16), ("MatMul", "Celu", 1, FP8, FP32),
-    ("Conv", "Relu", 1, FP8, FP16), ("Conv", "", 1e-4, FP8, BF16), ("MatMul", "", 1, INT4, FP16),
-    ("Gemm", "", 1e-4, INT4, BF16), ("Gemm", "Celu", 1, INT4, FP32)])
+@pytest.mark.parametrize(
+    ("operator", "activation", "row", "code", "other"),
+    [
+        ("Gemm", "", 1e-4, INT8, FP16),
+        ("MatMul", "", 1e-4, INT8, FP16),
+        ("Conv", "", 1e-4, INT8, FP16),
+        ("Conv", "Celu", 1, INT8, FP16),
+        ("MatMul", "Celu", 1, INT8, FP16),
+        ("Gemm", "", 1, INT8, BF16),
+        ("Conv", "Relu", 1, INT8, FP16),
+        ("Gemm", "", 1, FP8, FP16),
+        ("MatMul", "Celu", 1, FP8, FP32),
+        ("Conv", "Relu", 1, FP8, FP16),
+        ("Conv", "", 1e-4, FP8, BF16),
+        ("MatMul", "", 1, INT4, FP16),
+        ("Gemm", "", 1e-4, INT4, BF16),
+        ("Gemm", "Celu", 1, INT4, FP32),
+    ],
+)
 def test_tensorrt_multiplies_in_codes(operator, activation, row, code, other, opened, backend) -> None:
     config = PrecisionConfig(code, other)
     case = case_of(opened, backend, one_layer(operator, activation, row), config)
@@ -165,29 +181,42 @@ def test_tf32_rounds_the_operands_of_products_alone(data, opened, backend) -> No
         np.testing.assert_array_equal(one[~ties], nearest[~ties])
     gated = build_gated_graph(network, quantized_types=(TF32, FP8), boundary_types=(FP32,), gates_as_data=data)
     offered = GatedFeatures.from_config(network, config)
-    assert offered.quantized_types == {TF32} and gated.features.includes_features(offered) and reduces_precision(
-        network, config)
+    assert (
+        offered.quantized_types == {TF32}
+        and gated.features.includes_features(offered)
+        and reduces_precision(network, config)
+    )
     with backend.load(gated.model, low_memory=True) as runner:
-        found, plain = (runner.run({"x": x, **gated.make_feed(one, {})})[gated.test_outputs["y"]]
-                        for one in (config, PrecisionConfig(FP32, FP32)))
+        found, plain = (
+            runner.run({"x": x, **gated.make_feed(one, {})})[gated.test_outputs["y"]]
+            for one in (config, PrecisionConfig(FP32, FP32))
+        )
     more = network.constant_value("more")
     np.testing.assert_allclose(plain, x @ weight + more, rtol=0, atol=1e-5)
     np.testing.assert_allclose(found, rounded[0] @ rounded[1] + more, rtol=0, atol=1e-5)
     assert 50 < lowered.sqnr(plain, found) < 80
     typed = lower_to_typed_network(network, config, {})
-    assert typed.layer_changes["/product/MatMul"] == "TF32" and all(node.op_type != "Cast"
-                                                                    for node in typed.model.graph)
+    assert typed.layer_changes["/product/MatMul"] == "TF32" and all(
+        node.op_type != "Cast" for node in typed.model.graph
+    )
 
 
-@pytest.mark.parametrize(("shape", "transposed", "scales"), [
-    ((256, 24), False, (2, 24)), ((192, 24), False, (3, 24)), ((24, 384), True, (24, 3))])
+@pytest.mark.parametrize(
+    ("shape", "transposed", "scales"),
+    [((256, 24), False, (2, 24)), ((192, 24), False, (3, 24)), ((24, 384), True, (24, 3))],
+)
 def test_weights_of_int4_have_a_scale_for_each_block(shape, transposed, scales, opened) -> None:
     b = Builder()
-    b.node("Gemm", ["x", b.weight("w", b.rng.standard_normal(shape).astype(np.float32))], "/g", output="y",
-           transB=int(transposed))
+    b.node(
+        "Gemm",
+        ["x", b.weight("w", b.rng.standard_normal(shape).astype(np.float32))],
+        "/g",
+        output="y",
+        transB=int(transposed),
+    )
     k, n = shape[::-1] if transposed else shape
     network = opened(b.model([floats("x", 3, k)], [floats("y", 3, n)]))
-    (site, scale), = rulebook.plan_lowering(network, PrecisionConfig(INT4, FP16), {})["/g/Gemm"].scales.items()
+    ((site, scale),) = rulebook.plan_lowering(network, PrecisionConfig(INT4, FP16), {})["/g/Gemm"].scales.items()
     block = k // scales[1 if transposed else 0]
     assert (scale.values.shape, scale.block_size, scale.stored_type, site.role) == (scales, block, FP16, "weight")
     weight, held = network.constant_value("w"), rulebook.quantize_dequantize_weight(network.constant_value("w"), scale)
@@ -207,7 +236,7 @@ def test_weights_of_int4_are_stored_as_codes_alone(shared, opened, backend) -> N
     typed = lower_to_typed_network(network, config, {}).model
     stored = {name: value.dtype for name, value in typed.graph.initializers.items() if value.shape.numpy() == (128, 48)}
     assert stored == {"w__fp16__codes": ir.DataType.INT4, **({"w": ir.DataType.FLOAT} if shared else {})}
-    scale, = (one for one in rulebook.plan_lowering(network, config, {})["/a/MatMul"].scales.values())
+    (scale,) = (one for one in rulebook.plan_lowering(network, config, {})["/a/MatMul"].scales.values())
     feeds = {"x": np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32)}
     with backend.load(typed) as runner:
         got = runner.run(feeds)
@@ -222,11 +251,14 @@ def test_a_tensor_shared_by_layers_of_other_scale_types_is_quantized_twice(opene
     b = Builder()
     plain, tiny = (b.rng.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
     tiny[:, 0] *= 1e-5
-    one, two = (b.node("MatMul", ["x", b.weight(name, values)], f"/{name}")
-                for name, values in (("plain", plain), ("tiny", tiny)))
+    one, two = (
+        b.node("MatMul", ["x", b.weight(name, values)], f"/{name}")
+        for name, values in (("plain", plain), ("tiny", tiny))
+    )
     b.node("Concat", [one, two], "/cat", output="y", axis=1)
-    case = case_of(opened, backend, b.model([floats("x", "batch", 16)], [floats("y", "batch", 32)]),
-                   PrecisionConfig(INT8, FP16))
+    case = case_of(
+        opened, backend, b.model([floats("x", "batch", 16)], [floats("y", "batch", 32)]), PrecisionConfig(INT8, FP16)
+    )
     model = lower_to_typed_network(case.network, case.config, case.ranges).model
     assert lowered.scale_types(model) == {"/plain/MatMul": {ir.DataType.FLOAT16}, "/tiny/MatMul": {ir.DataType.FLOAT}}
     assert lowered.compare(case, backend) is None
@@ -278,8 +310,10 @@ def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_
     samples = load_samples(tmp_path / "data.npz", network.inputs, batch=4)
     ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
     configs = {
-        "mixed": mixed(network), "fp16": PrecisionConfig.from_precision(FP16), "int8": PrecisionConfig(INT8, FP32),
-        "bf16": PrecisionConfig.from_precision(BF16)
+        "mixed": mixed(network),
+        "fp16": PrecisionConfig.from_precision(FP16),
+        "int8": PrecisionConfig(INT8, FP32),
+        "bf16": PrecisionConfig.from_precision(BF16),
     }
 
     def last(partials):
@@ -291,11 +325,12 @@ def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_
         verdicts = {run: last(one) for run, one in running.items()}
         layers = last(measure_group_errors(analysis, configs, ranges))
         shares, impacts = (of(analysis, configs["mixed"], ranges) for of in (measure_shares, measure_impacts))
-        alone = {group.name: configs["mixed"].with_group_precision([g for g in network.groups if g is not group], FP32)
-                 for group in network.groups}
+        alone = {
+            group.name: configs["mixed"].with_group_precision([g for g in network.groups if g is not group], FP32)
+            for group in network.groups
+        }
         energies = {
-            name: last(analysis.measure_accuracy(config, ranges)).judged_error
-            for name, config in alone.items()
+            name: last(analysis.measure_accuracy(config, ranges)).judged_error for name, config in alone.items()
         }
     assert set(shares) == set(impacts) == {group.name for group in network.groups}
     assert {name: one.judged_error for name, one in impacts.items()} == pytest.approx(energies)

@@ -114,7 +114,8 @@ def test_the_infinities_of_a_mask_hide_no_error():
     assert errors_between(masked, found).sqnr_db == pytest.approx(rest.sqnr_db)
     assert errors_between(masked, found).cosine == pytest.approx(rest.cosine)
     assert compute_sqnr_db_by_sample(compute_error_sums_by_sample(masked, found, len(masked))) == pytest.approx(
-        compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference[:, 4:], test[:, 4:], len(reference))))
+        compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference[:, 4:], test[:, 4:], len(reference)))
+    )
     sums = ErrorSums()
     sums.add_tensor_pair(masked, found)
     assert 0 < sums.noise_to_signal_ratio < 1 and errors_between(masked, reference).inf == 0
@@ -131,14 +132,20 @@ def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
 def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_path, monkeypatch):
     """Relative L2 error, of which nothing but its entry in the table knows."""
     metric = error_metrics.ErrorMetric(
-        name="rel_l2", key="rel_l2", title="relative L2", is_higher_better=False, sums=("diff2", "ref2"),
-        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2), tables=("runs", "config list", "outputs"))
+        name="rel_l2",
+        key="rel_l2",
+        title="relative L2",
+        is_higher_better=False,
+        sums=("diff2", "ref2"),
+        formula=lambda diff2, ref2: np.sqrt(diff2 / ref2),
+        tables=("runs", "config list", "outputs"),
+    )
     monkeypatch.setitem(error_metrics.ERROR_METRICS, metric.name, metric)
     monkeypatch.setattr(local.NullSession, "measured_before", tmp_path / "measured", raising=False)
     session = local.measured(tmp_path, target="rel_l2<=1e-6", metric=False)
     int8 = comparison_record(session)["runs"]["int8"]
     value, low_and_high = int8["outputs"]["logits"]["rel_l2"], int8["intervals"]["worst"]["rel_l2"]
-    assert value == pytest.approx(10**(-int8["outputs"]["logits"]["sqnr_db"] / 20))
+    assert value == pytest.approx(10 ** (-int8["outputs"]["logits"]["sqnr_db"] / 20))
     assert low_and_high[0] < value < low_and_high[1] and int8["result"]["outcome"] == "FAIL"
     lines = comparison_text(session).splitlines()
     assert "target: relative L2 ≤ 1e-06" in lines
@@ -153,14 +160,22 @@ def test_a_metric_of_the_table_is_a_column_a_target_and_a_value_of_records(tmp_p
 
 def test_a_column_of_runs_is_in_each_table_that_it_names(tmp_path, monkeypatch, measured_before):
     """The number of samples, of which nothing but its entry in the table knows."""
-    column = run_columns.RunColumn("on samples", "accuracy.samples", lambda count, mark: f"{mark}{count}",
-                                   ("runs", "simulated", "config list"), key="sample_count", width=10)
+    column = run_columns.RunColumn(
+        "on samples",
+        "accuracy.samples",
+        lambda count, mark: f"{mark}{count}",
+        ("runs", "simulated", "config list"),
+        key="sample_count",
+        width=10,
+    )
     monkeypatch.setattr(run_columns, "RUN_COLUMNS", (*run_columns.RUN_COLUMNS, column))
     session = local.measured(tmp_path)
     record, samples = comparison_record(session), session.get_run_results("int8").accuracy.samples
     assert record["runs"]["int8"]["sample_count"] == samples
-    titles, row = (next(line for line in comparison_text(session).splitlines() if line.startswith(start))
-                   for start in ("run ", "INT8 "))
+    titles, row = (
+        next(line for line in comparison_text(session).splitlines() if line.startswith(start))
+        for start in ("run ", "INT8 ")
+    )
     assert "on samples" in titles and f"~{samples}" in row.split()
     verdict = comparison_markdown(session).partition("## Judged")[0]
     assert "| on samples |" in verdict and f"| ~{samples} |" in verdict

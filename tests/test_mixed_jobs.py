@@ -36,14 +36,15 @@ def test_any_mix_is_compared_tried_and_searched(opened, other):
     worker = opened(other)
     config, names = mixed(worker, other), {group.name for group in worker.network.groups}
     runs = {
-        "fp16": PrecisionConfig.from_precision(FP16), "int8": PrecisionConfig.from_precision(INT8, other),
-        "config": config
+        "fp16": PrecisionConfig.from_precision(FP16),
+        "int8": PrecisionConfig.from_precision(INT8, other),
+        "config": config,
     }
     requests = [
         rq.MeasureWhatIf(config, with_shares=True),
-        rq.CompareRuns(runs, with_group_errors=True,
-                       shares_run="config"), *(rq.MeasureRemedies(name, config) for name in sorted(names)),
-        *(rq.FindMixedPrecisionConfig(runs["int8"], ("sqnr>=60", ), higher_precision=higher) for higher in (BF16, FP16))
+        rq.CompareRuns(runs, with_group_errors=True, shares_run="config"),
+        *(rq.MeasureRemedies(name, config) for name in sorted(names)),
+        *(rq.FindMixedPrecisionConfig(runs["int8"], ("sqnr>=60",), higher_precision=higher) for higher in (BF16, FP16)),
     ]
     for request in requests:
         events = worker.answer(request)

@@ -35,9 +35,23 @@ def test_no_command_imports_a_module_of_the_current_folder(tmp_path):
     here.mkdir()
     ran = plant(here, *CANARIES)
     path = os.pathsep.join(("", ROOT, *filter(None, [os.environ.get("PYTHONPATH")])))
-    program = subprocess.run([Path(sys.executable).with_name("trt-tui"), "compare", options.model, "--data",
-                              options.data, "--workers", "1", "--layers", "none"], cwd=here, capture_output=True,
-                             text=True, env={**os.environ, "PYTHONPATH": path})
+    program = subprocess.run(
+        [
+            Path(sys.executable).with_name("trt-tui"),
+            "compare",
+            options.model,
+            "--data",
+            options.data,
+            "--workers",
+            "1",
+            "--layers",
+            "none",
+        ],
+        cwd=here,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
     assert program.returncode == 0, program.stderr
     assert "INT8" in program.stdout and not ran.exists(), ran.read_text()
 
@@ -45,18 +59,23 @@ def test_no_command_imports_a_module_of_the_current_folder(tmp_path):
 @pytest.mark.parametrize("module", ["server", "preview_server", "exported_process"])
 def test_no_process_imports_a_module_of_the_current_folder(tmp_path, module):
     ran = plant(tmp_path, "re", "click", "traceback", *CANARIES)
-    process = subprocess.run(python_command(f"trt_tui.jobs.{module}", "none"), cwd=tmp_path, capture_output=True,
-                             text=True)
+    process = subprocess.run(
+        python_command(f"trt_tui.jobs.{module}", "none"), cwd=tmp_path, capture_output=True, text=True
+    )
     assert "ValueError" in process.stderr and not ran.exists(), process.stderr
 
 
-@pytest.mark.parametrize("command", [[sys.executable, "-m", "trt_tui"], python_command("trt_tui")],
-                         ids=["by a user", "by the list of recent sessions"])
+@pytest.mark.parametrize(
+    "command",
+    [[sys.executable, "-m", "trt_tui"], python_command("trt_tui")],
+    ids=["by a user", "by the list of recent sessions"],
+)
 def test_the_program_started_by_its_module_leaves_the_current_folder(tmp_path, command):
     """Python itself puts the folder first for ``python -m trt_tui``."""
     ran = plant(tmp_path, "re", "click", "traceback", *CANARIES)
-    process = subprocess.run([*command, "--version"], cwd=tmp_path, capture_output=True, text=True,
-                             env={**os.environ, "PYTHONPATH": ROOT})
+    process = subprocess.run(
+        [*command, "--version"], cwd=tmp_path, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": ROOT}
+    )
     assert "version" in process.stdout and not ran.exists(), process.stderr
 
 
@@ -64,9 +83,13 @@ def test_the_program_started_by_its_module_leaves_the_current_folder(tmp_path, c
 def test_the_installed_script_imports_nothing_of_the_current_folder(tmp_path, others):
     """An empty element of PYTHONPATH names the folder; only frozen modules are imported before it is removed."""
     ran = plant(tmp_path, "re", "click", "traceback", "enum", "typing", *others, *CANARIES)
-    process = subprocess.run([sys.executable, Path(ROOT) / "trt_tui" / "bin" / "trt-tui", "--version"], cwd=tmp_path,
-                             capture_output=True, text=True,
-                             env={**os.environ, "PYTHONPATH": os.pathsep.join(("", ROOT))})
+    process = subprocess.run(
+        [sys.executable, Path(ROOT) / "trt_tui" / "bin" / "trt-tui", "--version"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(("", ROOT))},
+    )
     assert "version" in process.stdout and not ran.exists(), process.stderr
 
 
@@ -80,7 +103,8 @@ def test_what_a_child_starts_by_multiprocessing_searches_no_current_folder(tmp_p
         "    multiprocessing.set_forkserver_preload(['numpy', 'yaml'])\n"
         "    for kind in ('forkserver', 'spawn'):\n"
         "        one = multiprocessing.get_context(kind).Process(target=os.getcwd)\n"
-        "        one.start(); one.join(); print(one.exitcode)\n")
+        "        one.start(); one.join(); print(one.exitcode)\n"
+    )
     environment = {**os.environ, "PYTHONPATH": str(tmp_path / "program")}
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", environment["PYTHONPATH"])
@@ -89,8 +113,10 @@ def test_what_a_child_starts_by_multiprocessing_searches_no_current_folder(tmp_p
     assert process.stdout.split() == ["0", "0"] and not ran.exists(), process.stderr
 
 
-@pytest.mark.parametrize(("path", "left"), [("/a:/b", None), (":/a", "/a"), ("/a:", "/a"), (":", ""), ("", None),
-                                            (":{here}:/a", None), ("::.", None)])
+@pytest.mark.parametrize(
+    ("path", "left"),
+    [("/a:/b", None), (":/a", "/a"), ("/a:", "/a"), (":", ""), ("", None), (":{here}:/a", None), ("::.", None)],
+)
 def test_an_empty_element_is_dropped_unless_the_folder_is_named(monkeypatch, tmp_path, path, left):
     monkeypatch.chdir(tmp_path)
     value = path.format(here=tmp_path)
@@ -104,8 +130,11 @@ def test_an_empty_element_is_dropped_unless_the_folder_is_named(monkeypatch, tmp
 
 @pytest.mark.parametrize("kind", ["site-packages", "python", "package"])
 def test_a_folder_that_python_searches_in_any_case_stays(monkeypatch, tmp_path, kind):
-    here = {"site-packages": tmp_path / kind, "python": Path(os.__file__).parent,
-            "package": Path(module_path.__file__).parents[1]}[kind]
+    here = {
+        "site-packages": tmp_path / kind,
+        "python": Path(os.__file__).parent,
+        "package": Path(module_path.__file__).parents[1],
+    }[kind]
     here.mkdir(exist_ok=True)
     monkeypatch.chdir(here)
     monkeypatch.setenv("PYTHONPATH", ":")
@@ -146,11 +175,16 @@ def test_scripts_of_two_folders_have_helpers_of_one_name(tmp_path):
         folder.mkdir()
         (folder / "helper.py").write_text(f"import deeper\nVALUE = {value}")
         (folder / "deeper.py").write_text("")
-        (folder / "script.py").write_text("import helper\ndef metric():\n    import helper as again\n"
-                                          "    return helper.VALUE, again.VALUE, helper is again")
+        (folder / "script.py").write_text(
+            "import helper\ndef metric():\n    import helper as again\n"
+            "    return helper.VALUE, again.VALUE, helper is again"
+        )
         functions.append(UserFunction(folder / "script.py", "metric"))
-        assert {file.name
-                for file in list_script_files(folder / "script.py")} == {"script.py", "helper.py", "deeper.py"}
+        assert {file.name for file in list_script_files(folder / "script.py")} == {
+            "script.py",
+            "helper.py",
+            "deeper.py",
+        }
     assert [function() for function in functions * 2] == [(1, 1, True), (2, 2, True)] * 2
 
 
@@ -162,8 +196,7 @@ def test_bytecode_of_a_replaced_script_or_helper_is_not_run(tmp_path, monkeypatc
     for factor in (2, 3):
         files[0].write_text(f"A = {factor}")
         files[1].write_text(f"B = {factor}")
-        files[2].write_text("import helper\nfrom parts import inner\ndef f():\n    return "
-                            f"{factor}, helper.A, inner.B")
+        files[2].write_text(f"import helper\nfrom parts import inner\ndef f():\n    return {factor}, helper.A, inner.B")
         for file in files:
             os.utime(file, (10**9, 10**9))
             if factor == 2:
@@ -180,11 +213,15 @@ def test_a_folder_that_was_on_the_path_before_stays_in_its_place(monkeypatch, tm
     assert sys.path == before
 
 
-@pytest.mark.parametrize(("code", "advice"), [
-    ("import PIL.Image", "Install Pillow in trt-tui's environment"),
-    ("def metric():\n    from sklearn import metrics", "Install scikit-learn in trt-tui's environment"),
-    ("import absent_helper.part", "or put absent_helper.py beside the script"),
-    ("import json.absent", "Correct ")])
+@pytest.mark.parametrize(
+    ("code", "advice"),
+    [
+        ("import PIL.Image", "Install Pillow in trt-tui's environment"),
+        ("def metric():\n    from sklearn import metrics", "Install scikit-learn in trt-tui's environment"),
+        ("import absent_helper.part", "or put absent_helper.py beside the script"),
+        ("import json.absent", "Correct "),
+    ],
+)
 def test_a_package_that_a_script_misses_is_named_as_it_is_installed(monkeypatch, tmp_path, code, advice):
     for name in ("PIL", "sklearn"):
         monkeypatch.setitem(sys.modules, name, None)  # as if it were not installed
@@ -194,8 +231,9 @@ def test_a_package_that_a_script_misses_is_named_as_it_is_installed(monkeypatch,
     assert advice in refused.value.next_step
 
 
-@pytest.mark.parametrize("code", ["from click import mine\ndef metric(): ...", "import click\nclick.mine()",
-                                  "import click.mine"])
+@pytest.mark.parametrize(
+    "code", ["from click import mine\ndef metric(): ...", "import click\nclick.mine()", "import click.mine"]
+)
 def test_a_helper_that_an_installed_module_hides_is_named(tmp_path, code):
     (tmp_path / "script.py").write_text(code)
     with pytest.raises(InputError) as told:

@@ -58,9 +58,15 @@ class Kept(Move):
         return Precision.FP32
 
 
-KEPT_TEXTS = MoveTexts("rule", "{move.rule} > {move.above:g}", "be kept by a rule",
-                       "rule {move.label} by {move.origin_text}", "rule of {subject}", no_move="no rule",
-                       origin="a rule")
+KEPT_TEXTS = MoveTexts(
+    "rule",
+    "{move.rule} > {move.above:g}",
+    "be kept by a rule",
+    "rule {move.label} by {move.origin_text}",
+    "rule of {subject}",
+    no_move="no rule",
+    origin="a rule",
+)
 
 
 @pytest.fixture
@@ -80,13 +86,17 @@ def test_a_new_kind_goes_through_the_file_and_is_refused_where_nobody_knows_it(n
     file = tmp_path / "precision.json"
     file.write_text(config_text(network, config))
     assert json.loads(file.read_text())["moves"][1] == {
-        "kind": "kept", "layers": [FC2, "/fc2/Add", "/act2/Relu"], "rule": "range", "above": 3.0}
+        "kind": "kept",
+        "layers": [FC2, "/fc2/Add", "/act2/Relu"],
+        "rule": "range",
+        "above": 3.0,
+    }
     loaded = read_config(file, network)
     assert loaded.config == config and loaded.config.moves == config.moves and not loaded.warnings
     record = json.loads(file.read_text())
     record["moves"][1]["above"] = "much"
     file.write_text(json.dumps(record))
-    with pytest.raises(InputError, match="moves\\[1\\].above is \"much\""):
+    with pytest.raises(InputError, match='moves\\[1\\].above is "much"'):
         read_config(file, network)
     file.write_text(config_text(network, config))
     monkeypatch.delitem(MOVE_KINDS, Kept.kind)
@@ -107,9 +117,10 @@ def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeyp
     assert saved.to_change_history().current.moves == config.moves
     assert saved.to_config_names() == {config: "kept"}
     monkeypatch.delitem(MOVE_KINDS, Kept.kind)
-    assert store.load_session("a" * 64,
-                              network.build_outline().path,
-                              network.build_outline()) is None and '"kept"' in store.load_failures[0]
+    assert (
+        store.load_session("a" * 64, network.build_outline().path, network.build_outline()) is None
+        and '"kept"' in store.load_failures[0]
+    )
 
 
 def test_a_new_kind_is_undone_and_taken_back(config):
@@ -121,7 +132,8 @@ def test_a_new_kind_is_undone_and_taken_back(config):
     assert more.comparison_key != config.comparison_key and more.precision_moves == config.precision_moves
     assert history.undo() and history.current == config and history.redo() and history.current == more
     assert more.without_moves(Kept, [FC1]) == config and config.without_moves(Kept) == config.with_moves(
-        {}).without_moves(Kept, [FC2])
+        {}
+    ).without_moves(Kept, [FC2])
     other = config.with_moves({FC2: Kept("range", 4.0)})
     assert other != config and count_config_differences(other, config) == 1
 
@@ -129,7 +141,9 @@ def test_a_new_kind_is_undone_and_taken_back(config):
 def test_a_new_kind_has_its_words_in_comparisons_rows_and_reports(network, config):
     group = network.get_group(FC2)
     assert list_config_differences(config, PrecisionConfig(), network) == [
-        ConfigDifference(PrecisionMove, FC1, "FP16", "INT8"), ConfigDifference(Kept, FC2, "range > 3", "no rule")]
+        ConfigDifference(PrecisionMove, FC1, "FP16", "INT8"),
+        ConfigDifference(Kept, FC2, "range > 3", "no rule"),
+    ]
     assert Kept.difference_title("fc2") == "rule of fc2"
     assert [move.row_note for _, move in config.find_moves_on_group(group)] == ["rule range > 3 by a rule"]
     session = SimpleNamespace(choice_reasons={}, outline=network, opened=SimpleNamespace(outline=network))
@@ -154,8 +168,9 @@ def test_lowerings_read_a_new_kind_and_refuse_it_where_it_does_not_apply(network
     assert raised.value.cause == "it multiplies nothing"
 
 
-@pytest.mark.parametrize(("quantized", "kept"), [(Precision.INT8, "FLOAT16"), (Precision.FP32, "FLOAT"),
-                                                 (Precision.BF16, "FLOAT")])
+@pytest.mark.parametrize(
+    ("quantized", "kept"), [(Precision.INT8, "FLOAT16"), (Precision.FP32, "FLOAT"), (Precision.BF16, "FLOAT")]
+)
 def test_a_fusion_barrier_is_an_output_of_every_lowering_and_changes_nothing_else(tmp_path, quantized, kept):
     """Of a strongly typed one in FP16 where that is what it has, so that nothing is computed for it."""
     onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
@@ -164,10 +179,14 @@ def test_a_fusion_barrier_is_an_output_of_every_lowering_and_changes_nothing_els
     plain = PrecisionConfig.from_precision(quantized)
     config = plain.with_moves({tail: BarrierMove()})
     outputs = [info.name for info in network.outputs]
-    typed, before = lower_to_typed_network(network, config, ranges), lower_to_typed_network(network, plain,
-                                                                                            ranges).model
+    typed, before = (
+        lower_to_typed_network(network, config, ranges),
+        lower_to_typed_network(network, plain, ranges).model,
+    )
     assert [(value.name, value.dtype.name) for value in typed.model.graph.outputs] == [
-        *((name, "FLOAT") for name in outputs), (tail, kept)]
+        *((name, "FLOAT") for name in outputs),
+        (tail, kept),
+    ]
     assert len(typed.model.graph) - len(before.graph) == (quantized is Precision.BF16)
     assert "1 hidden output for fusion barriers" in typed.notes[-1] and tail in typed.notes[-1]
     weak = lower_to_implicit_quantization(network, config, ranges)
@@ -186,8 +205,11 @@ def test_a_fusion_barrier_in_a_file_of_its_own_precisions(opened):
     half = lower_to_typed_network(base, PrecisionConfig.from_precision(Precision.FP16), {}).model
     network = opened(ir.to_proto(half))
     tail = network.get_group(FC1).final_tensor
-    for config in (FILE, FILE.with_group_precision([network.get_group(FC2)], Precision.FP32),
-                   FILE.with_group_precision([network.get_group(FC1)], Precision.FP32)):
+    for config in (
+        FILE,
+        FILE.with_group_precision([network.get_group(FC2)], Precision.FP32),
+        FILE.with_group_precision([network.get_group(FC1)], Precision.FP32),
+    ):
         model = lower_from_source_model(network, config.with_moves({tail: BarrierMove()}), {}).model
         found = {value.name: value.dtype.name for value in model.graph.outputs}
         assert list(found) == [*(info.name for info in network.outputs), tail]

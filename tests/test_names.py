@@ -26,8 +26,26 @@ left lent let lost made meant met paid put read run said seen sent set shown shu
 struck sworn swept taken taught thought thrown told understood won worn woven written""".split()
 ADJECTIVES_AND_PARTICIPLES_IN_ING = """being coming doing giving going having holding keeping making putting saying
 seeing telling""".split()
-NOUNS = {"cut", "feed", "hit", "lead", "read", "run", "runs", "set", "split", "spread", "bed", "seed", "speed", "need",
-         "thread", "head", "embed", "shed"}
+NOUNS = {
+    "cut",
+    "feed",
+    "hit",
+    "lead",
+    "read",
+    "run",
+    "runs",
+    "set",
+    "split",
+    "spread",
+    "bed",
+    "seed",
+    "speed",
+    "need",
+    "thread",
+    "head",
+    "embed",
+    "shed",
+}
 """Words that are nouns as well."""
 
 _FORBIDDEN = {*PRONOUNS, *PREPOSITIONS, *ADVERBS, *IRREGULAR_PARTICIPLES, *ADJECTIVES_AND_PARTICIPLES_IN_ING} - NOUNS
@@ -118,12 +136,18 @@ def test_docstrings_describe_arguments_and_attributes_that_exist():
         if isinstance(node, ast.ClassDef):
             names = names_by_class.setdefault(node.name, set())
             for item in ast.walk(node):
-                names |= {getattr(item, field) for field in ("attr", "id", "name") if isinstance(
-                    getattr(item, field, None), str)}
+                names |= {
+                    getattr(item, field)
+                    for field in ("attr", "id", "name")
+                    if isinstance(getattr(item, field, None), str)
+                }
     for path, node in nodes:
         if isinstance(node, ast.FunctionDef):
-            wrong += [(path.name, node.name, name) for name in _described_names(ast.get_docstring(node) or "", "Args")
-                      if name not in _parameters(node)]
+            wrong += [
+                (path.name, node.name, name)
+                for name in _described_names(ast.get_docstring(node) or "", "Args")
+                if name not in _parameters(node)
+            ]
         elif isinstance(node, ast.ClassDef):
             bases = {item.id for base in node.bases for item in ast.walk(base) if isinstance(item, ast.Name)}
             known = set().union(*(names_by_class.get(name, set()) for name in (node.name, *bases)))
@@ -135,9 +159,16 @@ def test_docstrings_describe_arguments_and_attributes_that_exist():
 
 
 def test_the_glossary_names_what_exists():
-    defined = {node.name for module in _modules().values() for node in ast.walk(module)
-               if isinstance(node, (ast.ClassDef, ast.FunctionDef))}
-    wrong = {term: [name for name in re.findall(r"`([A-Z][a-z]\w*)[`.]", code) if name not in defined]
-             for term, meaning, code in _glossary() if meaning}
+    defined = {
+        node.name
+        for module in _modules().values()
+        for node in ast.walk(module)
+        if isinstance(node, (ast.ClassDef, ast.FunctionDef))
+    }
+    wrong = {
+        term: [name for name in re.findall(r"`([A-Z][a-z]\w*)[`.]", code) if name not in defined]
+        for term, meaning, code in _glossary()
+        if meaning
+    }
     assert len(wrong) == len(_glossary()) > 50
     assert not {term: names for term, names in wrong.items() if names}

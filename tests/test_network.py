@@ -30,8 +30,10 @@ def kinds(opened):
     wide = b.node("Cast", [x], name="wide", to=TensorProto.DOUBLE)
     wide = b.node("Sin", [wide], name="fp64")
     x = b.node("Cast", [wide], name="narrow", to=TensorProto.FLOAT)
-    branch = [helper.make_graph([helper.make_node("Relu", [x], [name])], name, [], [floats(name, "n", 6)])
-              for name in ("a", "b")]
+    branch = [
+        helper.make_graph([helper.make_node("Relu", [x], [name])], name, [], [floats(name, "n", 6)])
+        for name in ("a", "b")
+    ]
     go = b.weight("go", np.array(True))
     x = b.node("If", [go], name="if", then_branch=branch[0], else_branch=branch[1])
     b.node("RandomNormalLike", [x], name="random", output="noise")
@@ -41,23 +43,35 @@ def kinds(opened):
 
 
 def test_every_layer_has_its_kind(kinds):
-    assert {layer.name: layer.kind
-            for layer in kinds.layers} == {
-                "shape": LayerKind.SHAPE, "batch": LayerKind.SHAPE, "target": LayerKind.SHAPE,
-                "reshape": LayerKind.COPY, "turn": LayerKind.CONSTANT, "matmul": LayerKind.COMPUTE,
-                "greater": LayerKind.INTEGER, "where": LayerKind.COMPUTE, "wide": LayerKind.CAST,
-                "fp64": LayerKind.OPAQUE, "narrow": LayerKind.CAST, "if": LayerKind.OPAQUE, "random": LayerKind.COMPUTE,
-                "sparkle": LayerKind.OPAQUE, "after": LayerKind.OPAQUE
-            }
+    assert {layer.name: layer.kind for layer in kinds.layers} == {
+        "shape": LayerKind.SHAPE,
+        "batch": LayerKind.SHAPE,
+        "target": LayerKind.SHAPE,
+        "reshape": LayerKind.COPY,
+        "turn": LayerKind.CONSTANT,
+        "matmul": LayerKind.COMPUTE,
+        "greater": LayerKind.INTEGER,
+        "where": LayerKind.COMPUTE,
+        "wide": LayerKind.CAST,
+        "fp64": LayerKind.OPAQUE,
+        "narrow": LayerKind.CAST,
+        "if": LayerKind.OPAQUE,
+        "random": LayerKind.COMPUTE,
+        "sparkle": LayerKind.OPAQUE,
+        "after": LayerKind.OPAQUE,
+    }
 
 
 def test_a_layer_that_cannot_take_less_says_why(kinds):
     for layer in kinds.layers:
-        assert bool(layer.refusal_reason) == (layer.kind in IRRELEVANT_KINDS
-                                              or layer.kind is LayerKind.OPAQUE), layer.name
+        assert bool(layer.refusal_reason) == (layer.kind in IRRELEVANT_KINDS or layer.kind is LayerKind.OPAQUE), (
+            layer.name
+        )
     assert "subgraph" in kinds.get_layer("if").refusal_reason and "FP64" in kinds.get_layer("fp64").refusal_reason
-    assert "acme" in kinds.get_layer("sparkle").refusal_reason and "after the plugin sparkle" in kinds.get_layer(
-        "after").refusal_reason
+    assert (
+        "acme" in kinds.get_layer("sparkle").refusal_reason
+        and "after the plugin sparkle" in kinds.get_layer("after").refusal_reason
+    )
 
 
 def test_what_reads_a_sequence_is_opaque(named_network):
@@ -149,8 +163,9 @@ def test_constant_expressions_are_computed_by_what_runs_the_network_all_at_once(
 
 def test_one_expression_that_fails_leaves_the_others(opened):
     b = Builder()
-    bad = b.node("Reshape", [b.weight("six", np.ones(6, np.float32)), b.weight("to", np.array([4], np.int64))],
-                 name="reshape")
+    bad = b.node(
+        "Reshape", [b.weight("six", np.ones(6, np.float32)), b.weight("to", np.array([4], np.int64))], name="reshape"
+    )
     good = b.node("Neg", [b.weight("four", np.ones(4, np.float32))], name="neg")
     b.node("Add", [b.node("Add", ["x", bad], name="add"), good], name="more", output="y")
     network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
@@ -242,7 +257,9 @@ def test_outline_travels_between_processes(named_network):
 def test_network_reports_its_ends(named_network):
     network = named_network("bert")
     assert [(info.name, info.dtype, info.shape) for info in network.inputs] == [
-        ("input_ids", np.int64, ("batch", "sequence")), ("attention_mask", np.int64, ("batch", "sequence"))]
+        ("input_ids", np.int64, ("batch", "sequence")),
+        ("attention_mask", np.int64, ("batch", "sequence")),
+    ]
     assert [info.name for info in network.outputs] == ["last_hidden_state", "logits"]
     assert named_network("half").inputs[0].dtype == np.float16
 

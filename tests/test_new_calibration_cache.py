@@ -22,16 +22,21 @@ pytestmark = pytest.mark.usefixtures("placed")
 
 INT8 = ("--precision", "int8")
 COMMANDS = {
-    "compare": ("--layers", "none"), "search": ("--tolerance", "sqnr>=-100", "-o", "found.json"),
-    "build": (*INT8, "-o", "typed.onnx"), "export": (*INT8, "--format", "trtexec", "-o", "build.sh"), "preflight": (),
+    "compare": ("--layers", "none"),
+    "search": ("--tolerance", "sqnr>=-100", "-o", "found.json"),
+    "build": (*INT8, "-o", "typed.onnx"),
+    "export": (*INT8, "--format", "trtexec", "-o", "build.sh"),
+    "preflight": (),
 }
 
 
 def save_joined(folder: Path):
     """A network whose Concat joins two tensors of different ranges; its inputs share one range."""
     b, rng = Builder(), np.random.default_rng(0)
-    weights = [b.weight(name, rng.standard_normal(shape, dtype=np.float32))
-               for name, shape in (("a", (8, 4)), ("b", (8, 4)), ("c", (8, 3)))]
+    weights = [
+        b.weight(name, rng.standard_normal(shape, dtype=np.float32))
+        for name, shape in (("a", (8, 4)), ("b", (8, 4)), ("c", (8, 3)))
+    ]
     first = b.node("MatMul", ["x", weights[0]], "/first")
     second = b.node("Mul", [b.node("MatMul", ["x", weights[1]], "/second"), b.weight("seven", np.float32([7]))], "/mul")
     b.node("MatMul", [b.node("Concat", [first, second], "/join", axis=1), weights[2]], "/last", output="y")
@@ -42,8 +47,9 @@ def save_joined(folder: Path):
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_the_commands_that_calibrate_write_what_an_export_writes(run, mlp, command):
-    code, _, said = run("export", mlp.model, "--data", mlp.data, *INT8, "--format", "calibration-cache", "-o",
-                        "exported.cache")
+    code, _, said = run(
+        "export", mlp.model, "--data", mlp.data, *INT8, "--format", "calibration-cache", "-o", "exported.cache"
+    )
     assert code == 0, said
     code, _, said = run(command, mlp.model, "--data", mlp.data, *COMMANDS[command], "--calib-cache", "new.cache")
     assert code == 0 and said.count("Note: Wrote new.cache with the ranges of 3 tensors.") == 1, said
@@ -58,17 +64,30 @@ def test_what_is_written_is_read_by_the_next_run_with_the_same_results(run, tmp_
     assert run(*shared, "--calib-cache", "new.cache", "--json", "first.json")[0] == 0
     tensors = open_network(options.model).calibrated_tensors
     written = Path("new.cache").read_bytes()
-    assert set(read_calibration_cache("new.cache")) == set(tensors) and read_cache_header(
-        "new.cache").range_method == method
+    assert (
+        set(read_calibration_cache("new.cache")) == set(tensors)
+        and read_cache_header("new.cache").range_method == method
+    )
     code, out, said = run(*shared, "--calib-cache", "new.cache", "--json", "second.json")
     assert code == 0 and "ranges of new.cache" in out and "Wrote new.cache" not in said, said
     assert Path("new.cache").read_bytes() == written
-    first, second = (json.loads(Path(name).read_text())["runs"]["int8"]["outputs"] for name in ("first.json",
-                                                                                              "second.json"))
+    first, second = (
+        json.loads(Path(name).read_text())["runs"]["int8"]["outputs"] for name in ("first.json", "second.json")
+    )
     for name, errors in first.items():
         assert second[name]["sqnr_db"] == pytest.approx(errors["sqnr_db"], abs=0.05)
-    code, _, said = run("export", options.model, *samples, *INT8, "--calib-method", method, "--format",
-                        "calibration-cache", "-o", "exported.cache")
+    code, _, said = run(
+        "export",
+        options.model,
+        *samples,
+        *INT8,
+        "--calib-method",
+        method,
+        "--format",
+        "calibration-cache",
+        "-o",
+        "exported.cache",
+    )
     assert code == 0 and Path("exported.cache").read_bytes() == written, said
 
 
@@ -78,8 +97,9 @@ def test_ranges_of_the_user_are_not_calibrated_ranges(run, mlp):
     assert run(*shared, "plain.cache")[0] == run(*shared, "ranged.cache", "--range", "*=50")[0] == 0
     assert Path("plain.cache").read_bytes() == Path("ranged.cache").read_bytes()
     for name in ("compare", "build"):
-        code, _, said = run(name, mlp.model, "--data", mlp.data, *COMMANDS[name], "--range", "*=50", "--calib-cache",
-                            f"{name}.cache")
+        code, _, said = run(
+            name, mlp.model, "--data", mlp.data, *COMMANDS[name], "--range", "*=50", "--calib-cache", f"{name}.cache"
+        )
         assert code == 0 and Path(f"{name}.cache").read_bytes() == Path("plain.cache").read_bytes(), said
 
 
@@ -89,15 +109,20 @@ def test_the_ranges_of_a_config_are_written_with_their_method(run, mlp, command)
     ranges = {tensor: 3.0 + place for place, tensor in enumerate(network.calibrated_tensors)}
     Path("c.json").write_text(config_text(network, PrecisionConfig(), Calibration("mse", 9, "", ranges)))
     options = ("--layers", "none") if command == "compare" else COMMANDS[command][2:]
-    code, _, said = run(command, mlp.model, "--data", mlp.data, "--config", "c.json", *options, "--calib-cache",
-                        "new.cache")
+    code, _, said = run(
+        command, mlp.model, "--data", mlp.data, "--config", "c.json", *options, "--calib-cache", "new.cache"
+    )
     assert code == 0 and "Wrote new.cache" in said, said
     assert read_calibration_cache("new.cache") == pytest.approx(ranges)
 
 
-@pytest.mark.parametrize(("command", "path"), [
-    *(("compare", path) for path in ("-", "no/such/folder/new.cache", "closed/new.cache", "circle")),
-    *((command, "closed/new.cache") for command in COMMANDS if command != "compare")])
+@pytest.mark.parametrize(
+    ("command", "path"),
+    [
+        *(("compare", path) for path in ("-", "no/such/folder/new.cache", "closed/new.cache", "circle")),
+        *((command, "closed/new.cache") for command in COMMANDS if command != "compare"),
+    ],
+)
 def test_a_cache_that_cannot_be_written_is_refused_before_anything_is_read(run, command, path, monkeypatch):
     os.mkdir("closed")
     os.symlink("circle", "circle")
@@ -132,8 +157,11 @@ def test_a_file_that_exists_is_read_and_never_written(run, mlp):
     assert code == 0 and "ranges of mine.cache" in out and Path("mine.cache").read_bytes() == before, said
     Path("empty.cache").touch()
     os.mkfifo("pipe")
-    for path, reason in (("empty.cache", "not a TensorRT calibration cache"), ("pipe", "a regular file is needed"),
-                         (".", ".")):
+    for path, reason in (
+        ("empty.cache", "not a TensorRT calibration cache"),
+        ("pipe", "a regular file is needed"),
+        (".", "."),
+    ):
         code, _, said = run(*shared, path)
         assert code == 2 and reason in said, said
     assert Path("empty.cache").read_bytes() == b""
@@ -147,9 +175,11 @@ def test_a_link_to_a_file_that_does_not_exist_stays_a_link(run, mlp):
 
 def save_script(mlp, meanwhile: str) -> str:
     """A script of the same samples that does something else after it has given them all."""
-    Path("load.py").write_text(f"import os, shutil\nimport numpy as np\n\ndef load_data():\n"
-                               f"    yield from ({{'x': rows}} for rows in np.split(np.load({mlp.data!r})['x'], 4))\n"
-                               f"    {meanwhile}\n")
+    Path("load.py").write_text(
+        f"import os, shutil\nimport numpy as np\n\ndef load_data():\n"
+        f"    yield from ({{'x': rows}} for rows in np.split(np.load({mlp.data!r})['x'], 4))\n"
+        f"    {meanwhile}\n"
+    )
     return "load.py"
 
 
@@ -197,10 +227,20 @@ def test_several_methods_have_no_one_cache(run, mlp):
 def test_several_configs_share_the_cache_of_the_first(run, mlp):
     network = open_network(mlp.model)
     for place in (0, 1):
-        config = PrecisionConfig().with_group_precision(network.groups[place:place + 1], Precision.FP32)
+        config = PrecisionConfig().with_group_precision(network.groups[place : place + 1], Precision.FP32)
         Path(f"{place}.json").write_text(config_text(network, config))
-    code, _, said = run("compare", mlp.model, "--data", mlp.data, "--config", "0.json", "--config", "1.json",
-                        "--calib-cache", "new.cache")
+    code, _, said = run(
+        "compare",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--config",
+        "0.json",
+        "--config",
+        "1.json",
+        "--calib-cache",
+        "new.cache",
+    )
     assert code == 0 and said.count("Wrote new.cache") == 1 and "exists now" not in said, said
 
 

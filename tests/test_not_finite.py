@@ -17,8 +17,11 @@ from trt_tui.core.network.network import open_network
 MASK = "constant mask_value is -Inf, and /mask/Mul (Mul) reads it"
 EPSILON = "constant epsilon, which /norm/Add (Add) adds, is 0"
 WEIGHT = "constant head.weight is Inf, and /head/MatMul (MatMul) reads it"
-NETWORKS = {"mask": (halves.masked_half, MASK), "epsilon": (halves.divided_half, EPSILON),
-            "weight": (halves.infinite_weight_half, WEIGHT)}
+NETWORKS = {
+    "mask": (halves.masked_half, MASK),
+    "epsilon": (halves.divided_half, EPSILON),
+    "weight": (halves.infinite_weight_half, WEIGHT),
+}
 FP32 = {"mask": {"mask": -3.4e38}, "epsilon": {}, "weight": {"weight": 1e5}}
 
 
@@ -49,9 +52,11 @@ def test_the_value_that_nan_comes_from_is_named(broken, backend):
     network = open_network(path, lambda: backend)
     samples = load_samples(str(data), network.inputs)
     found = find_first_non_finite_value(network.model, samples, 0, backend, {"y"})
-    assert said in found.origin_text and found.value_kind == "NaN" and found.producer.split(" ")[0] in {
-        "/mask/Mul", "/norm/Div", "/head/MatMul"
-    }
+    assert (
+        said in found.origin_text
+        and found.value_kind == "NaN"
+        and found.producer.split(" ")[0] in {"/mask/Mul", "/norm/Div", "/head/MatMul"}
+    )
 
 
 @pytest.mark.parametrize("method", ["minmax", "entropy"])
@@ -70,8 +75,12 @@ def test_a_network_that_is_finite_has_no_such_value(tmp_path, backend):
     onnx.save(halves.divided_half(epsilon=1e-3), path := tmp_path / "half.onnx")
     np.savez(tmp_path / "data.npz", x=np.zeros((4, 8), np.float16))
     network = open_network(path, lambda: backend)
-    assert find_first_non_finite_value(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
-                                       backend, {"y"}) is None
+    assert (
+        find_first_non_finite_value(
+            network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0, backend, {"y"}
+        )
+        is None
+    )
 
 
 def test_an_infinite_mask_that_softmax_ends_is_not_the_origin(tmp_path, backend):
@@ -83,8 +92,9 @@ def test_an_infinite_mask_that_softmax_ends_is_not_the_origin(tmp_path, backend)
     onnx.save(b.model([floats("x", 4, 8)], [floats("y", 4, 8)]), path := tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=np.ones((4, 8), np.float32) - 2 * np.eye(4, 8, dtype=np.float32))
     network = open_network(path, lambda: backend)
-    found = find_first_non_finite_value(network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0,
-                                        backend, {"y"})
+    found = find_first_non_finite_value(
+        network.model, load_samples(str(tmp_path / "data.npz"), network.inputs), 0, backend, {"y"}
+    )
     assert found.producer == "/root/Sqrt (Sqrt)" and not found.constant
 
 
@@ -120,6 +130,16 @@ def test_a_search_raises_what_lost_its_epsilon(tmp_path, run, monkeypatch):
     x = np.random.default_rng(0).standard_normal((16, 8)).astype(np.float16)
     x[::4] = 0
     np.savez(tmp_path / "data.npz", x=x)
-    code, out, _ = run("search", path, "--data", tmp_path / "data.npz", "--reference", exact, "--tolerance", "sqnr>=30",
-                       "-o", tmp_path / "p.json")
+    code, out, _ = run(
+        "search",
+        path,
+        "--data",
+        tmp_path / "data.npz",
+        "--reference",
+        exact,
+        "--tolerance",
+        "sqnr>=30",
+        "-o",
+        tmp_path / "p.json",
+    )
     assert code == 0 and "1 of 3 groups in FP32 meet the tolerance" in out

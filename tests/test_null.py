@@ -17,7 +17,8 @@ def test_the_figures_are_those_of_onnx_runtime(tmp_path, measured_before, monkey
     for run, most in (("fp16", 0.2), ("int8", 0.5)):
         found, expected = (one.get_run_results(run).accuracy for one in (null, real))
         assert found.outputs["logits"].errors.sqnr_db == pytest.approx(
-            expected.outputs["logits"].errors.sqnr_db, abs=most)
+            expected.outputs["logits"].errors.sqnr_db, abs=most
+        )
         assert found.headline_metric == pytest.approx(expected.headline_metric, abs=2e-3)
     real.close()
 
@@ -32,4 +33,5 @@ def test_it_is_a_backend_and_builds_engines(tmp_path, measured_before):
         assert isinstance(engine, EngineRunner)
     assert session.results.fp32_engine.accuracy.worst_output[1].errors.max_abs < 1e-5  # what pieces hand on is in FP32
     assert built.accuracy.worst_output[1].errors.sqnr_db == pytest.approx(
-        session.get_run_results("int8").accuracy.worst_output[1].errors.sqnr_db, abs=3.0)
+        session.get_run_results("int8").accuracy.worst_output[1].errors.sqnr_db, abs=3.0
+    )

@@ -28,14 +28,16 @@ def test_networks_run_alike_however_they_are_loaded(name, options, named_network
     with backend.load(network.model, optimize=False) as exact, backend.load(network.model, **options) as runner:
         for tensor, array in exact.run(feeds).items():
             np.testing.assert_allclose(
-                runner.run(feeds)[tensor], array, rtol=1e-4, atol=1e-5 * float(np.abs(array).max()))
+                runner.run(feeds)[tensor], array, rtol=1e-4, atol=1e-5 * float(np.abs(array).max())
+            )
 
 
 def test_inputs_and_outputs_in_bf16_are_exchanged_as_floats(backend):
     b, kind = Builder(), onnx.TensorProto.BFLOAT16
     b.node("Reshape", ["x", b.weight("shape", np.array([2, 1], np.int64))], output="y")
-    one = ir.from_proto(b.model([helper.make_tensor_value_info("x", kind, [2])],
-                                [helper.make_tensor_value_info("y", kind, [2, 1])]))
+    one = ir.from_proto(
+        b.model([helper.make_tensor_value_info("x", kind, [2])], [helper.make_tensor_value_info("y", kind, [2, 1])])
+    )
     fed = np.array([1.5, 1 / 3], np.float32).astype(ml_dtypes.bfloat16)
     with backend.load(one) as runner:
         assert {info.dtype for info in runner.outputs} == {np.dtype(np.float32)}
@@ -44,17 +46,21 @@ def test_inputs_and_outputs_in_bf16_are_exchanged_as_floats(backend):
     assert one.graph.inputs[0].dtype is ir.DataType.BFLOAT16
 
 
-@pytest.mark.parametrize(("operator", "attributes", "mean", "deviation"), [
-    ("RandomNormalLike", {"mean": 2.0, "scale": 3.0}, 2, 3),
-    ("RandomUniformLike", {"low": -1.0, "high": 3.0}, 1, 4 / 12 ** .5),
-    ("RandomNormal", {"shape": [40, 50], "seed": 1.0}, 0, 1),
-    ("RandomUniform", {"shape": [40, 50]}, .5, 1 / 12 ** .5),
-    ("Bernoulli", {}, .5, .5),
-    ("Dropout", {}, .5, (.25 / .75) ** .5 / 2)])
+@pytest.mark.parametrize(
+    ("operator", "attributes", "mean", "deviation"),
+    [
+        ("RandomNormalLike", {"mean": 2.0, "scale": 3.0}, 2, 3),
+        ("RandomUniformLike", {"low": -1.0, "high": 3.0}, 1, 4 / 12**0.5),
+        ("RandomNormal", {"shape": [40, 50], "seed": 1.0}, 0, 1),
+        ("RandomUniform", {"shape": [40, 50]}, 0.5, 1 / 12**0.5),
+        ("Bernoulli", {}, 0.5, 0.5),
+        ("Dropout", {}, 0.5, (0.25 / 0.75) ** 0.5 / 2),
+    ],
+)
 def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, deviation, tmp_path, backend):
     b, data = Builder(), {"x": np.full((40, 50), 0.5, np.float32)}
     parts = [b.weight("ratio", np.float32(0.25)), b.weight("training", np.array(True))]
-    source = ["x"][:"shape" not in attributes] + parts * (operator == "Dropout")
+    source = ["x"][: "shape" not in attributes] + parts * (operator == "Dropout")
     b.node("Cast", [b.node(operator, source, "/drawn", **attributes)], output="y", to=onnx.TensorProto.FLOAT)
     onnx.save(b.model([floats("x", "n", 50)], [floats("y", "n", 50)]), path := tmp_path / "model.onnx")
     network = open_network(path)
@@ -62,17 +68,23 @@ def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, devi
         drawn = one.run(data)["y"]
         assert all(np.array_equal(drawn, runner.run(data)["y"]) for runner in (one, other))
     assert drawn.dtype == np.float32 and drawn.shape == (40, 50)
-    assert abs(drawn.mean() - mean) < .1 * deviation and abs(drawn.std() / deviation - 1) < .1
+    assert abs(drawn.mean() - mean) < 0.1 * deviation and abs(drawn.std() / deviation - 1) < 0.1
     assert any(("training mode" if operator == "Dropout" else "Random numbers") in note for note in network.notes)
 
 
-@pytest.mark.parametrize(("operator", "opset", "attributes"), [
-    ("RandomNormalLike", 11, {}), ("Dropout", 12, {}), ("RandomNormal", 11, {"shape": [4, 5]}),
-    ("RandomUniformLike", 10, {})])
+@pytest.mark.parametrize(
+    ("operator", "opset", "attributes"),
+    [
+        ("RandomNormalLike", 11, {}),
+        ("Dropout", 12, {}),
+        ("RandomNormal", 11, {"shape": [4, 5]}),
+        ("RandomUniformLike", 10, {}),
+    ],
+)
 def test_a_network_that_is_run_as_it_is_written_draws_in_any_opset(operator, opset, attributes, backend):
     b = Builder()
     more = [b.weight("ratio", np.float32(0.5)), b.weight("training", np.array(True))] * (operator == "Dropout")
-    b.node(operator, ["x", *more][:None if "shape" not in attributes else 0], output="y", **attributes)
+    b.node(operator, ["x", *more][: None if "shape" not in attributes else 0], output="y", **attributes)
     model = b.model([floats("x", "n", 5)], [floats("y", "n", 5)])
     model.opset_import[0].version, model.ir_version = opset, 7
     with backend.load(ir.from_proto(model)) as runner:
@@ -83,8 +95,9 @@ def test_a_network_that_is_run_as_it_is_written_draws_in_any_opset(operator, ops
 def test_what_draws_anew_in_each_run_is_said(opened):
     b = Builder()
     b.node("Multinomial", ["x"], "/choice", output="y")
-    notes = opened(b.model([floats("x", "n", 4)], [
-        helper.make_tensor_value_info("y", onnx.TensorProto.INT32, ["n", 1])])).notes
+    notes = opened(
+        b.model([floats("x", "n", 4)], [helper.make_tensor_value_info("y", onnx.TensorProto.INT32, ["n", 1])])
+    ).notes
     assert any("differ from run to run" in note for note in notes) and not any("the same" in note for note in notes)
 
 
@@ -113,8 +126,13 @@ def test_a_transpose_in_front_of_a_cubic_resize_stays_there(backend, lean):
 @pytest.mark.parametrize("has_axes", [False, True])
 def test_a_reduction_of_nothing_computes_each_element(operator, has_axes, backend):
     b = Builder(opset=18)
-    b.node(operator, ["x", *([b.weight("axes", np.array([], np.int64))] if has_axes else [])], "/it", output="y",
-           noop_with_empty_axes=1)
+    b.node(
+        operator,
+        ["x", *([b.weight("axes", np.array([], np.int64))] if has_axes else [])],
+        "/it",
+        output="y",
+        noop_with_empty_axes=1,
+    )
     model = ir.from_proto(b.model([floats("x", 2, 3)], [floats("y", 2, 3)]))
     values = np.linspace(-2 if operator != "ReduceLogSum" else 0.5, 3, 6, dtype=np.float32).reshape(2, 3)
     formulas = {"ReduceL1": np.abs, "ReduceLogSum": np.log, "ReduceSumSquare": np.square}
@@ -123,18 +141,27 @@ def test_a_reduction_of_nothing_computes_each_element(operator, has_axes, backen
     assert [node.op_type for node in model.graph] == [operator]
 
 
-@pytest.mark.parametrize(("opset", "float_type"), [(19, np.float16), (21, np.float16), (23, np.float16),
-                                                   (23, np.float32)])
+@pytest.mark.parametrize(
+    ("opset", "float_type"), [(19, np.float16), (21, np.float16), (23, np.float16), (23, np.float32)]
+)
 @pytest.mark.parametrize("axis", [None, 1])
 def test_values_are_rounded_to_the_nearest_quantized_value(opset, float_type, axis, backend):
     b, kind = Builder(opset=opset), helper.np_dtype_to_tensor_dtype(np.dtype(float_type))
     shape = [] if axis is None else [2]
-    x = b.node("QuantizeLinear", ["x", b.weight("scale", np.ones(shape, float_type)),
-                                  b.weight("zero", np.zeros(shape, np.int8))], "/q", **({} if axis is None else
-                                                                                       {"axis": axis}))
+    x = b.node(
+        "QuantizeLinear",
+        ["x", b.weight("scale", np.ones(shape, float_type)), b.weight("zero", np.zeros(shape, np.int8))],
+        "/q",
+        **({} if axis is None else {"axis": axis}),
+    )
     b.node("DequantizeLinear", [x, "scale", "zero"], "/dq", output="y", **({} if axis is None else {"axis": axis}))
-    model = ir.from_proto(b.model([helper.make_tensor_value_info("x", kind, [3, 2])],
-                                  [helper.make_tensor_value_info("y", kind, [3, 2])], ir_version=13))
+    model = ir.from_proto(
+        b.model(
+            [helper.make_tensor_value_info("x", kind, [3, 2])],
+            [helper.make_tensor_value_info("y", kind, [3, 2])],
+            ir_version=13,
+        )
+    )
     with backend.load(model) as runner:
         got = runner.run({"x": np.array([[0.75, -0.75], [1.5, 2.5], [-200, 0.25]], float_type)})["y"]
     np.testing.assert_array_equal(got, np.array([[1, -1], [2, 2], [-128, 0]], float_type))
@@ -161,8 +188,10 @@ def test_a_graph_on_which_an_optimizer_fails_is_run_without_it(backend, named_ne
     network = named_network("mlp")
     with backend.load(network.model) as runner:
         assert runner.run(networks.feeds(onnx.load(network.path), n=2))
-    assert levels == [onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
-                      onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL]
+    assert levels == [
+        onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL,
+        onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL,
+    ]
 
 
 def test_loading_leaves_the_model_as_it_is(named_network, backend):
@@ -180,8 +209,10 @@ def test_weights_are_not_serialized(lean, opened, monkeypatch):
     backend, sizes = OnnxRuntimeBackend("cpu", threads=2), []
     make = backend._ort.InferenceSession
     monkeypatch.setattr(
-        backend._ort, "InferenceSession",
-        lambda proto, *rest, **named: sizes.append(len(proto)) or make(proto, *rest, **named))
+        backend._ort,
+        "InferenceSession",
+        lambda proto, *rest, **named: sizes.append(len(proto)) or make(proto, *rest, **named),
+    )
     with backend.load(network.model, low_memory=lean) as runner:
         runner.run(networks.feeds(onnx.load(network.path)))
     assert len(sizes) == 1
@@ -191,8 +222,11 @@ def test_weights_are_not_serialized(lean, opened, monkeypatch):
 def test_threads_do_not_spin_while_something_else_runs(named_network, monkeypatch):
     backend, made = OnnxRuntimeBackend("cpu"), []
     make = backend._ort.InferenceSession
-    monkeypatch.setattr(backend._ort, "InferenceSession",
-                        lambda proto, options, **named: made.append(options) or make(proto, options, **named))
+    monkeypatch.setattr(
+        backend._ort,
+        "InferenceSession",
+        lambda proto, options, **named: made.append(options) or make(proto, options, **named),
+    )
     backend.load(named_network("mlp").model).close()
     assert made[0].get_session_config_entry("session.intra_op.allow_spinning") == "0"
 
@@ -257,8 +291,9 @@ def on_cuda(monkeypatch):
     return OnnxRuntimeBackend("cuda", threads=2)
 
 
-def test_a_session_that_loses_its_provider_is_an_error_and_nothing_is_printed(on_cuda, named_network, monkeypatch,
-                                                                             capfd):
+def test_a_session_that_loses_its_provider_is_an_error_and_nothing_is_printed(
+    on_cuda, named_network, monkeypatch, capfd
+):
     monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", refused)
     with pytest.raises(InputError, match="refuses this network") as caught:
         on_cuda.load(named_network("mlp").model)
@@ -268,8 +303,11 @@ def test_a_session_that_loses_its_provider_is_an_error_and_nothing_is_printed(on
 def test_a_session_that_goes_on_with_the_cpu_is_an_error(on_cuda, named_network, monkeypatch):
     """As releases do that heed no ``enable_fallback``."""
     make = onnxruntime.InferenceSession
-    monkeypatch.setattr(onnxruntime, "InferenceSession",
-                        lambda proto, options, **named: make(proto, options, providers=["CPUExecutionProvider"]))
+    monkeypatch.setattr(
+        onnxruntime,
+        "InferenceSession",
+        lambda proto, options, **named: make(proto, options, providers=["CPUExecutionProvider"]),
+    )
     with pytest.raises(InputError, match="refuses this network") as caught:
         on_cuda.load(named_network("mlp").model)
     assert "CUDA provider" in caught.value.cause
@@ -299,15 +337,19 @@ def refused(session, providers, *rest, **named):
 def bound(monkeypatch):
     """Bound runs of ``relu(x @ w)``, by the CPU's memory; what is captured, and what told, is noted."""
     monkeypatch.setattr(module, "DEVICE", "cpu")
-    monkeypatch.setattr(module, "copy_device_memory", lambda copies, stream: [
-        ctypes.memmove(target, source, size) for source, target, size in copies])
+    monkeypatch.setattr(
+        module,
+        "copy_device_memory",
+        lambda copies, stream: [ctypes.memmove(target, source, size) for source, target, size in copies],
+    )
     b = Builder()
     b.node("Relu", [b.node("MatMul", ["x", "w"])], output="y")
     model = b.model([floats("x", "batch", 4), floats("w", 4, 3)], [floats("y", "batch", 3)]).SerializeToString()
 
     def session(shapes=None):
-        return onnxruntime.InferenceSession(module._set_static_input_shapes(model, shapes) if shapes else model,
-                                            providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(
+            module._set_static_input_shapes(model, shapes) if shapes else model, providers=["CPUExecutionProvider"]
+        )
 
     def made(refusal: str = ""):
         def captured(shapes):
@@ -328,7 +370,7 @@ def fed(rows: int = 8, seed: int = 0):
 
 
 def right(runs, feeds) -> None:
-    found, = runs.run(feeds, ["y"])
+    (found,) = runs.run(feeds, ["y"])
     np.testing.assert_allclose(found, np.maximum(feeds["x"] @ feeds["w"], 0), rtol=1e-5, atol=1e-6)
 
 
@@ -372,10 +414,12 @@ def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_ma
         with pytest.raises(RuntimeError, match="smaller") if failures == 2 and seed == 1 else contextlib.nullcontext():
             right(runs, fed(seed=seed))
     assert held[0][0] and held[0][1] is not None and held[1] == (0, None)
-    assert told == [
-        ExecutionMode("CUDA graph"),
-        ExecutionMode("bound inputs and outputs", "the GPU memory is too small")
-    ][:3 - failures]
+    assert (
+        told
+        == [ExecutionMode("CUDA graph"), ExecutionMode("bound inputs and outputs", "the GPU memory is too small")][
+            : 3 - failures
+        ]
+    )
 
 
 def test_copies_of_what_no_run_needs_are_kept_up_to_a_limit(bound, monkeypatch):
@@ -384,8 +428,11 @@ def test_copies_of_what_no_run_needs_are_kept_up_to_a_limit(bound, monkeypatch):
     inputs, w = [fed(8, seed)["x"] for seed in range(6)], fed()["w"]
     for x in inputs * 2:
         right(runs, {"x": x, "w": w})
-    assert told == [ExecutionMode("CUDA graph")] and len(
-        runs.device_copies) == 3 and runs.device_copies.total_bytes == 3 * 128
+    assert (
+        told == [ExecutionMode("CUDA graph")]
+        and len(runs.device_copies) == 3
+        and runs.device_copies.total_bytes == 3 * 128
+    )
 
 
 def test_another_failure_of_a_bound_run_is_no_reason_to_go_on(bound):

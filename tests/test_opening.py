@@ -1,4 +1,3 @@
-
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -53,32 +52,41 @@ def _no_nodes(path):
 
 def _cycle(path):
     nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
-    path.write_bytes(helper.make_model(helper.make_graph(nodes, "g", [floats("x", 1)], [floats("b", 1)]))
-                     .SerializeToString())
+    path.write_bytes(
+        helper.make_model(helper.make_graph(nodes, "g", [floats("x", 1)], [floats("b", 1)])).SerializeToString()
+    )
 
 
 def _old_scan(path):
-    body = helper.make_graph([helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
-                             "body", [floats("s", 2), floats("e", 2)], [floats("t", 2), floats("o", 2)])
+    body = helper.make_graph(
+        [helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
+        "body",
+        [floats("s", 2), floats("e", 2)],
+        [floats("t", 2), floats("o", 2)],
+    )
     node = helper.make_node("Scan", ["", "start", "x"], ["end", "y"], num_scan_inputs=1, body=body)
-    graph = helper.make_graph([node], "g", [floats("start", 1, 2), floats("x", 1, 3, 2)],
-                              [floats("end", 1, 2), floats("y", 1, 3, 2)])
+    graph = helper.make_graph(
+        [node], "g", [floats("start", 1, 2), floats("x", 1, 3, 2)], [floats("end", 1, 2), floats("y", 1, 3, 2)]
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4), path)
 
 
-@pytest.mark.parametrize(("write", "says"), [
-    (lambda path: None, "does not exist"),
-    (lambda path: path.mkdir(), "is a folder"),
-    (lambda path: path.touch(), "is empty"),
-    (_text, "is not"),
-    (lambda path: path.write_bytes(bytes(4096)), "is not"),
-    (_truncated, "is not a complete ONNX file"),
-    (_opset6, "uses opset 6"),
-    (_no_opset, "has no opset"),
-    (_no_nodes, "has no nodes"),
-    (_cycle, "has a cycle"),
-    (_old_scan, "uses opset 8"),
-])
+@pytest.mark.parametrize(
+    ("write", "says"),
+    [
+        (lambda path: None, "does not exist"),
+        (lambda path: path.mkdir(), "is a folder"),
+        (lambda path: path.touch(), "is empty"),
+        (_text, "is not"),
+        (lambda path: path.write_bytes(bytes(4096)), "is not"),
+        (_truncated, "is not a complete ONNX file"),
+        (_opset6, "uses opset 6"),
+        (_no_opset, "has no opset"),
+        (_no_nodes, "has no nodes"),
+        (_cycle, "has a cycle"),
+        (_old_scan, "uses opset 8"),
+    ],
+)
 def test_bad_file_is_named_with_a_next_step(write, says, tmp_path):
     path = tmp_path / "broken.onnx"
     write(path)
@@ -138,15 +146,25 @@ def test_odd_names_survive(tmp_path):
 def test_nested_functions_nest_their_scopes(tmp_path):
     opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
     inner = helper.make_function("local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)
-    outer = helper.make_function("local", "Outer", ["a"], ["c"], [
-        helper.make_node("Inner", ["a"], ["b"], name="first", domain="local"),
-        helper.make_node("Tanh", ["b"], ["c"], name="tanh")], opsets)
+    outer = helper.make_function(
+        "local",
+        "Outer",
+        ["a"],
+        ["c"],
+        [
+            helper.make_node("Inner", ["a"], ["b"], name="first", domain="local"),
+            helper.make_node("Tanh", ["b"], ["c"], name="tanh"),
+        ],
+        opsets,
+    )
     b = Builder()
     b.node("Outer", ["x"], name="call", domain="local", output="y")
     model = b.model([floats("x", 2)], [floats("y", 2)], domains=["local"], functions=[inner, outer])
     opened = open_model(save(model, tmp_path))
     assert [(node.op_type, node.meta[SCOPE_KEY]) for node in opened.model.graph] == [
-        ("Relu", ("call", "first")), ("Tanh", ("call",))]
+        ("Relu", ("call", "first")),
+        ("Tanh", ("call",)),
+    ]
 
 
 def test_old_opset_is_converted_and_its_weights_are_no_inputs(tmp_path):
@@ -162,17 +180,21 @@ def test_old_opset_is_converted_and_its_weights_are_no_inputs(tmp_path):
 def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
     """As PyTorch exports Llama at opset 23; each sample has what it has in a batch of 1."""
     b = Builder(opset=23)
-    angles = [b.weight(name, values[None].astype(np.float32)) for name, values in zip(
-        ("cos", "sin"), (of(np.outer(np.arange(3), [1, 0.1])) for of in (np.cos, np.sin)), strict=True)]
+    angles = [
+        b.weight(name, values[None].astype(np.float32))
+        for name, values in zip(
+            ("cos", "sin"), (of(np.outer(np.arange(3), [1, 0.1])) for of in (np.cos, np.sin)), strict=True
+        )
+    ]
     b.node("RotaryEmbedding", [b.node("Identity", ["x"], "/q"), *angles], "/rotary", output="y")
     shape = (batch, 2, 3, 4)
     path = save(b.model([floats("x", *shape)], [floats("y", *shape)], ir_version=11), tmp_path)
     opened = open_model(path)
     assert bool(opened.notes) == (batch == "n")
     x = np.random.default_rng(0).standard_normal((3, 2, 3, 4)).astype(np.float32)
-    one_by_one = [run(backend, ir.load(path), {"x": x[i:i + 1]})["y"] for i in range(3)]
+    one_by_one = [run(backend, ir.load(path), {"x": x[i : i + 1]})["y"] for i in range(3)]
     got = run(backend, opened.model, {"x": x if batch == "n" else x[:1]})["y"]
-    np.testing.assert_allclose(got, np.concatenate(one_by_one)[:len(got)], atol=1e-6)
+    np.testing.assert_allclose(got, np.concatenate(one_by_one)[: len(got)], atol=1e-6)
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -198,13 +220,16 @@ def _pair(b, tensor, scale, zero, name):
     return b.node("DequantizeLinear", [codes, *ends], name=f"{name}_dq", output=f"{name}_out")
 
 
-@pytest.mark.parametrize(("scale", "zero", "after", "amax"), [
-    (6 / 255, np.uint8(0), "Clip", 6.0),
-    (4 / 255, np.int8(-128), "Relu", 4.0),
-    (0.01, np.int8(0), None, 1.27),
-    (0.01, np.uint8(128), None, 1.27),
-    (0.01, np.int8(-28), None, 1.55),
-])
+@pytest.mark.parametrize(
+    ("scale", "zero", "after", "amax"),
+    [
+        (6 / 255, np.uint8(0), "Clip", 6.0),
+        (4 / 255, np.int8(-128), "Relu", 4.0),
+        (0.01, np.int8(0), None, 1.27),
+        (0.01, np.uint8(128), None, 1.27),
+        (0.01, np.int8(-28), None, 1.55),
+    ],
+)
 def test_a_range_that_starts_at_zero_stands_for_an_activation(scale, zero, after, amax, tmp_path):
     b = Builder()
     x = _pair(b, b.conv("x", (2, 2), "/conv", size=1), scale, zero, "mid")
@@ -283,15 +308,23 @@ def test_subgraphs_of_a_half_network_are_raised_too(tmp_path, backend):
     bias = b.weight("bias", np.ones(4, half))
     branches = {
         f"{name}_branch": helper.make_graph(
-            [helper.make_node(operator, ["x", "inner"], [name])], name, [],
+            [helper.make_node(operator, ["x", "inner"], [name])],
+            name,
+            [],
             [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [2, 4])],
-            [numpy_helper.from_array(np.full(4, 2, half), "inner")])
-        for name, operator in (("then", "Mul"), ("else", "Sub"))}
+            [numpy_helper.from_array(np.full(4, 2, half), "inner")],
+        )
+        for name, operator in (("then", "Mul"), ("else", "Sub"))
+    }
     chosen = b.node("If", ["go"], name="choice", **branches)
     b.node("Add", [chosen, bias], name="add", output="y")
-    model = b.model([helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 4]),
-                     helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
-                    [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [2, 4])])
+    model = b.model(
+        [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 4]),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, []),
+        ],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [2, 4])],
+    )
     opened = open_model(save(model, tmp_path))
     x = np.arange(8, dtype=half).reshape(2, 4)
     for go, expected in ((True, x * 2 + 1), (False, x - 1)):
@@ -350,28 +383,45 @@ def _per_group(stored):
         if not stored:
             vectors = [b.node("Identity", [one], f"/{one}") for one in vectors]
         return b.node("GroupNormalization", ["x", *vectors], "/norm", num_groups=2)
+
     return build
 
 
 def _bodies(b):
     """An If whose branches hold operators of an old form and read what lies outside."""
-    then = [helper.make_node("Unsqueeze", ["x"], ["u"], axes=[0]), helper.make_node("Squeeze", ["u"], ["s"], axes=[0]),
-            helper.make_node("Softmax", ["s"], ["a"], axis=1)]
-    graphs = [helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(nodes[-1].output[0])])
-              for nodes in (then, [helper.make_node("Relu", ["x"], ["b"])])]
+    then = [
+        helper.make_node("Unsqueeze", ["x"], ["u"], axes=[0]),
+        helper.make_node("Squeeze", ["u"], ["s"], axes=[0]),
+        helper.make_node("Softmax", ["s"], ["a"], axis=1),
+    ]
+    graphs = [
+        helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(nodes[-1].output[0])])
+        for nodes in (then, [helper.make_node("Relu", ["x"], ["b"])])
+    ]
     large = b.node("ReduceMax", ["x"], "/max", keepdims=0)
-    return b.node("If", [b.node("Greater", [large, b.weight("zero", np.float32(0))], "/some")], "/if",
-                  then_branch=graphs[0], else_branch=graphs[1])
+    return b.node(
+        "If",
+        [b.node("Greater", [large, b.weight("zero", np.float32(0))], "/some")],
+        "/if",
+        then_branch=graphs[0],
+        else_branch=graphs[1],
+    )
 
 
-@pytest.mark.parametrize(("before", "after", "build"), [
-    (10, 17, _scaled([1, 1, 2, 2], mode="linear")), (10, 17, _scaled([1, 1, 1.3, 2.6], mode="nearest")),
-    (10, 17, _scaled([1, 1, 0.3, 0.7], mode="nearest")),
-    (9, 17, lambda b: b.node("Upsample", ["x", b.weight("scales", np.array([1, 1, 1.5, 1.7], np.float32))], "/up")),
-    (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard", axis=2)),
-    (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard")),
-    (18, 21, _per_group(stored=True)), (18, 22, _per_group(stored=False)), (11, 17, _bodies),
-])
+@pytest.mark.parametrize(
+    ("before", "after", "build"),
+    [
+        (10, 17, _scaled([1, 1, 2, 2], mode="linear")),
+        (10, 17, _scaled([1, 1, 1.3, 2.6], mode="nearest")),
+        (10, 17, _scaled([1, 1, 0.3, 0.7], mode="nearest")),
+        (9, 17, lambda b: b.node("Upsample", ["x", b.weight("scales", np.array([1, 1, 1.5, 1.7], np.float32))], "/up")),
+        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard", axis=2)),
+        (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard")),
+        (18, 21, _per_group(stored=True)),
+        (18, 22, _per_group(stored=False)),
+        (11, 17, _bodies),
+    ],
+)
 def test_a_conversion_keeps_the_meaning(before, after, build, backend):
     b = Builder(opset=before)
     last = build(b)
@@ -382,12 +432,19 @@ def test_a_conversion_keeps_the_meaning(before, after, build, backend):
     np.testing.assert_allclose(*expected, *got, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("before", "after", "build", "says"), [
-    (10, 17, _scaled([1, 1, 0.5, 2], mode="nearest"), "/resize/Resize"),
-    (18, 21, lambda b: b.node("GroupNormalization", ["open", b.vector("s", 2), b.vector("b", 2)], "/norm",
-                              num_groups=2), "/norm/GroupNormalization"),
-    (9, 17, lambda b: _batch_norm(b, read=True), "/bn/BatchNormalization"),
-])
+@pytest.mark.parametrize(
+    ("before", "after", "build", "says"),
+    [
+        (10, 17, _scaled([1, 1, 0.5, 2], mode="nearest"), "/resize/Resize"),
+        (
+            18,
+            21,
+            lambda b: b.node("GroupNormalization", ["open", b.vector("s", 2), b.vector("b", 2)], "/norm", num_groups=2),
+            "/norm/GroupNormalization",
+        ),
+        (9, 17, lambda b: _batch_norm(b, read=True), "/bn/BatchNormalization"),
+    ],
+)
 def test_what_the_new_opset_cannot_say_is_refused_with_its_node(before, after, build, says):
     b = Builder(opset=before)
     last = build(b)
@@ -420,8 +477,11 @@ def test_types_behind_an_operator_of_another_domain_are_what_those_behind_it_ask
     b = Builder()
     x = b.node("Mine", ["x"], "/mine", domain="acme")
     x = b.node("Relu", [b.conv(x, (4, 4), "/conv")], "/relu")
-    also = b.node("Relu", [b.node("BiasGelu", [b.node("Relu", ["x"], "/r"), b.vector("bias", 8)], "/bg",
-                                  domain="com.microsoft")], "/behind")
+    also = b.node(
+        "Relu",
+        [b.node("BiasGelu", [b.node("Relu", ["x"], "/r"), b.vector("bias", 8)], "/bg", domain="com.microsoft")],
+        "/behind",
+    )
     lost = b.node("Identity", [b.node("Mine", [x], "/last", domain="acme")], "/lost")
     model = b.model([floats("x", 1, 4, 8, 8)], [floats(also, 1, 4, 8, 8), helper.make_empty_tensor_value_info(lost)])
     model.opset_import.extend([helper.make_opsetid("acme", 1), helper.make_opsetid("com.microsoft", 1)])

@@ -35,8 +35,12 @@ def chained_concats(count: int) -> onnx.ModelProto:
 
 def weights(count: int) -> onnx.ModelProto:
     b = Builder()
-    b.node("Sum", ["x", *(b.weight(f"w{index}", np.zeros(300, np.float32)) for index in range(count))], name="sum",
-           output="y")
+    b.node(
+        "Sum",
+        ["x", *(b.weight(f"w{index}", np.zeros(300, np.float32)) for index in range(count))],
+        name="sum",
+        output="y",
+    )
     return b.model([floats("x", 300)], [floats("y", 300)])
 
 
@@ -85,8 +89,12 @@ def branches(count: int) -> onnx.ModelProto:
     b = Builder()
     x = "x"
     for index in range(count):
-        then, other = (helper.make_graph([helper.make_node("Relu", [x], [f"{name}{index}"])], name, [],
-                                         [floats(f"{name}{index}", 1)]) for name in "pq")
+        then, other = (
+            helper.make_graph(
+                [helper.make_node("Relu", [x], [f"{name}{index}"])], name, [], [floats(f"{name}{index}", 1)]
+            )
+            for name in "pq"
+        )
         x = b.node("If", ["go"], name=f"if{index}", then_branch=then, else_branch=other)
     b.node("Relu", [x], name="relu", output="y")
     return b.model([floats("x", 1), helper.make_tensor_value_info("go", TensorProto.BOOL, [])], [floats("y", 1)])
@@ -116,8 +124,9 @@ def lines(work: Callable[[], object]) -> int:
     return count
 
 
-@pytest.mark.parametrize("make", [chain, chained_concats, weights, old_weights, constants, calls, pairs, branches,
-                                  unsorted])
+@pytest.mark.parametrize(
+    "make", [chain, chained_concats, weights, old_weights, constants, calls, pairs, branches, unsorted]
+)
 def test_twice_the_file_takes_twice_the_work(make, tmp_path):
     def work() -> None:
         network = open_network(path)

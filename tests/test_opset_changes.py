@@ -47,13 +47,23 @@ def schema_changes():
 
 def said(schema):
     """What a schema says beside types."""
+
     def words(text):
         return re.sub(r"\W+", " ", text or "")
-    attributes = {name: (str(one.type), one.required, words(one.description),
-                         helper.get_attribute_value(one.default_value) if one.default_value.type else None)
-                  for name, one in schema.attributes.items()}
-    ports = [[(port.name, str(port.option), words(port.description)) for port in ports]
-             for ports in (schema.inputs, schema.outputs)]
+
+    attributes = {
+        name: (
+            str(one.type),
+            one.required,
+            words(one.description),
+            helper.get_attribute_value(one.default_value) if one.default_value.type else None,
+        )
+        for name, one in schema.attributes.items()
+    }
+    ports = [
+        [(port.name, str(port.option), words(port.description)) for port in ports]
+        for ports in (schema.inputs, schema.outputs)
+    ]
     return schema.deprecated, words(schema.doc), attributes, ports
 
 
@@ -61,8 +71,9 @@ def test_every_change_up_to_the_newest_opset_that_is_written_is_classified():
     changes = set(schema_changes())
     assert changes - OPSET_CHANGES.keys() == set(), "classify these: what keeps their meaning?"
     assert OPSET_CHANGES.keys() - changes == set(), "no such change"
-    assert NEWEST_WRITTEN_OPSET >= max(*MIN_OPSETS.values(), RMS_OPSET,
-                                       *(code.min_opset for code in QUANTIZED_TYPES.values()))
+    assert NEWEST_WRITTEN_OPSET >= max(
+        *MIN_OPSETS.values(), RMS_OPSET, *(code.min_opset for code in QUANTIZED_TYPES.values())
+    )
 
 
 def test_the_table_agrees_with_what_the_program_does():
@@ -85,13 +96,19 @@ def of(name, values, dtype=np.float32):
 
 def grid(mode=None, padding="zeros", align=0):
     places = np.random.default_rng(1).uniform(-1.2, 1.2, (1, 5, 5, 2))
-    return one("GridSample", of("grid", places), padding_mode=padding, align_corners=align,
-               **({} if mode is None else {"mode": mode}))
+    return one(
+        "GridSample",
+        of("grid", places),
+        padding_mode=padding,
+        align_corners=align,
+        **({} if mode is None else {"mode": mode}),
+    )
 
 
 def recurrent(operator, gates):
-    return lambda b: b.node(operator, ["x", b.kernel("w", (1, gates * 5, 8), 8), b.kernel("r", (1, gates * 5, 5), 5)],
-                            "/rnn", hidden_size=5)
+    return lambda b: b.node(
+        operator, ["x", b.kernel("w", (1, gates * 5, 8), 8), b.kernel("r", (1, gates * 5, 5), 5)], "/rnn", hidden_size=5
+    )
 
 
 def pooled(operator, **attributes):
@@ -99,57 +116,129 @@ def pooled(operator, **attributes):
 
 
 def resized(before, mode, transformed):
-    return one("Resize", lambda b: [b.weight("roi", np.array([], np.float32)) if before < 13 else "",
-                                    b.weight("scales", np.array([1, 1, 1.7, 0.6], np.float32))],
-               mode=mode, coordinate_transformation_mode=transformed, nearest_mode="round_prefer_ceil")
+    return one(
+        "Resize",
+        lambda b: [
+            b.weight("roi", np.array([], np.float32)) if before < 13 else "",
+            b.weight("scales", np.array([1, 1, 1.7, 0.6], np.float32)),
+        ],
+        mode=mode,
+        coordinate_transformation_mode=transformed,
+        nearest_mode="round_prefer_ceil",
+    )
 
 
 PADS = [0, 0, 1, 2, 0, 0, 2, 1]
 CASES = [
-    *((16, grid(mode, padding, align), CNN) for mode in ("bilinear", "nearest", None)
-      for padding, align in (("zeros", 0), ("border", 1), ("reflection", 0))),
-    *((before, pooled(operator, **more), CNN) for before in (10, 11, 12)
-      for operator, more in (("AveragePool", {"ceil_mode": 1, "count_include_pad": 1}),
-                             ("AveragePool", {"ceil_mode": 0, "count_include_pad": 0}), ("MaxPool", {"ceil_mode": 1}))),
+    *(
+        (16, grid(mode, padding, align), CNN)
+        for mode in ("bilinear", "nearest", None)
+        for padding, align in (("zeros", 0), ("border", 1), ("reflection", 0))
+    ),
+    *(
+        (before, pooled(operator, **more), CNN)
+        for before in (10, 11, 12)
+        for operator, more in (
+            ("AveragePool", {"ceil_mode": 1, "count_include_pad": 1}),
+            ("AveragePool", {"ceil_mode": 0, "count_include_pad": 0}),
+            ("MaxPool", {"ceil_mode": 1}),
+        )
+    ),
     (7, one("AveragePool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"), CNN),
     *((before, one("LpPool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_UPPER"), CNN) for before in (7, 11)),
-    (7, one("Clip", min=-0.5, max=0.7), CNN), (7, one("Dropout", ratio=0.3), CNN), (10, one("Dropout", ratio=0.3), CNN),
-    (11, one("ArgMax", axis=1, keepdims=0), CNN), (12, one("ArgMin", axis=-1, select_last_index=1), CNN),
-    (17, one("DFT", axis=2, onesided=1), (1, 4, 8, 1)), (17, one("DFT"), (1, 4, 8, 1)),
-    (9, one("DepthToSpace", blocksize=2), CNN), (11, one("DepthToSpace", blocksize=2, mode="CRD"), CNN),
+    (7, one("Clip", min=-0.5, max=0.7), CNN),
+    (7, one("Dropout", ratio=0.3), CNN),
+    (10, one("Dropout", ratio=0.3), CNN),
+    (11, one("ArgMax", axis=1, keepdims=0), CNN),
+    (12, one("ArgMin", axis=-1, select_last_index=1), CNN),
+    (17, one("DFT", axis=2, onesided=1), (1, 4, 8, 1)),
+    (17, one("DFT"), (1, 4, 8, 1)),
+    (9, one("DepthToSpace", blocksize=2), CNN),
+    (11, one("DepthToSpace", blocksize=2, mode="CRD"), CNN),
     (11, one("GatherND", of("i", [[0, 1], [0, 2]], np.int64)), CNN),
-    (7, lambda b: b.batch_norm("x", 4, "/bn"), CNN), (8, lambda b: b.batch_norm("x", 4, "/bn"), CNN),
+    (7, lambda b: b.batch_norm("x", 4, "/bn"), CNN),
+    (8, lambda b: b.batch_norm("x", 4, "/bn"), CNN),
     (9, one("Gemm", lambda b: [b.kernel("w", (8, 5), 8), b.vector("b", 5)], alpha=0.5, beta=0.7), (4, 8)),
     (18, one("GroupNormalization", lambda b: [b.vector("s", 2, 1.0), b.vector("b", 2)], num_groups=2), CNN),
-    *((11, one(operator, **({} if axis is None else {"axis": axis})), CNN)
-      for operator in ("Softmax", "LogSoftmax", "Hardmax") for axis in (None, 2, -1)),
+    *(
+        (11, one(operator, **({} if axis is None else {"axis": axis})), CNN)
+        for operator in ("Softmax", "LogSoftmax", "Hardmax")
+        for axis in (None, 2, -1)
+    ),
     *((8, one("Pad", pads=PADS, mode=mode, value=1.5), CNN) for mode in ("constant", "reflect", "edge")),
     *((13, one("Pad", of("p", PADS, np.int64), mode=mode), CNN) for mode in ("constant", "reflect", "edge")),
-    *((before, one("ReduceMean", **more), CNN) for before, more in (
-        (7, {}), (7, {"axes": [1, 2], "keepdims": 0}), (11, {"axes": [-1]}), (13, {"axes": [2]}), (13, {}))),
-    *((before, one(operator, axes=[1, 2], keepdims=0), CNN) for before in (7, 13)
-      for operator in ("ReduceMax", "ReduceMin", "ReduceL1", "ReduceL2", "ReduceLogSumExp", "ReduceProd",
-                       "ReduceSumSquare")),
+    *(
+        (before, one("ReduceMean", **more), CNN)
+        for before, more in (
+            (7, {}),
+            (7, {"axes": [1, 2], "keepdims": 0}),
+            (11, {"axes": [-1]}),
+            (13, {"axes": [2]}),
+            (13, {}),
+        )
+    ),
+    *(
+        (before, one(operator, axes=[1, 2], keepdims=0), CNN)
+        for before in (7, 13)
+        for operator in (
+            "ReduceMax",
+            "ReduceMin",
+            "ReduceL1",
+            "ReduceL2",
+            "ReduceLogSumExp",
+            "ReduceProd",
+            "ReduceSumSquare",
+        )
+    ),
     *((11, one("ReduceSum", **more), CNN) for more in ({}, {"axes": [-1], "keepdims": 0})),
-    (13, one("ReduceSum", of("a", [1], np.int64)), CNN), (13, one("ReduceSum", noop_with_empty_axes=1), CNN),
+    (13, one("ReduceSum", of("a", [1], np.int64)), CNN),
+    (13, one("ReduceSum", noop_with_empty_axes=1), CNN),
     (13, one("Reshape", of("s", [0, -1], np.int64)), CNN),
-    *((10, one("Resize", of("s", [1, 1, *scales]), mode=mode), CNN) for mode in ("nearest", "linear")
-      for scales in ((2, 2), (0.5, 0.5), (1.3, 2.6), (0.3, 0.7))),
+    *(
+        (10, one("Resize", of("s", [1, 1, *scales]), mode=mode), CNN)
+        for mode in ("nearest", "linear")
+        for scales in ((2, 2), (0.5, 0.5), (1.3, 2.6), (0.3, 0.7))
+    ),
     *((9, one("Upsample", of("s", [1, 1, 1.5, 2]), mode=mode), CNN) for mode in ("nearest", "linear")),
     *((7, one("Upsample", scales=[1.0, 1.0, 1.5, 2.0], mode=mode), CNN) for mode in ("nearest", "linear")),
-    *((before, resized(before, mode, transformed), CNN) for before in (11, 13, 18)
-      for mode, transformed in (("nearest", "half_pixel"), ("nearest", "asymmetric"), ("linear", "pytorch_half_pixel"),
-                                ("linear", "half_pixel"), ("cubic", "align_corners"), ("cubic", "half_pixel"))),
+    *(
+        (before, resized(before, mode, transformed), CNN)
+        for before in (11, 13, 18)
+        for mode, transformed in (
+            ("nearest", "half_pixel"),
+            ("nearest", "asymmetric"),
+            ("linear", "pytorch_half_pixel"),
+            ("linear", "half_pixel"),
+            ("cubic", "align_corners"),
+            ("cubic", "half_pixel"),
+        )
+    ),
     (9, one("Scatter", lambda b: [*of("i", [[[[0]]]], np.int64)(b), *of("u", [[[[2.0]]]])(b)], axis=1), CNN),
     (13, one("ScatterND", lambda b: [*of("i", [[0]], np.int64)(b), *of("u", np.ones(CNN))(b)]), CNN),
-    (13, one("Shape"), CNN), (9, one("Slice", starts=[1], ends=[3], axes=[1]), CNN),
-    (11, one("Split", axis=1, split=[4]), CNN), (13, one("Split", axis=1), CNN),
-    (11, one("Squeeze", axes=[0]), CNN), (11, one("Unsqueeze", axes=[0, 3]), CNN), (13, one("Squeeze"), CNN),
+    (13, one("Shape"), CNN),
+    (9, one("Slice", starts=[1], ends=[3], axes=[1]), CNN),
+    (11, one("Split", axis=1, split=[4]), CNN),
+    (13, one("Split", axis=1), CNN),
+    (11, one("Squeeze", axes=[0]), CNN),
+    (11, one("Unsqueeze", axes=[0, 3]), CNN),
+    (13, one("Squeeze"), CNN),
     *((before, recurrent(*which), (3, 2, 8)) for before in (7, 14) for which in (("LSTM", 4), ("GRU", 3), ("RNN", 1))),
-    (10, one("RoiAlign", lambda b: [*of("r", [[1, 1, 6, 6], [0, 2, 5, 7.5]])(b), *of("n", [0, 0], np.int64)(b)],
-             mode="avg", output_height=3, output_width=3, sampling_ratio=2), CNN),
-    (13, one("Cast", to=7), CNN), (15, one("CastLike", of("like", [1], np.int64)), CNN),
-    (8, lambda b: b.node("Max", ["x", b.vector("v", 8)], "/max"), CNN), (13, one("Transpose", perm=[0, 2, 3, 1]), CNN),
+    (
+        10,
+        one(
+            "RoiAlign",
+            lambda b: [*of("r", [[1, 1, 6, 6], [0, 2, 5, 7.5]])(b), *of("n", [0, 0], np.int64)(b)],
+            mode="avg",
+            output_height=3,
+            output_width=3,
+            sampling_ratio=2,
+        ),
+        CNN,
+    ),
+    (13, one("Cast", to=7), CNN),
+    (15, one("CastLike", of("like", [1], np.int64)), CNN),
+    (8, lambda b: b.node("Max", ["x", b.vector("v", 8)], "/max"), CNN),
+    (13, one("Transpose", perm=[0, 2, 3, 1]), CNN),
 ]
 """Operators at an opset before a change: that opset, what adds them, the shape of the input."""
 
@@ -167,11 +256,11 @@ def written(before, build, shape):
 def test_an_operator_computes_the_same_at_every_opset_that_is_written(before, build, shape, backend):
     ours, raised = written(before, build, shape)
     feeds = {"x": np.random.default_rng(0).standard_normal(shape).astype(np.float32)}
-    expected, = run(backend, ours, feeds).values()
+    (expected,) = run(backend, ours, feeds).values()
     run_at = []
     for after, model in raised.items():
         try:
-            got, = run(backend, model, feeds).values()
+            (got,) = run(backend, model, feeds).values()
         except InputError as error:
             assert "NOT_IMPLEMENTED" in error.cause, "a release of ONNX Runtime may lack the operator at an opset"
             continue
@@ -198,14 +287,23 @@ def sampled(opset, mode):
 
 
 @pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT8, Precision.FP8, Precision.BF16, Precision.FP32])
-@pytest.mark.parametrize(("opset", "mode", "meant"), [
-    (16, "bilinear", "linear"), (16, "nearest", "nearest"), (16, None, "linear"), (20, "linear", "linear"),
-    (22, "linear", "linear"), (22, "nearest", "nearest")])
+@pytest.mark.parametrize(
+    ("opset", "mode", "meant"),
+    [
+        (16, "bilinear", "linear"),
+        (16, "nearest", "nearest"),
+        (16, None, "linear"),
+        (20, "linear", "linear"),
+        (22, "linear", "linear"),
+        (22, "nearest", "nearest"),
+    ],
+)
 def test_a_grid_sample_is_read_as_meant_in_every_precision(opset, mode, meant, precision, tmp_path, backend):
     onnx.save(sampled(opset, mode), path := tmp_path / "model.onnx")
     network = open_network(path)
-    lowered = lower_from_source_model(network, PrecisionConfig(precision, Precision.FP32),
-                                      dict.fromkeys(network.calibrated_tensors, 4.0))
+    lowered = lower_from_source_model(
+        network, PrecisionConfig(precision, Precision.FP32), dict.fromkeys(network.calibrated_tensors, 4.0)
+    )
     node = next(node for node in lowered.model.graph if node.op_type == "GridSample")
     assert read_mode(node) == meant
     assert any("read the mode linear" in note for note in network.notes) == (opset >= 20 and mode == "linear")
@@ -287,16 +385,21 @@ def saved(folder, operator, opset, others=(), nested=False, **attributes):
     else:
         nodes.append(node)
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", 1, shape)],
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, shape)],
         [helper.make_tensor_value_info("z" if nested else "y", 1, shape)],
-        [numpy_helper.from_array(value, name) for name, value in values.items() if nested or name != "yes"])
+        [numpy_helper.from_array(value, name) for name, value in values.items() if nested or name != "yes"],
+    )
     path = folder / "net.onnx"
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8), path)
     return path
 
 
-@pytest.mark.parametrize(("operator", "opset"), [
-    *(("LayerNormalization", opset) for opset in (7, 9, 13, 15, 16)), ("ThresholdedRelu", 7), ("ThresholdedRelu", 9)])
+@pytest.mark.parametrize(
+    ("operator", "opset"),
+    [*(("LayerNormalization", opset) for opset in (7, 9, 13, 15, 16)), ("ThresholdedRelu", 7), ("ThresholdedRelu", 9)],
+)
 def test_what_onnx_runtime_runs_in_every_opset_is_opened(tmp_path, operator, opset):
     network = open_network(saved(tmp_path, operator, opset, FLOATS[operator]))
     assert [layer.op_type for layer in network.layers] == ["MatMul", operator]
@@ -304,12 +407,24 @@ def test_what_onnx_runtime_runs_in_every_opset_is_opened(tmp_path, operator, ops
 
 
 @pytest.mark.parametrize("nested", [False, True])
-@pytest.mark.parametrize(("operator", "opset", "first"), [
-    ("Gelu", 13, 20), ("Trilu", 13, 14), ("HardSwish", 13, 14), ("Mish", 17, 18), ("Bernoulli", 13, 15),
-    ("Swish", 17, 24), ("RMSNormalization", 9, 23)])
+@pytest.mark.parametrize(
+    ("operator", "opset", "first"),
+    [
+        ("Gelu", 13, 20),
+        ("Trilu", 13, 14),
+        ("HardSwish", 13, 14),
+        ("Mish", 17, 18),
+        ("Bernoulli", 13, 15),
+        ("Swish", 17, 24),
+        ("RMSNormalization", 9, 23),
+    ],
+)
 def test_what_is_newer_than_the_opset_is_refused_plainly(tmp_path, operator, opset, first, nested):
-    with refused(title=f"uses {operator} in opset {opset}", cause=f"opset {first} or higher",
-                 next_step=f"opset {first} or higher"):
+    with refused(
+        title=f"uses {operator} in opset {opset}",
+        cause=f"opset {first} or higher",
+        next_step=f"opset {first} or higher",
+    ):
         open_network(saved(tmp_path, operator, opset, ["scale"] if "Norm" in operator else [], nested))
 
 
@@ -339,22 +454,42 @@ def test_the_schema_of_an_operator_is_that_of_the_opset_or_the_first():
     assert get_onnx_schema("LayerNormalization", 13).since_version == 17
 
 
-@pytest.mark.parametrize(("operator", "domain", "attributes", "opset"), [
-    ("DequantizeLinear", "", {"foo": 1}, 21), ("DequantizeLinear", "", {"block_size": 2}, 19),
-    ("DequantizeLinear", "com.microsoft", {"foo": 1}, 21), ("QuantizeLinear", "com.microsoft", {"foo": 1}, 21)])
+@pytest.mark.parametrize(
+    ("operator", "domain", "attributes", "opset"),
+    [
+        ("DequantizeLinear", "", {"foo": 1}, 21),
+        ("DequantizeLinear", "", {"block_size": 2}, 19),
+        ("DequantizeLinear", "com.microsoft", {"foo": 1}, 21),
+        ("QuantizeLinear", "com.microsoft", {"foo": 1}, 21),
+    ],
+)
 def test_an_attribute_that_the_operator_does_not_know_is_refused_or_left_to_onnx_runtime(
-        tmp_path, operator, domain, attributes, opset):
+    tmp_path, operator, domain, attributes, opset
+):
     onnxruntime = pytest.importorskip("onnxruntime")
     codes = onnx.TensorProto.INT4 if opset == 21 else onnx.TensorProto.INT8
     stored = operator == "DequantizeLinear"
-    node = helper.make_node(operator, ["codes" if stored else "x", "step"], ["w"], name="codes_of", domain=domain,
-                            **attributes)
-    nodes = [node, *([helper.make_node("MatMul", ["x", "w"], ["y"], name="product")] if stored else [
-        helper.make_node("DequantizeLinear", ["w", "step"], ["y"], name="back", domain=domain)])]
+    node = helper.make_node(
+        operator, ["codes" if stored else "x", "step"], ["w"], name="codes_of", domain=domain, **attributes
+    )
+    nodes = [
+        node,
+        *(
+            [helper.make_node("MatMul", ["x", "w"], ["y"], name="product")]
+            if stored
+            else [helper.make_node("DequantizeLinear", ["w", "step"], ["y"], name="back", domain=domain)]
+        ),
+    ]
     graph = helper.make_graph(
-        nodes, "g", [helper.make_tensor_value_info("x", 1, [2, 4])], [helper.make_tensor_value_info("y", 1, [2, 4])],
-        [helper.make_tensor("codes", codes, [4, 4], list(range(-8, 8))),
-         numpy_helper.from_array(np.float32(0.5), "step")])
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", 1, [2, 4])],
+        [helper.make_tensor_value_info("y", 1, [2, 4])],
+        [
+            helper.make_tensor("codes", codes, [4, 4], list(range(-8, 8))),
+            numpy_helper.from_array(np.float32(0.5), "step"),
+        ],
+    )
     imports = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
     model = helper.make_model(graph, opset_imports=imports, ir_version=10)
     with pytest.raises(Exception, match="ttribute"):

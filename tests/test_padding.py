@@ -46,8 +46,9 @@ def pair(tmp_path):
     (tmp_path / "metric.py").write_text(METRIC.replace("logits", output))
 
     def save(count):
-        np.savez(tmp_path / "data.npz", image=networks.random_images(rng, (count, 3, 8, 8)),
-                 label=rng.integers(0, 4, count))
+        np.savez(
+            tmp_path / "data.npz", image=networks.random_images(rng, (count, 3, 8, 8)), label=rng.integers(0, 4, count)
+        )
         return tmp_path / "data.npz"
 
     return tmp_path, save
@@ -61,10 +62,26 @@ def test_values_are_those_of_the_network_with_an_open_batch(run, pair, count):
     np.savez(calib, image=networks.random_images(np.random.default_rng(5), (7, 3, 8, 8)))
     records = {}
     for name in ("open", "fixed"):
-        code, _, err = run("compare", folder / f"{name}.onnx", "--data", data, "--batch", 4, "--metric",
-                           f"{folder / 'metric.py'}:metric", "--calib-data", calib, "--calib-method", "entropy",
-                           "--json", folder / f"{name}.json", "--exact", "--no-preview",
-                           "--save-outputs", folder / f"{name}.outputs.json:int8,fp32")
+        code, _, err = run(
+            "compare",
+            folder / f"{name}.onnx",
+            "--data",
+            data,
+            "--batch",
+            4,
+            "--metric",
+            f"{folder / 'metric.py'}:metric",
+            "--calib-data",
+            calib,
+            "--calib-method",
+            "entropy",
+            "--json",
+            folder / f"{name}.json",
+            "--exact",
+            "--no-preview",
+            "--save-outputs",
+            folder / f"{name}.outputs.json:int8,fp32",
+        )
         assert code == 0, err
         assert (f"{count} samples are not a multiple of the network's fixed batch of 4" in err) == (name == "fixed")
         records[name] = json.loads((folder / f"{name}.json").read_text())
@@ -101,7 +118,8 @@ def test_outputs_of_many_values_and_draws_of_samples(tmp_path, monkeypatch, data
     assert first.outputs["scores"].worst_index == second.outputs["scores"].worst_index
     assert first.outputs["scores"].errors.max_abs == pytest.approx(second.outputs["scores"].errors.max_abs, rel=1e-4)
     assert {name: share.fraction for name, share in one.items()} == pytest.approx(
-        {name: share.fraction for name, share in other.items()}, abs=2e-2)
+        {name: share.fraction for name, share in other.items()}, abs=2e-2
+    )
 
 
 def flat(entry, path=""):
@@ -120,20 +138,43 @@ def test_errors_at_the_layers_leave_the_filled_batch_out(run, pair):
         np.savez(part, image=arrays["image"][:8], label=arrays["label"][:8])
     records = []
     for data in (whole, part):
-        code, _, err = run("compare", folder / "fixed.onnx", "--data", data, "--calib-data", part, "--json",
-                           folder / "c.json", "--no-preview")
+        code, _, err = run(
+            "compare",
+            folder / "fixed.onnx",
+            "--data",
+            data,
+            "--calib-data",
+            part,
+            "--json",
+            folder / "c.json",
+            "--no-preview",
+        )
         assert code == 0, err
         assert ("Errors at the layers are those of 8 samples" in err) == (data == whole)
         records.append(json.loads((folder / "c.json").read_text())["runs"]["int8"])
-    layers = [{name: entry["isolated"]["sqnr_db"] for name, entry in record["layers"].items() if "isolated" in entry}
-              for record in records]
+    layers = [
+        {name: entry["isolated"]["sqnr_db"] for name, entry in record["layers"].items() if "isolated" in entry}
+        for record in records
+    ]
     assert layers[0] == pytest.approx(layers[1], abs=1e-4) and records[0]["outputs"] != records[1]["outputs"]
 
 
 def test_an_engine_runs_full_batches(pair):
     folder, save = pair
-    done = elsewhere("10.16.1", "compare", folder / "fixed.onnx", "--data", save(6), "--calib-data", save(6),
-                     "--engines", "--json", folder / "e.json", "--backend", "tensorrt")
+    done = elsewhere(
+        "10.16.1",
+        "compare",
+        folder / "fixed.onnx",
+        "--data",
+        save(6),
+        "--calib-data",
+        save(6),
+        "--engines",
+        "--json",
+        folder / "e.json",
+        "--backend",
+        "tensorrt",
+    )
     assert done.returncode == 0, done.stderr
     runs = json.loads((folder / "e.json").read_text())["runs"]
     engine = next(entry for name, entry in runs.items() if name.endswith("engine") and name != "fp32-engine")
@@ -144,8 +185,20 @@ def test_exports_hold_full_batches(run, pair):
     folder, save = pair
     data = save(6)
     for release in ("11", "8.6"):
-        code, _, err = run("bundle", folder / "fixed.onnx", "--data", data, "--calib-data", data, "--precision", "int8",
-                           "--for", release, "-o", folder / release)
+        code, _, err = run(
+            "bundle",
+            folder / "fixed.onnx",
+            "--data",
+            data,
+            "--calib-data",
+            data,
+            "--precision",
+            "int8",
+            "--for",
+            release,
+            "-o",
+            folder / release,
+        )
         assert code == 0, err
     sizes = {path.stat().st_size for path in (folder / "11" / "samples").glob("*.in0.bin")}
     assert sizes == {4 * 3 * 8 * 8 * 4}
@@ -157,8 +210,9 @@ def test_exports_hold_full_batches(run, pair):
 def loaded(tmp_path, count, model=None, **arrays):
     onnx.save(model if model is not None else fixed_batch(networks.small_resnet(), 4), tmp_path / "net.onnx")
     network = open_network(tmp_path / "net.onnx")
-    np.savez(tmp_path / "d.npz", image=np.arange(count * 3 * 32 * 32, dtype=np.float32).reshape(count, 3, 32, 32),
-             **arrays)
+    np.savez(
+        tmp_path / "d.npz", image=np.arange(count * 3 * 32 * 32, dtype=np.float32).reshape(count, 3, 32, 32), **arrays
+    )
     return load_samples(tmp_path / "d.npz", network.inputs, outputs=network.outputs)
 
 

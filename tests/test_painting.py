@@ -16,9 +16,22 @@ from textual.strip import Strip
 from trt_tui.tui.terminal_output import TerminalCells
 
 WIDTH, HEIGHT = 40, 6
-STYLES = [Style.parse(one) for one in (
-    "on #15171b", "#c9ced6 on #15171b", "bold #ffc24a on #15171b", "dim #ffc24a on #15171b", "bold dim on #2a3038",
-    "underline on #15171b", "reverse #c9ced6 on #15171b", "strike", "", "italic #c9ced6", "#c9ced6 on #2a3038")]
+STYLES = [
+    Style.parse(one)
+    for one in (
+        "on #15171b",
+        "#c9ced6 on #15171b",
+        "bold #ffc24a on #15171b",
+        "dim #ffc24a on #15171b",
+        "bold dim on #2a3038",
+        "underline on #15171b",
+        "reverse #c9ced6 on #15171b",
+        "strike",
+        "",
+        "italic #c9ced6",
+        "#c9ced6 on #2a3038",
+    )
+]
 TEXTS = [" ", "  ", "            ", "a", "conv", "█▍", "─" * 9, "漢", "a漢字b", "e\u0301", "0 1 2 3"]
 
 
@@ -96,8 +109,10 @@ def update(rng: random.Random, whole: bool) -> LayoutUpdate | ChopsUpdate:
         return LayoutUpdate([[strip(rng, WIDTH)] for _ in range(HEIGHT)], Region(0, 0, WIDTH, HEIGHT))
     cuts = [sorted({0, *rng.sample(range(1, WIDTH), 3)}) for _ in range(HEIGHT)]
     ends = [[*line[1:], WIDTH] for line in cuts]
-    chops = [{x: strip(rng, end - x) if rng.random() < 0.4 else None for x, end in zip(line, stops, strict=True)}
-             for line, stops in zip(cuts, ends, strict=True)]
+    chops = [
+        {x: strip(rng, end - x) if rng.random() < 0.4 else None for x, end in zip(line, stops, strict=True)}
+        for line, stops in zip(cuts, ends, strict=True)
+    ]
     return ChopsUpdate(chops, [(y, 0, WIDTH) for y in range(HEIGHT)], ends)
 
 
@@ -112,5 +127,6 @@ def test_it_looks_as_what_textual_writes(erases):
         theirs.feed(one.render_segments(console))
         halves = {at for at, (_, look) in theirs.cells.items() if look == "half"}
         assert {at: cell for at, cell in ours.cells.items() if at not in halves} == {
-            at: cell for at, cell in theirs.cells.items() if at not in halves}, step
+            at: cell for at, cell in theirs.cells.items() if at not in halves
+        }, step
         assert painted.render_changed_cells(one, ColorSystem.TRUECOLOR) == "", "what stands there is not written again"

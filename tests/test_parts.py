@@ -75,8 +75,10 @@ def scores_behind_a_sigmoid() -> Builder:
     b = Builder()
     kinds = []
     for kind, channels in (("box", 4), ("score", 6)):
-        flat = [b.node("Reshape", [_head(b, f"{kind}{size}", size, channels), _ints(b, 1, channels, -1)],
-                       f"/{kind}{size}") for size in SIZES]
+        flat = [
+            b.node("Reshape", [_head(b, f"{kind}{size}", size, channels), _ints(b, 1, channels, -1)], f"/{kind}{size}")
+            for size in SIZES
+        ]
         kinds.append(b.node("Concat", flat, f"/{kind}", axis=2))
     b.node("Concat", [kinds[0], b.node("Sigmoid", [kinds[1]], "/sigmoid")], "/all", axis=1, output="turned")
     b.node("Transpose", ["turned"], "/turn", perm=[0, 2, 1], output="out")
@@ -117,19 +119,58 @@ def model_of(name: str) -> onnx.ModelProto:
     return build().model(list(X.values()), [floats("out", *shape)])
 
 
-@pytest.mark.parametrize(("name", "parts"), [
-    ("split", {"out[:, 0:4, 0:16]": "head4", "out[:, 0:4, 16:20]": "head2",
-               "out[:, 4:10, 0:16]": "head4", "out[:, 4:10, 16:20]": "head2"}),
-    ("slice", {"out[:, 0:4, 0:16]": "head4", "out[:, 0:4, 16:20]": "head2",
-               "out[:, 4:10, 0:16]": "head4", "out[:, 4:10, 16:20]": "head2"}),
-    ("sigmoid", {"out[:, 0:16, 0:4]": "box4", "out[:, 16:20, 0:4]": "box2",
-                 "out[:, 0:16, 4:10]": "score4", "out[:, 16:20, 4:10]": "score2"}),
-    ("unfolded", {"out[:, 0:4, 0:16]": "box4", "out[:, 0:4, 16:20]": "box2",
-                  "out[:, 4:10, 0:16]": "score4", "out[:, 4:10, 16:20]": "score2"}),
-    ("anchors", {"out[:, 0:32, 0:2]": "/split40", "out[:, 0:32, 2:4]": "/split41", "out[:, 0:32, 4:5]": "/split42",
-                 "out[:, 32:40, 0:2]": "/split20", "out[:, 32:40, 2:4]": "/split21",
-                 "out[:, 32:40, 4:5]": "/split22"}),
-])
+@pytest.mark.parametrize(
+    ("name", "parts"),
+    [
+        (
+            "split",
+            {
+                "out[:, 0:4, 0:16]": "head4",
+                "out[:, 0:4, 16:20]": "head2",
+                "out[:, 4:10, 0:16]": "head4",
+                "out[:, 4:10, 16:20]": "head2",
+            },
+        ),
+        (
+            "slice",
+            {
+                "out[:, 0:4, 0:16]": "head4",
+                "out[:, 0:4, 16:20]": "head2",
+                "out[:, 4:10, 0:16]": "head4",
+                "out[:, 4:10, 16:20]": "head2",
+            },
+        ),
+        (
+            "sigmoid",
+            {
+                "out[:, 0:16, 0:4]": "box4",
+                "out[:, 16:20, 0:4]": "box2",
+                "out[:, 0:16, 4:10]": "score4",
+                "out[:, 16:20, 4:10]": "score2",
+            },
+        ),
+        (
+            "unfolded",
+            {
+                "out[:, 0:4, 0:16]": "box4",
+                "out[:, 0:4, 16:20]": "box2",
+                "out[:, 4:10, 0:16]": "score4",
+                "out[:, 4:10, 16:20]": "score2",
+            },
+        ),
+        (
+            "anchors",
+            {
+                "out[:, 0:32, 0:2]": "/split40",
+                "out[:, 0:32, 2:4]": "/split41",
+                "out[:, 0:32, 4:5]": "/split42",
+                "out[:, 32:40, 0:2]": "/split20",
+                "out[:, 32:40, 2:4]": "/split21",
+                "out[:, 32:40, 4:5]": "/split22",
+            },
+        ),
+    ],
+)
 def test_every_stride_is_a_part(name, parts, opened):
     assert boxes_by_name(select_judged_outputs(opened(model_of(name)))) == parts
 
@@ -179,12 +220,14 @@ def test_what_broadcasts_or_reads_two_tensors_ends_the_search(opened):
 def test_a_concat_of_too_many_pieces_stays_whole_and_the_others_do_not(opened):
     b = Builder()
     many = b.node("Concat", [b.node("Relu", ["x4"], f"/{n}") for n in range(16)], "/many", axis=1)
-    b.node("Concat", [b.node("Sigmoid", [many], "/sigmoid"), b.node("Tanh", ["x4"], "/tanh")], "/all", axis=1,
-           output="out")
+    b.node(
+        "Concat", [b.node("Sigmoid", [many], "/sigmoid"), b.node("Tanh", ["x4"], "/tanh")], "/all", axis=1, output="out"
+    )
     judged = select_judged_outputs(opened(b.model([X[4]], [floats("out", 1, 51, 4, 4)])))
     assert [one.name for one in judged] == ["out[:, 0:48]", "out[:, 48:51]"]
 
 
 def test_the_bundled_network_is_judged_as_a_whole():
-    assert [(one.name, one.note)
-            for one in select_judged_outputs(open_network(demo.network_path()))] == [("logits", "")]
+    assert [(one.name, one.note) for one in select_judged_outputs(open_network(demo.network_path()))] == [
+        ("logits", "")
+    ]

@@ -44,8 +44,13 @@ def test_exports_whose_names_share_a_beginning_share_no_file(network, tmp_path):
     for name in configs:
         script = (tmp_path / name).read_text()
         typed = tmp_path / script.partition("--onnx=")[2].split()[0]
-        types[name] = {attribute.i for node in onnx.load(typed).graph.node if node.op_type == "Cast"
-                       for attribute in node.attribute if attribute.name == "to"}
+        types[name] = {
+            attribute.i
+            for node in onnx.load(typed).graph.node
+            if node.op_type == "Cast"
+            for attribute in node.attribute
+            if attribute.name == "to"
+        }
         assert f"#   sh {name} " in script and f"--saveEngine={name}." in script
     assert onnx.TensorProto.FLOAT16 in types["model.fp16.sh"]
     assert onnx.TensorProto.FLOAT16 not in types["model.fp32.sh"]
@@ -53,8 +58,15 @@ def test_exports_whose_names_share_a_beginning_share_no_file(network, tmp_path):
 
 def test_exports_of_all_formats_with_one_stem_keep_their_content(network, tmp_path):
     int8, written = PrecisionConfig.from_precision(Precision.INT8), {}
-    for amax, (kind, name) in enumerate({"trtexec": "net.sh", "polygraphy": "net.py", "calibration-cache": "net.cache",
-                                         "onnx": "net.typed.onnx"}.items(), 1):
+    for amax, (kind, name) in enumerate(
+        {
+            "trtexec": "net.sh",
+            "polygraphy": "net.py",
+            "calibration-cache": "net.cache",
+            "onnx": "net.typed.onnx",
+        }.items(),
+        1,
+    ):
         for path in formats.write_export(kind, tmp_path / name, network, int8, ranges(network, amax)).paths:
             assert path not in written
             written[path] = path.read_bytes()
@@ -80,8 +92,9 @@ def test_what_is_read_is_known_by_any_name(tmp_path):
         (tmp_path / name).write_bytes(b"x")
     (tmp_path / "link").symlink_to(folder / "a.npz")
     os.link(tmp_path / "script.py", tmp_path / "hard")
-    read = list_input_files(str(tmp_path / "net.onnx"), str(folder), f"{tmp_path}/script.py:load", None,
-                            f"{tmp_path}/net.cache")
+    read = list_input_files(
+        str(tmp_path / "net.onnx"), str(folder), f"{tmp_path}/script.py:load", None, f"{tmp_path}/net.cache"
+    )
     for name in ("net.onnx", "data/a.npz", "link", "hard", "script.py", "data/../net.cache"):
         with pytest.raises(InputError, match="is an input file"):
             refuse_overwriting_inputs([tmp_path / name], read)
@@ -93,7 +106,8 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     (weights,) = exported.data_files
     worker, before = DrivenWorker(tmp_path), weights.read_bytes()
     failed = worker.answer(
-        rq.OpenNetwork(Options(str(exported.path), written_paths=(str(weights), )), network_only=True))[-1]
+        rq.OpenNetwork(Options(str(exported.path), written_paths=(str(weights),)), network_only=True)
+    )[-1]
     assert isinstance(failed, ev.JobFailed) and failed.title == f"{weights} is an input file"
     worker.answer(rq.OpenNetwork(Options(str(exported.path)), network_only=True))
     for path in (weights, exported.path):
@@ -110,10 +124,12 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
         Path(name).write_bytes(b"read")
     read = {"model": "net.onnx", "config_path": "c.json"}
     check_command_files("search", {**read, "output": "c.json", "markdown_path": "report.md"})
-    for command, others in (("search", {"output": "new.json", "markdown_path": "c.json"}),
-                            ("build", {"output": "c.json"}),
-                            ("compare", {"engine_files": ("c.json",), "json_path": "c.json"}),
-                            ("search", {"output": "new.json", "production": BuilderOptions(timing_cache="c.json")})):
+    for command, others in (
+        ("search", {"output": "new.json", "markdown_path": "c.json"}),
+        ("build", {"output": "c.json"}),
+        ("compare", {"engine_files": ("c.json",), "json_path": "c.json"}),
+        ("search", {"output": "new.json", "production": BuilderOptions(timing_cache="c.json")}),
+    ):
         with pytest.raises(InputError, match="c.json is an input file"):
             check_command_files(command, read | others)
     with pytest.raises(SystemExit):
@@ -121,13 +137,17 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
     assert "goes to a file" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("output", "options"), [
-    ("net.sh", ["--calib-cache", "net.sh.cache", "--precision", "int8", "--format", "trtexec"]),
-    ("net.py", ["--calib-cache", "net.py.cache", "--precision", "int8", "--format", "polygraphy"]),
-    ("typed.onnx", ["--data", "typed.onnx.data", "--precision", "fp16", "--format", "onnx"]),
-    ("typed", ["--data", "typed.base.onnx", "--precision", "fp16", "--format", "polygraphy"]),
-    ("a.npz", ["--data", ".", "--precision", "fp16", "--format", "onnx"]),
-    ("precision.json", ["--config", "precision.json", "--format", "trtexec"])])
+@pytest.mark.parametrize(
+    ("output", "options"),
+    [
+        ("net.sh", ["--calib-cache", "net.sh.cache", "--precision", "int8", "--format", "trtexec"]),
+        ("net.py", ["--calib-cache", "net.py.cache", "--precision", "int8", "--format", "polygraphy"]),
+        ("typed.onnx", ["--data", "typed.onnx.data", "--precision", "fp16", "--format", "onnx"]),
+        ("typed", ["--data", "typed.base.onnx", "--precision", "fp16", "--format", "polygraphy"]),
+        ("a.npz", ["--data", ".", "--precision", "fp16", "--format", "onnx"]),
+        ("precision.json", ["--config", "precision.json", "--format", "trtexec"]),
+    ],
+)
 def test_the_command_refuses_before_it_reads(output, options, tmp_path, monkeypatch, capsys):
     from trt_tui.cli.main import main
 

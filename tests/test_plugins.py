@@ -48,16 +48,23 @@ def weight(name, *sizes):
 
 def saved(path, nodes, outputs, domain, opset=17, weights=(), samples=8):
     image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
-    graph = helper.make_graph(nodes, "net", [image], [helper.make_tensor_value_info(*one) for one in outputs],
-                              [weight("k1", 8, 3, 3, 3), *weights])
+    graph = helper.make_graph(
+        nodes,
+        "net",
+        [image],
+        [helper.make_tensor_value_info(*one) for one in outputs],
+        [weight("k1", 8, 3, 3, 3), *weights],
+    )
     imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
     onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
     np.savez(path.with_suffix(".npz"), x=np.random.default_rng(0).standard_normal((samples, 3, 8, 8), np.float32))
     return Options(str(path), str(path.with_suffix(".npz")), batch=4, whatif_samples=0)
 
 
-FRONT = [helper.make_node("Conv", ["x", "k1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
-         helper.make_node("Relu", ["c1"], ["r1"], "relu1")]
+FRONT = [
+    helper.make_node("Conv", ["x", "k1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+    helper.make_node("Relu", ["c1"], ["r1"], "relu1"),
+]
 NMS = {"plugin_version": "1", "background_class": -1, "max_output_boxes": 20, "score_threshold": 0.25, "box_coding": 1}
 
 
@@ -65,22 +72,29 @@ def detector(path, domain="TRT", opset=17, samples=8):
     """Boxes and scores, and what EfficientNMS_TRT makes of them."""
     nodes = [*FRONT]
     for name in ("boxes", "scores"):
-        nodes += [helper.make_node("Conv", ["r1", f"k_{name}"], [f"c_{name}"], f"conv_{name}"),
-                  helper.make_node("Reshape", [f"c_{name}", f"s_{name}"], [f"f_{name}"], f"flat_{name}"),
-                  helper.make_node("Transpose", [f"f_{name}"], [name], f"turn_{name}", perm=[0, 2, 1])]
-    nodes.append(helper.make_node("EfficientNMS_TRT", ["boxes", "scores"], ["num", "kept"], "nms", domain=domain,
-                                  **NMS))
+        nodes += [
+            helper.make_node("Conv", ["r1", f"k_{name}"], [f"c_{name}"], f"conv_{name}"),
+            helper.make_node("Reshape", [f"c_{name}", f"s_{name}"], [f"f_{name}"], f"flat_{name}"),
+            helper.make_node("Transpose", [f"f_{name}"], [name], f"turn_{name}", perm=[0, 2, 1]),
+        ]
+    nodes.append(
+        helper.make_node("EfficientNMS_TRT", ["boxes", "scores"], ["num", "kept"], "nms", domain=domain, **NMS)
+    )
     weights = [weight("k_boxes", 4, 8, 1, 1), weight("k_scores", 5, 8, 1, 1)]
-    weights += [numpy_helper.from_array(np.array([0, size, 64]), f"s_{name}")
-                for name, size in (("boxes", 4), ("scores", 5))]
+    weights += [
+        numpy_helper.from_array(np.array([0, size, 64]), f"s_{name}") for name, size in (("boxes", 4), ("scores", 5))
+    ]
     outputs = [("num", TensorProto.INT32, ["N", 1]), ("kept", TensorProto.FLOAT, ["N", 20, 4])]
     return saved(path, nodes, outputs, domain, opset, weights, samples)
 
 
 def middle(path, operator="Twice", domain="mine", outputs=("t",)):
     """A Conv, a custom operator whose types the file does not say, and another Conv."""
-    nodes = [*FRONT, helper.make_node(operator, ["r1"], list(outputs), "custom", domain=domain),
-             helper.make_node("Conv", [outputs[-1], "k2"], ["y"], "conv2")]
+    nodes = [
+        *FRONT,
+        helper.make_node(operator, ["r1"], list(outputs), "custom", domain=domain),
+        helper.make_node("Conv", [outputs[-1], "k2"], ["y"], "conv2"),
+    ]
     return saved(path, nodes, [("y", TensorProto.FLOAT, ["N", 4, 8, 8])], domain, weights=[weight("k2", 4, 8, 1, 1)])
 
 
@@ -92,10 +106,12 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     assert [one.name for one in judged] == ["boxes", "scores"] == list(find_judged_inner_tensors(network, judged))
     assert all("computed by the plugin nms (EfficientNMS_TRT)" in one.note for one in judged)
     assert not list_tensor_outputs(network) and len(unjudged_output_notes(network)) == 2
-    assert any("nms (EfficientNMS_TRT)" in note and "--plugins" in note and "--ort-ops" in note
-               for note in network.notes)
-    assert "--ort-ops" in network.get_layer(
-        "nms").refusal_reason and not network.get_group("nms").allowed_precisions - {Precision.FP32}
+    assert any(
+        "nms (EfficientNMS_TRT)" in note and "--plugins" in note and "--ort-ops" in note for note in network.notes
+    )
+    assert "--ort-ops" in network.get_layer("nms").refusal_reason and not network.get_group(
+        "nms"
+    ).allowed_precisions - {Precision.FP32}
 
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(options))
@@ -105,7 +121,7 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     assert verdict.outputs.keys() == {"boxes", "scores"} and 10 < verdict.worst_output[1].errors.sqnr_db < 60
     (layers,) = [one.groups for one in events if isinstance(one, ev.GroupErrorsMeasured) and one.final]
     assert layers.keys() == {"conv1", "conv_boxes", "conv_scores"}
-    (details, ) = values(worker.answer(rq.MeasureTensorStats("nms")), GROUP_DETAILS)
+    (details,) = values(worker.answer(rq.MeasureTensorStats("nms")), GROUP_DETAILS)
     assert details.tensors.keys() == {"boxes", "scores"}
     (run,) = [one.result for one in worker.answer(rq.BuildEngine(INT8)) if isinstance(one, ev.ExportedFileExecuted)]
     assert run.accuracy is None and "plugins" in run.missing_reason
@@ -156,8 +172,12 @@ def test_what_lies_behind_a_plugin_keeps_fp32_with_the_reason(tmp_path):
 
 
 def test_a_plugin_with_nothing_before_it_leaves_nothing_to_judge(tmp_path):
-    options = saved(tmp_path / "all.onnx", [helper.make_node("Twice", ["x"], ["y"], "custom", domain="mine")],
-                    [("y", TensorProto.FLOAT, ["N", 3, 8, 8])], "mine")
+    options = saved(
+        tmp_path / "all.onnx",
+        [helper.make_node("Twice", ["x"], ["y"], "custom", domain="mine")],
+        [("y", TensorProto.FLOAT, ["N", 3, 8, 8])],
+        "mine",
+    )
     with refused("no output that can be judged", cause="after the plugin custom"):
         select_judged_outputs(open_network(options.model))
 
@@ -169,8 +189,12 @@ def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(options))
     assert worker.network.get_group("conv2").is_quantizable and not worker.network.blocking_plugins
-    (measured,) = [one.accuracy for one in worker.answer(rq.MeasureWhatIf(INT8)) if isinstance(one, ev.AccuracyMeasured)
-                   if one.final]
+    (measured,) = [
+        one.accuracy
+        for one in worker.answer(rq.MeasureWhatIf(INT8))
+        if isinstance(one, ev.AccuracyMeasured)
+        if one.final
+    ]
     assert measured.outputs.keys() == {"y"} and 10 < measured.worst_output[1].errors.sqnr_db < 60
     failed = worker.answer(rq.OpenNetwork(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
     assert isinstance(failed, ev.JobFailed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
@@ -181,8 +205,9 @@ def test_what_is_no_library_is_refused_by_its_option(tmp_path, content):
     path = tmp_path / "lib.so"
     if content is not None:
         path.write_bytes(content)
-    failed = DrivenWorker(tmp_path).answer(rq.OpenNetwork(replace(middle(tmp_path / "mid.onnx"),
-                                                                  ort_ops=(str(path), ))))[-1]
+    failed = DrivenWorker(tmp_path).answer(
+        rq.OpenNetwork(replace(middle(tmp_path / "mid.onnx"), ort_ops=(str(path),)))
+    )[-1]
     assert isinstance(failed, ev.JobFailed) and failed.exit_code == 2 and "lib.so" in failed.title
     with pytest.raises(InputError, match="lib.so") as refused:
         load_plugins(SimpleNamespace(get_plugin_registry=lambda: None), "tensorrt 11.4", [str(path)])
@@ -210,8 +235,12 @@ def test_libraries_are_registered_where_they_export_creators(tmp_path, monkeypat
 def test_a_library_that_registers_itself_is_not_registered_again(tmp_path, monkeypatch, attribute, registers_itself):
     """TensorRT returns None for a library whose creators are registered already."""
     path, creators = tmp_path / "both.so", []
-    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"],
-                   input="void* getCreators(int* n) { return 0; }", text=True, check=True)
+    subprocess.run(
+        ["gcc", "-shared", "-fPIC", "-x", "c", "-o", path, "-"],
+        input="void* getCreators(int* n) { return 0; }",
+        text=True,
+        check=True,
+    )
     registry = SimpleNamespace(**{attribute: creators}, load_library=lambda path: None)
     load = ctypes.CDLL
 
@@ -243,11 +272,18 @@ def test_the_preview_is_given_the_libraries_and_says_which_does_not_load(tmp_pat
     assert "custom" in refused.cause
 
 
-@pytest.mark.parametrize(("operator", "says", "said"), [
-    ("EfficientNMS_TRT", 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"',
-     "Load its plugin with --plugins LIB.so."),
-    ("NonZero", "Assertion failed: creator: plugin not found", "has no NonZero of ONNX"),
-    ("SequenceAt", "false", "has no SequenceAt of ONNX")])
+@pytest.mark.parametrize(
+    ("operator", "says", "said"),
+    [
+        (
+            "EfficientNMS_TRT",
+            'creator && "Plugin not found, are the plugin name, version, and namespace correct?"',
+            "Load its plugin with --plugins LIB.so.",
+        ),
+        ("NonZero", "Assertion failed: creator: plugin not found", "has no NonZero of ONNX"),
+        ("SequenceAt", "false", "has no SequenceAt of ONNX"),
+    ],
+)
 def test_a_node_without_its_plugin_is_named_with_the_option(tmp_path, operator, says, said):
     error = SimpleNamespace(node_name=lambda: "nms", node_operator=lambda: operator, desc=lambda: says)
     failed = translate_parser_errors("tensorrt", "10.16.1", [error], tmp_path / "net.onnx")

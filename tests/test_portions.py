@@ -28,8 +28,10 @@ from trt_tui.core.runner import ExecutionMode
 from trt_tui.errors import OutOfMemoryError
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
-WORDS = "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. " \
-        "bfc_arena.cc:376 Available memory of 1024 is smaller than requested bytes of 4096"
+WORDS = (
+    "[ONNXRuntimeError] : 6 : RUNTIME_EXCEPTION : Non-zero status code returned while running Conv node. "
+    "bfc_arena.cc:376 Available memory of 1024 is smaller than requested bytes of 4096"
+)
 
 
 class Short(OnnxRuntimeBackend):
@@ -92,8 +94,10 @@ def sampled(tmp_path):
 
 def figures(backend, network, samples):
     """All that runs of a network over samples yield, and how what-ifs ran."""
-    ranges = {method: calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
-              for method in ("minmax", "entropy")}
+    ranges = {
+        method: calibrate(network.model, network.calibrated_tensors, samples, backend, method=method).ranges
+        for method in ("minmax", "entropy")
+    }
     with Analysis(network, backend, samples, select_judged_outputs(network, ["turned", "y"])) as analysis:
         for _ in analysis.measure_magnitudes():
             pass
@@ -101,12 +105,15 @@ def figures(backend, network, samples):
         *_, verdict = analysis.measure_accuracy(INT8, ranges["minmax"])
         shares = measure_shares(analysis, INT8, ranges["minmax"], measures_all_samples=True)
         *_, layers = measure_group_errors(analysis, {"int8": INT8}, ranges["minmax"])
-        return [*ranges.values(), magnitudes.tensor_magnitudes, magnitudes.inner_magnitudes,
-                {name: share.fraction for name, share in shares.items()},
-                {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
-                {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
-                {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated}
-                ], analysis.execution_mode
+        return [
+            *ranges.values(),
+            magnitudes.tensor_magnitudes,
+            magnitudes.inner_magnitudes,
+            {name: share.fraction for name, share in shares.items()},
+            {name: one.errors.sqnr_db for name, one in verdict.value.outputs.items()},
+            {name: (one.accumulated.sqnr_db, one.ref_max) for name, one in layers.value["int8"].items()},
+            {name: one.isolated.sqnr_db for name, one in layers.value["int8"].items() if one.isolated},
+        ], analysis.execution_mode
 
 
 def alike(one, other):
@@ -118,7 +125,8 @@ def alike(one, other):
 
 @pytest.mark.parametrize(("most", "device", "compared"), [(2, False, 1), (3, True, 1), (1, True, 10_000)])
 def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same_figures(
-        sampled, monkeypatch, most, device, compared):
+    sampled, monkeypatch, most, device, compared
+):
     monkeypatch.setattr(simulation, "MIN_COMPARED_ELEMENTS", compared)
     network, samples = sampled()
     whole, level = figures(Short(99, device=device), network, samples)
@@ -134,8 +142,10 @@ def test_a_batch_that_memory_does_not_suffice_for_goes_in_portions_with_the_same
 
 def test_portions_stay_the_same_arrays_while_their_feed_lives_so_that_a_device_recognises_them(sampled):
     _, samples = sampled()
-    runner, seen = AdaptiveRunner(samples, "what-ifs", None, {}, (), "GPU memory", keep_portions=True,
-                                  indivisible=False), []
+    runner, seen = (
+        AdaptiveRunner(samples, "what-ifs", None, {}, (), "GPU memory", keep_portions=True, indivisible=False),
+        [],
+    )
     runner._runner = SimpleNamespace(run=lambda feed, fetch: seen.append(feed["x"]) or {}, close=lambda: None)
     feed = samples.read_feed(0)
     for _ in range(2):
@@ -187,9 +197,13 @@ def test_what_is_one_value_of_several_samples_is_not_put_together(sampled):
     assert whole["y"].shape == (5, 5) and whole["turned"].shape == (4, 5, 4, 4)
 
 
-@pytest.mark.parametrize(("most", "node", "why"), [
-    (2, ("RandomNormalLike", {}), "smaller than requested"),
-    (1, ("ReduceMean", {"axes": [0]}), "the sample axis of y is unknown")])
+@pytest.mark.parametrize(
+    ("most", "node", "why"),
+    [
+        (2, ("RandomNormalLike", {}), "smaller than requested"),
+        (1, ("ReduceMean", {"axes": [0]}), "the sample axis of y is unknown"),
+    ],
+)
 def test_what_differs_in_portions_is_not_divided(opened, tmp_path, most, node, why):
     b = Builder()
     b.node(node[0], ["x"], output="y", **node[1])

@@ -28,20 +28,30 @@ def network(named_network):
 
 
 def group(**refusals):
-    return FusionGroup("g", "Conv", ("g",), ("x",), ("y",), "y",
-                       refusal_reasons={Precision(name): why for name, why in refusals.items()})
+    return FusionGroup(
+        "g",
+        "Conv",
+        ("g",),
+        ("x",),
+        ("y",),
+        "y",
+        refusal_reasons={Precision(name): why for name, why in refusals.items()},
+    )
 
 
 CONV, POOL, WHOLE = group(), group(int8="no"), group(fp16="no", bf16="no", int8="no")
 
 
-@pytest.mark.parametrize(("config", "conv", "pool", "whole"), [
-    (PrecisionConfig(), INT8, FP16, FP32),
-    (PrecisionConfig(INT8, FP32), INT8, FP32, FP32),
-    (PrecisionConfig.from_precision(FP16), FP16, FP16, FP32),
-    (PrecisionConfig.from_precision(INT8, BF16), INT8, BF16, FP32),
-    (PrecisionConfig.from_precision(FP32), FP32, FP32, FP32),
-])
+@pytest.mark.parametrize(
+    ("config", "conv", "pool", "whole"),
+    [
+        (PrecisionConfig(), INT8, FP16, FP32),
+        (PrecisionConfig(INT8, FP32), INT8, FP32, FP32),
+        (PrecisionConfig.from_precision(FP16), FP16, FP16, FP32),
+        (PrecisionConfig.from_precision(INT8, BF16), INT8, BF16, FP32),
+        (PrecisionConfig.from_precision(FP32), FP32, FP32, FP32),
+    ],
+)
 def test_a_default_is_what_a_group_can_have(config, conv, pool, whole):
     assert [config.default_precision_of(one) for one in (CONV, POOL, WHOLE)] == [conv, pool, whole]
 
@@ -76,10 +86,16 @@ def test_configs_travel_and_compare_by_what_they_lower_to(network):
     again = pickle.loads(pickle.dumps(config))
     assert again == config == copy.copy(config) and hash(again) == hash(config)
     first, second = (one.name for one in network.groups[:2])
-    assert config.comparison_key == ("int8", "fp16", False, tuple(sorted([(first, "fp32"),
-                                                                            (second, "fp32")])), (("x", 1.0), ))
-    renamed = PrecisionConfig().with_group_precision(network.groups[:2], FP32,
-                                                     "search:x").with_range("x", RangeMove(1.0))
+    assert config.comparison_key == (
+        "int8",
+        "fp16",
+        False,
+        tuple(sorted([(first, "fp32"), (second, "fp32")])),
+        (("x", 1.0),),
+    )
+    renamed = (
+        PrecisionConfig().with_group_precision(network.groups[:2], FP32, "search:x").with_range("x", RangeMove(1.0))
+    )
     assert renamed == config and hash(renamed) == hash(config) and {renamed: 1}[config] == 1
     other = config.with_range("x", RangeMove(2.0))
     assert other.comparison_key != config.comparison_key and other != config and config != "a config"
@@ -89,7 +105,8 @@ def test_other_reasons_for_the_same_are_no_step_to_undo(network):
     config = PrecisionConfig().with_group_precision(network.groups[:1], FP32)
     history = ChangeHistory(PrecisionConfig())
     assert history.push_config(config) and not history.push_config(
-        config.with_group_precision(network.groups[:1], FP32, "search:x"))
+        config.with_group_precision(network.groups[:1], FP32, "search:x")
+    )
     assert history.current.precision_moves[network.groups[0].name].reason == "search:x"
     assert history.undo() and history.current == PrecisionConfig() and not history.can_undo
 
@@ -102,42 +119,73 @@ def test_raised_and_diff_name_groups_in_network_order(network):
     assert list_config_differences(config, PrecisionConfig(), network) == [
         ConfigDifference(PrecisionMove, names[1], "FP32", "INT8"),
         ConfigDifference(PrecisionMove, names[2], "FP16", "INT8"),
-        ConfigDifference(PrecisionMove, names[3], "FP32", "INT8")
+        ConfigDifference(PrecisionMove, names[3], "FP32", "INT8"),
     ]
     lowered = PrecisionConfig(FP32, FP32).with_group_precision([network.get_group(names[1])], INT8)
-    assert lowered.find_raised_groups(network) == () and list(
-        lowered.precision_by_group(network).values()).count(INT8) == 1
+    assert (
+        lowered.find_raised_groups(network) == ()
+        and list(lowered.precision_by_group(network).values()).count(INT8) == 1
+    )
 
 
-@pytest.mark.parametrize(("one", "precision", "up", "expected"), [
-    (CONV, INT8, True, FP16), (CONV, FP16, True, FP32), (CONV, FP32, True, FP32), (CONV, FP32, False, FP16),
-    (CONV, FP16, False, INT8), (CONV, INT8, False, INT8), (POOL, FP16, False, FP16), (POOL, FP32, False, FP16),
-    (WHOLE, FP32, False, FP32), (CONV, BF16, True, FP32), (CONV, BF16, False, FP16),
-    (group(fp16="no"), INT8, True, FP32)])
+@pytest.mark.parametrize(
+    ("one", "precision", "up", "expected"),
+    [
+        (CONV, INT8, True, FP16),
+        (CONV, FP16, True, FP32),
+        (CONV, FP32, True, FP32),
+        (CONV, FP32, False, FP16),
+        (CONV, FP16, False, INT8),
+        (CONV, INT8, False, INT8),
+        (POOL, FP16, False, FP16),
+        (POOL, FP32, False, FP16),
+        (WHOLE, FP32, False, FP32),
+        (CONV, BF16, True, FP32),
+        (CONV, BF16, False, FP16),
+        (group(fp16="no"), INT8, True, FP32),
+    ],
+)
 def test_a_step_goes_to_the_next_precision_that_is_possible(one, precision, up, expected):
     assert find_next_precision(one, precision, up) is expected
 
 
-@pytest.mark.parametrize(("config", "ladder"), [
-    (PrecisionConfig(), (INT8, FP16, FP32)), (PrecisionConfig.from_precision(FP32), (INT8, FP16, FP32)),
-    (PrecisionConfig.from_precision(FP8, BF16), (FP8, BF16, FP32)),
-    (PrecisionConfig().with_moves({"g": PrecisionMove(FP8)}), (INT8, FP8, FP16, FP32)),
-    (PrecisionConfig(INT4, FP16), (INT4, FP16, FP32))])
+@pytest.mark.parametrize(
+    ("config", "ladder"),
+    [
+        (PrecisionConfig(), (INT8, FP16, FP32)),
+        (PrecisionConfig.from_precision(FP32), (INT8, FP16, FP32)),
+        (PrecisionConfig.from_precision(FP8, BF16), (FP8, BF16, FP32)),
+        (PrecisionConfig().with_moves({"g": PrecisionMove(FP8)}), (INT8, FP8, FP16, FP32)),
+        (PrecisionConfig(INT4, FP16), (INT4, FP16, FP32)),
+    ],
+)
 def test_steps_go_through_what_the_config_uses(config, ladder):
     assert config.precision_steps == ladder
-    assert find_next_precision(CONV, ladder[0], True, ladder) is ladder[1] and find_next_precision(
-        CONV, ladder[1], False, ladder) is ladder[0]
+    assert (
+        find_next_precision(CONV, ladder[0], True, ladder) is ladder[1]
+        and find_next_precision(CONV, ladder[1], False, ladder) is ladder[0]
+    )
 
 
 def test_ranks_go_from_coarse_to_fine():
-    assert (precision_rank(INT4) < precision_rank(INT8) < precision_rank(FP8) < precision_rank(FP16) < precision_rank(
-        Precision.FP16_ACC_FP32) < precision_rank(BF16) < precision_rank(Precision.TF32) < precision_rank(FP32))
+    assert (
+        precision_rank(INT4)
+        < precision_rank(INT8)
+        < precision_rank(FP8)
+        < precision_rank(FP16)
+        < precision_rank(Precision.FP16_ACC_FP32)
+        < precision_rank(BF16)
+        < precision_rank(Precision.TF32)
+        < precision_rank(FP32)
+    )
 
 
 MOVES = st.tuples(
-    st.dictionaries(st.sampled_from("abc"),
-                    st.builds(PrecisionMove, st.sampled_from([FP32, FP16]), st.sampled_from("us"))),
-    st.dictionaries(st.sampled_from("abc"), st.builds(RangeMove, st.sampled_from([1.0, 2.0]))))
+    st.dictionaries(
+        st.sampled_from("abc"), st.builds(PrecisionMove, st.sampled_from([FP32, FP16]), st.sampled_from("us"))
+    ),
+    st.dictionaries(st.sampled_from("abc"), st.builds(RangeMove, st.sampled_from([1.0, 2.0]))),
+)
 
 
 @given(MOVES, MOVES)

@@ -46,12 +46,31 @@ from trt_tui.errors import InputError
 from trt_tui.files import writing
 
 IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
-AWKWARD = ("conv1", "conv10", "conv1/x", "a.b", "aXb", "a b$(c)", "(x)", "[y]|z", "w+", "^q$", "back\\slash",
-           "new\nline", "new", "tail", "tail\n", "\"quote\"", "é:9", "--flag=1")
+AWKWARD = (
+    "conv1",
+    "conv10",
+    "conv1/x",
+    "a.b",
+    "aXb",
+    "a b$(c)",
+    "(x)",
+    "[y]|z",
+    "w+",
+    "^q$",
+    "back\\slash",
+    "new\nline",
+    "new",
+    "tail",
+    "tail\n",
+    '"quote"',
+    "é:9",
+    "--flag=1",
+)
 
 SOURCES = "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
-PRODUCTION = BuilderOptions(("a.so", "b.so"), "timing.cache", 5, (*SOURCES.split(","),), True, True, True, "ampere+",
-                            512, True)
+PRODUCTION = BuilderOptions(
+    ("a.so", "b.so"), "timing.cache", 5, (*SOURCES.split(","),), True, True, True, "ampere+", 512, True
+)
 """Everything that can be asked for."""
 
 
@@ -110,61 +129,98 @@ def test_trtexec_is_told_what_was_lowered(resnet):
     for line in lines.values():
         assert line.argv[0] == "trtexec" and "--noTF32" in line.argv
         assert [options(line.argv)[f"--{key}Shapes"] for key in ("min", "opt", "max")] == [
-            "image:1x3x32x32", "image:2x3x32x32", "image:4x3x32x32"]
+            "image:1x3x32x32",
+            "image:2x3x32x32",
+            "image:4x3x32x32",
+        ]
 
 
 def test_every_profile_stands_behind_its_number(resnet):
     network, config, weak = resnet
     asked = BuilderOptions(profiles=("image:8x3x32x32", "image:9x3x32x32:10x3x32x32:12x3x32x32"))
     for line in build_trtexec_command_lines(network, config, weak, shapes=IMAGE, builder_options=asked):
-        words = line.argv[line.argv.index("--profile=0"):][:12]
+        words = line.argv[line.argv.index("--profile=0") :][:12]
         assert [word for word in words if "opt" in word or "profile" in word] == [
-            "--profile=0", "--optShapes=image:2x3x32x32", "--profile=1", "--optShapes=image:8x3x32x32", "--profile=2",
-            "--optShapes=image:10x3x32x32"]
+            "--profile=0",
+            "--optShapes=image:2x3x32x32",
+            "--profile=1",
+            "--optShapes=image:8x3x32x32",
+            "--profile=2",
+            "--optShapes=image:10x3x32x32",
+        ]
         assert words[9:] == ("--minShapes=image:9x3x32x32", *words[10:]) and "--profiles" not in " ".join(line.argv)
     further = parse_additional_profiles(asked.profiles, network.inputs, IMAGE)
     command = " ".join(polygraphy_command(weak, shapes=IMAGE, more_profiles=further, builder_options=asked))
     assert command.count("--trt-min-shapes") == 3 and command.index("[4,3,32,32]") < command.index("[8,3,32,32]")
     with pytest.raises(InputError, match="no input 'other'"):
-        build_trtexec_command_lines(network, config, weak, shapes=IMAGE,
-                                    builder_options=BuilderOptions(profiles=("image:8x3x32x32,other:1", )))
+        build_trtexec_command_lines(
+            network, config, weak, shapes=IMAGE, builder_options=BuilderOptions(profiles=("image:8x3x32x32,other:1",))
+        )
 
 
 def test_what_trtexec_is_told_is_read_again(resnet):
     network, _, _ = resnet
-    options = replace(PRODUCTION, profiles=("image:4x3x32x32:8x3x32x32:9x3x32x32", "image:5x3x32x32:5x3x32x32:5x3x32x32"
-                                            ))
-    words = [*options.trtexec_arguments("10"), "--profile=1 --minShapes=image:4x3x32x32 --optShapes=image:8x3x32x32",
-             "--maxShapes=image:9x3x32x32 --profile=2 --optShapes=image:5x3x32x32"]
+    options = replace(
+        PRODUCTION, profiles=("image:4x3x32x32:8x3x32x32:9x3x32x32", "image:5x3x32x32:5x3x32x32:5x3x32x32")
+    )
+    words = [
+        *options.trtexec_arguments("10"),
+        "--profile=1 --minShapes=image:4x3x32x32 --optShapes=image:8x3x32x32",
+        "--maxShapes=image:9x3x32x32 --profile=2 --optShapes=image:5x3x32x32",
+    ]
     assert read_builder_options(" ".join(words)) == options
     assert parse_additional_profiles(options.profiles, network.inputs, IMAGE)[0]["image"].opt == (8, 3, 32, 32)
 
 
-@pytest.mark.parametrize(("text", "changed"), [
-    ("", {}), ("--vc", {"version_compatible": True}), ("--sparsity=disable", {}),
-    ("--hardwareCompatibilityLevel=none", {}), ("--memPoolSize=workspace:2G", {"workspace": 2048}),
-    ("--memPoolSize=workspace:1.5GiB", {"workspace": 1536}),
-    ("--tacticSources=-CUDNN", {"tactic_sources": ("-CUDNN",)}),
-    ("--timingCacheFile='a b.cache'", {"timing_cache": "a b.cache"}),
-    ("--profile=1 --optShapes=a:b:1x2,c:3", {"profiles": ("a:b:1x2:1x2:1x2,c:3:3:3",)}),
-    ("--profile=1 --minShapes=x:1 --maxShapes=x:4", {"profiles": ("x:1:4:4",)})])
+@pytest.mark.parametrize(
+    ("text", "changed"),
+    [
+        ("", {}),
+        ("--vc", {"version_compatible": True}),
+        ("--sparsity=disable", {}),
+        ("--hardwareCompatibilityLevel=none", {}),
+        ("--memPoolSize=workspace:2G", {"workspace": 2048}),
+        ("--memPoolSize=workspace:1.5GiB", {"workspace": 1536}),
+        ("--tacticSources=-CUDNN", {"tactic_sources": ("-CUDNN",)}),
+        ("--timingCacheFile='a b.cache'", {"timing_cache": "a b.cache"}),
+        ("--profile=1 --optShapes=a:b:1x2,c:3", {"profiles": ("a:b:1x2:1x2:1x2,c:3:3:3",)}),
+        ("--profile=1 --minShapes=x:1 --maxShapes=x:4", {"profiles": ("x:1:4:4",)}),
+    ],
+)
 def test_the_words_of_trtexec_are_the_options_of_the_builder(text, changed):
     assert read_builder_options(text) == replace(BuilderOptions(), **changed)
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("--fp16", "--fp16 is not an option"), ("refit", "refit is not an option"), ("--refit=1", "--refit=1 is not valid"),
-    ("--builderOptimizationLevel=6", "is not valid"), ("--builderOptimizationLevel", "is not valid"),
-    ("--memPoolSize=dlaSRAM:1", "is not valid"), ("--memPoolSize=workspace:x", "is not valid"),
-    ("--tacticSources=CUDNN", "is not valid"), ("--hardwareCompatibilityLevel=all", "is not valid"),
-    ("--builderOptimizationLevel=2.5", "is not valid"), ("--builderOptimizationLevel=3M", "is not valid"),
-    ("--tacticSources=+", "is not valid"), ("--profile=x --optShapes=x:1", "--profile is not an option"),
-    ("--profile=1", "has no shapes"), ("--stripWeight", "--stripWeights"), ("--memPool=workspace:1", "--memPoolSize"),
-    ("--precisionConstraints=obey", "--config"), ("--layerPrecisions=a:fp16", "--config"),
-    ("--shapes=x:1", "Use --shapes"),
-    ("--layerOutputTypes=a:fp16", "--config"), ("--workspace=512", "--memPoolSize=workspace:MIB"),
-    ("--sparsity=force", "is not valid"), ("--optShapes=x:1", "--shapes"), ("--profile=0 --optShapes=x:1", "--shapes"),
-    ("--timingCacheFile='a", "quote")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("--fp16", "--fp16 is not an option"),
+        ("refit", "refit is not an option"),
+        ("--refit=1", "--refit=1 is not valid"),
+        ("--builderOptimizationLevel=6", "is not valid"),
+        ("--builderOptimizationLevel", "is not valid"),
+        ("--memPoolSize=dlaSRAM:1", "is not valid"),
+        ("--memPoolSize=workspace:x", "is not valid"),
+        ("--tacticSources=CUDNN", "is not valid"),
+        ("--hardwareCompatibilityLevel=all", "is not valid"),
+        ("--builderOptimizationLevel=2.5", "is not valid"),
+        ("--builderOptimizationLevel=3M", "is not valid"),
+        ("--tacticSources=+", "is not valid"),
+        ("--profile=x --optShapes=x:1", "--profile is not an option"),
+        ("--profile=1", "has no shapes"),
+        ("--stripWeight", "--stripWeights"),
+        ("--memPool=workspace:1", "--memPoolSize"),
+        ("--precisionConstraints=obey", "--config"),
+        ("--layerPrecisions=a:fp16", "--config"),
+        ("--shapes=x:1", "Use --shapes"),
+        ("--layerOutputTypes=a:fp16", "--config"),
+        ("--workspace=512", "--memPoolSize=workspace:MIB"),
+        ("--sparsity=force", "is not valid"),
+        ("--optShapes=x:1", "--shapes"),
+        ("--profile=0 --optShapes=x:1", "--shapes"),
+        ("--timingCacheFile='a", "quote"),
+    ],
+)
 def test_what_is_no_option_of_the_builder_is_refused(text, said):
     with pytest.raises(InputError) as raised:
         read_builder_options(text)
@@ -179,8 +235,9 @@ def test_polygraphy_needs_all_tactic_sources():
 def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
     files = TrtexecFiles("t.onnx", "b.onnx", "c.cache", "e.plan")
-    for line in build_trtexec_command_lines(network, replace(config, tf32=True), weak, files,
-                                            builder_options=PRODUCTION):
+    for line in build_trtexec_command_lines(
+        network, replace(config, tf32=True), weak, files, builder_options=PRODUCTION
+    ):
         told = options(line.argv)
         assert "--noTF32" not in told and "TF32" in " ".join(line.comments)
         assert told["--saveEngine"] == "e.plan" and told["--timingCacheFile"] == "timing.cache"
@@ -201,8 +258,9 @@ def test_shapes_are_told_as_trtexec_wants_them(opened, awkward):
     b.node("Add", [b.gemm("a:b", (8, 4), "/fc"), "fixed"], "/sum", output="y")
     one = opened(b.model([floats("a:b", "batch", 8), floats("fixed", 4)], [floats("y", "batch", 4)], name="two"))
     shapes = {"a:b": ShapeRange((1, 8), (2, 8), (3, 8))}
-    lines = lines_by_name(one, PrecisionConfig(), lower_to_implicit_quantization(one, PrecisionConfig(),
-                                                                                 ranges_of(one)), shapes=shapes)
+    lines = lines_by_name(
+        one, PrecisionConfig(), lower_to_implicit_quantization(one, PrecisionConfig(), ranges_of(one)), shapes=shapes
+    )
     # With a calibration cache trtexec wants the static inputs as well.
     assert entries(options(lines["10-weak"].argv)["--maxShapes"]) == {"a:b": "3x8", "fixed": "4"}
     assert entries(options(lines["11"].argv)["--maxShapes"]) == {"a:b": "3x8"}
@@ -232,18 +290,26 @@ def test_lists_too_long_for_an_argument_are_refused(resnet):
 
 
 def run_script(path, *arguments, trtexec):
-    return subprocess.run(["sh", str(path), *arguments], env={"TRTEXEC": str(trtexec), "PATH": "/usr/bin:/bin"},
-                          capture_output=True, text=True, timeout=20)
+    return subprocess.run(
+        ["sh", str(path), *arguments],
+        env={"TRTEXEC": str(trtexec), "PATH": "/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+        timeout=20,
+    )
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
 @pytest.mark.parametrize("precision", [Precision.FP8, Precision.FP16_ACC_FP32])
 def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precision):
     network, label = resnet[0], re.escape(precision.label)
-    config = PrecisionConfig.from_precision(Precision.INT8).with_group_precision([network.get_group("/fc/Gemm")],
-                                                                                 precision)
-    for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"),
-                       ("modelopt", f"cannot contain {label}")):
+    config = PrecisionConfig.from_precision(Precision.INT8).with_group_precision(
+        [network.get_group("/fc/Gemm")], precision
+    )
+    for kind, says in (
+        ("polygraphy", f"a weakly typed TensorRT has no {label}"),
+        ("modelopt", f"cannot contain {label}"),
+    ):
         with refused(says, cause="/fc/Gemm", next_step="FP16"):
             write_export(kind, tmp_path / kind, network, config, ranges_of(network))
         assert not list(tmp_path.glob(f"{kind}*"))
@@ -255,12 +321,14 @@ def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precisio
 
 def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
     trtexec = tmp_path / "fake trtexec"
-    trtexec.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done >"$OUT"\n'.replace(
-        "$OUT", str(tmp_path / "out")))
+    trtexec.write_text(
+        '#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done >"$OUT"\n'.replace("$OUT", str(tmp_path / "out"))
+    )
     trtexec.chmod(0o755)
     config = PrecisionConfig.from_precision(Precision.FP16).with_group_precision(awkward.groups[:1], Precision.FP32)
-    lines = build_trtexec_command_lines(awkward, config, lower_to_implicit_quantization(awkward, config, {}),
-                                        TrtexecFiles(engine="an engine's.plan"))
+    lines = build_trtexec_command_lines(
+        awkward, config, lower_to_implicit_quantization(awkward, config, {}), TrtexecFiles(engine="an engine's.plan")
+    )
     folder = tmp_path / "my exports"
     folder.mkdir()
     (folder / "build.sh").write_text(trtexec_script(lines, "a title\nof two lines; $(exit 9)"))
@@ -295,8 +363,7 @@ def postprocess(path, parsed, monkeypatch):
 @pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
 def test_polygraphy_runs_the_script(tmp_path, monkeypatch, resnet, release):
     network, _, weak = resnet
-    (tmp_path / "script.py").write_text(
-        polygraphy_script(weak, "a network", polygraphy_command(weak, "script.py")))
+    (tmp_path / "script.py").write_text(polygraphy_script(weak, "a network", polygraphy_command(weak, "script.py")))
     parsed, expected = Parsed(network, release), Parsed(network, release)
     postprocess(tmp_path / "script.py", parsed, monkeypatch)
     assert expected.tell(weak) == []
@@ -313,9 +380,14 @@ def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
     assert {name for name, one in parsed.told().items() if "precision" in one} == set(AWKWARD)
 
 
-@pytest.mark.parametrize(("of", "release", "says"), [
-    ("small_resnet", "11.4.0", "strongly typed"), ("unet_small", "10.16.1", "another one"),
-    ("bf16", "8.6.1", "no BF16")])
+@pytest.mark.parametrize(
+    ("of", "release", "says"),
+    [
+        ("small_resnet", "11.4.0", "strongly typed"),
+        ("unet_small", "10.16.1", "another one"),
+        ("bf16", "8.6.1", "no BF16"),
+    ],
+)
 def test_the_script_refuses_what_it_cannot_tell(tmp_path, monkeypatch, named_network, resnet, of, release, says):
     network, _, weak = resnet
     if of == "bf16":
@@ -329,8 +401,9 @@ def test_the_script_refuses_what_it_cannot_tell(tmp_path, monkeypatch, named_net
 def test_an_fp32_config_has_no_script(named_network):
     network = named_network("small_resnet")
     with pytest.raises(InputError, match="no Polygraphy script"):
-        polygraphy_script(lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.FP32), {}),
-                          "", ())
+        polygraphy_script(
+            lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.FP32), {}), "", ()
+        )
 
 
 def test_polygraphy_takes_the_command(resnet):
@@ -387,8 +460,13 @@ def test_an_export_that_fails_at_any_file_leaves_all_as_it_was(tmp_path, monkeyp
     """A disk is full when the first file is opened, the second, and so on; likewise where files take their places."""
     network = named_network("mlp")
     if before:
-        write_export(kind, tmp_path / "out", network, PrecisionConfig.from_precision(Precision.INT8), dict.fromkeys(
-            network.calibrated_tensors, 9.0))
+        write_export(
+            kind,
+            tmp_path / "out",
+            network,
+            PrecisionConfig.from_precision(Precision.INT8),
+            dict.fromkeys(network.calibrated_tensors, 9.0),
+        )
     there = kept(tmp_path)
     files = len(write_export(kind, tmp_path / "other", network, PrecisionConfig(), ranges_of(network)).paths)
     for path in tmp_path.glob("other*"):
@@ -457,9 +535,12 @@ def test_patterns_match_the_chosen_nodes_and_no_others(awkward, count):
 def test_modelopt_leaves_out_what_the_config_says(named_network, name):
     network = named_network(name)
     quantizable = [group for group in network.groups if group.is_quantizable]
-    config = PrecisionConfig().with_group_precision(quantizable[1:2], Precision.FP32).with_group_precision(
-        quantizable[2:3], Precision.FP16).with_group_precision([g for g in network.groups if not g.is_quantizable][:1],
-                                                               Precision.FP32)
+    config = (
+        PrecisionConfig()
+        .with_group_precision(quantizable[1:2], Precision.FP32)
+        .with_group_precision(quantizable[2:3], Precision.FP16)
+        .with_group_precision([g for g in network.groups if not g.is_quantizable][:1], Precision.FP32)
+    )
     record = modelopt_record(network, config)
     without, fp32 = set(), set()
     for group in network.groups:
@@ -505,16 +586,34 @@ def test_the_file_tells_how_to_use_it(tmp_path, resnet):
 
 def test_what_modelopt_leaves_out_by_itself_is_said(tmp_path, run):
     """ModelOpt 0.47 quantized the bundled network's other 20 layers, told to quantize all 28."""
-    assert run("export", demo.network_path(), "--precision", "int8", "--data", demo.calibration_path(), "--format",
-               "modelopt", "-o", tmp_path / "m")[0] == 0
+    assert (
+        run(
+            "export",
+            demo.network_path(),
+            "--precision",
+            "int8",
+            "--data",
+            demo.calibration_path(),
+            "--format",
+            "modelopt",
+            "-o",
+            tmp_path / "m",
+        )[0]
+        == 0
+    )
     record = json.loads((tmp_path / "m").read_text())
-    note, = (one for one in record["_notes"] if "does not quantize some layers" in one)
+    (note,) = (one for one in record["_notes"] if "does not quantize some layers" in one)
     assert len(record["quantize"]["nodes_to_quantize"]) == 28
     assert re.findall(r"(/\S+) \((\d+) channels? in, (\d+) out\)", note) == [
-        ("/enc1/widen/conv/Conv", "1", "12"), ("/enc1/residual/depthwise/conv/Conv", "1", "12"),
-        ("/enc1/residual/pointwise/Conv", "12", "12"), ("/dec2/gate/score/Conv", "12", "1"),
-        ("/dec1/gate/query/Conv", "12", "6"), ("/dec1/gate/key/Conv", "12", "6"), ("/dec1/gate/score/Conv", "6", "1"),
-        ("/head/Conv", "12", "11")]
+        ("/enc1/widen/conv/Conv", "1", "12"),
+        ("/enc1/residual/depthwise/conv/Conv", "1", "12"),
+        ("/enc1/residual/pointwise/Conv", "12", "12"),
+        ("/dec2/gate/score/Conv", "12", "1"),
+        ("/dec1/gate/query/Conv", "12", "6"),
+        ("/dec1/gate/key/Conv", "12", "6"),
+        ("/dec1/gate/score/Conv", "6", "1"),
+        ("/head/Conv", "12", "11"),
+    ]
     ranges = read_calibration_cache(tmp_path / "m.cache")
     base = onnx.load(tmp_path / "m.base.onnx")
     fed = {value for node in base.graph.node if node.op_type == "Conv" for value in node.input[:1]}

@@ -54,7 +54,7 @@ def test_what_a_quantizer_wrote_runs_as_opened(quantized, backend):
     for lean in (False, True):
         with backend.load(network.model, low_memory=lean) as runner:
             got = runner.run(feeds)["logits"]
-        assert 10 * np.log10(np.mean(expected ** 2) / np.mean((got - expected) ** 2 + 1e-12)) > 15
+        assert 10 * np.log10(np.mean(expected**2) / np.mean((got - expected) ** 2 + 1e-12)) > 15
 
 
 @pytest.mark.parametrize("quantized", ["per channel"], indirect=True)

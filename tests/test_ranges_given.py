@@ -36,8 +36,19 @@ from trt_tui.session.comparison_report import (
 )
 
 
-@pytest.mark.parametrize(("text", "amax"), [("2.5", 2.5), ("0", 0.0), ("1e3", 1e3), ("p99.9", None), ("P50", None),
-                                            ("top5-mean", None), ("entropy", None), ("MSE", None)])
+@pytest.mark.parametrize(
+    ("text", "amax"),
+    [
+        ("2.5", 2.5),
+        ("0", 0.0),
+        ("1e3", 1e3),
+        ("p99.9", None),
+        ("P50", None),
+        ("top5-mean", None),
+        ("entropy", None),
+        ("MSE", None),
+    ],
+)
 def test_what_is_a_range(text, amax):
     assert parse_amax(text) == amax and is_data_dependent(text) is (amax is None)
 
@@ -64,22 +75,45 @@ def test_ranges_are_chosen_from_what_was_seen():
 def test_on_the_command_line(run, mlp, tmp_path):
     network, out = open_network(mlp.model), tmp_path / "p.json"
     first, second = network.calibrated_tensors[:2]
-    code, _, told = run("search", mlp.model, "--data", mlp.data, "--range", f"{first}=2.5", "--range",
-                        f"{second}=p90", "--tolerance", "sqnr>=1", "-o", out)
+    code, _, told = run(
+        "search",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--range",
+        f"{first}=2.5",
+        "--range",
+        f"{second}=p90",
+        "--tolerance",
+        "sqnr>=1",
+        "-o",
+        out,
+    )
     config = read_config(out, network).config
     assert code == 0, told
     assert (config.range_moves[first].amax, config.range_moves[first].method) == (2.5, "user")
     assert config.range_moves[second].method == "p90" and config.range_moves[second].has_measured_values
     for given, said in ((f"{first}=-1", "not a valid range"), (f"{second}x=2", "Did you mean"), ("2", "has no range")):
-        code, _, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
-                            "--range", given)
+        code, _, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--range", given)
         assert code == 2 and said in told, told
 
 
 @pytest.mark.parametrize("runs", [(), ("--runs", "int8")])
 def test_ranges_on_the_command_line_decide_the_exit_code(run, mlp, runs):
-    code, out, told = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--no-preview", *runs,
-                          "--range", "x=0.01", "--target", "sqnr>=10")
+    code, out, told = run(
+        "compare",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--layers",
+        "none",
+        "--no-preview",
+        *runs,
+        "--range",
+        "x=0.01",
+        "--target",
+        "sqnr>=10",
+    )
     config_row = next(line.split() for line in out.splitlines() if line.startswith("config"))
     assert code == 1 and config_row[-1].startswith("FAIL") and "Target not met by config" in told, out + told
 
@@ -92,13 +126,24 @@ def vit(tmp_path_factory):
     return open_network(path)
 
 
-@pytest.mark.parametrize(("name", "groups"), [
-    ("blocks/0", "blocks/0/"), ("blocks/0/attn", "blocks/0/attn/"), ("blocks", "blocks/"),
-    ("blocks/0/attn/attention core", "blocks/0/attn/attention core/"), ("blocks/0/mlp/2", "blocks/0/mlp/2")])
+@pytest.mark.parametrize(
+    ("name", "groups"),
+    [
+        ("blocks/0", "blocks/0/"),
+        ("blocks/0/attn", "blocks/0/attn/"),
+        ("blocks", "blocks/"),
+        ("blocks/0/attn/attention core", "blocks/0/attn/attention core/"),
+        ("blocks/0/mlp/2", "blocks/0/mlp/2"),
+    ],
+)
 def test_a_scope_names_the_tensors_that_its_quantized_layers_read(vit, name, groups):
     titles = group_titles(build_scope_tree(vit.layers, vit.groups))
-    read = {site.tensor for group in vit.groups if titles[group.name].startswith(groups)
-            for site in group.activation_qdq_sites()}
+    read = {
+        site.tensor
+        for group in vit.groups
+        if titles[group.name].startswith(groups)
+        for site in group.activation_qdq_sites()
+    }
     named = find_named_tensors(vit, name)
     assert read and set(named) == read and list(named) == [one for one in vit.calibrated_tensors if one in read]
 
@@ -127,12 +172,18 @@ def test_brackets_of_a_tensor_name_are_no_pattern(tmp_path):
     assert find_named_tensors(network, "act[*") == ("act[1]*",) and find_named_tensors(network, "act?") == ("act1",)
 
 
-@pytest.mark.parametrize(("name", "title", "said"), [
-    ("blocks/0/attn/*", "no tensor that a quantized layer reads matches blocks/0/attn/*", "blocks/0/attn"),
-    ("layernorm*", "matches layernorm*", "layer_norm"), ("block", "no tensor and no scope block", "blocks"),
-    ("?", "matches ?", ""), ("logits", "logits has no range", "no quantized layer reads it"),
-    ("blocks/0/norm1", "blocks/0/norm1 has no ranges", "no layer in it can be quantized"),
-    ("blocks/", "no tensor and no scope blocks/", "Did you mean blocks")])
+@pytest.mark.parametrize(
+    ("name", "title", "said"),
+    [
+        ("blocks/0/attn/*", "no tensor that a quantized layer reads matches blocks/0/attn/*", "blocks/0/attn"),
+        ("layernorm*", "matches layernorm*", "layer_norm"),
+        ("block", "no tensor and no scope block", "blocks"),
+        ("?", "matches ?", ""),
+        ("logits", "logits has no range", "no quantized layer reads it"),
+        ("blocks/0/norm1", "blocks/0/norm1 has no ranges", "no layer in it can be quantized"),
+        ("blocks/", "no tensor and no scope blocks/", "Did you mean blocks"),
+    ],
+)
 def test_a_name_without_ranges_is_refused_with_similar_names(vit, name, title, said):
     with pytest.raises(InputError) as refused:
         find_named_tensors(vit, name)
@@ -140,15 +191,31 @@ def test_a_name_without_ranges_is_refused_with_similar_names(vit, name, title, s
     assert refused.value.next_step
 
 
-@pytest.mark.parametrize(("given", "expected", "idle"), [
-    (["*=50"], [50, 50, 50], ()), (["*=50", "x=2"], [2, 50, 50], ()), (["*=50", "fc2=3"], [50, 3, 50], ()),
-    (["x=2", "*=50"], [50, 50, 50], ["x=2"]), (["*/Relu*=4", "fc2=3"], [None, 3, 4], ()),
-    (["fc2=3", "*/Relu*=4", "/act?/*=6"], [None, 6, 6], ["fc2=3", "*/Relu*=4"]), (["x=2", "x=3"], [3, None, None],
-                                                                                     ["x=2"])])
+@pytest.mark.parametrize(
+    ("given", "expected", "idle"),
+    [
+        (["*=50"], [50, 50, 50], ()),
+        (["*=50", "x=2"], [2, 50, 50], ()),
+        (["*=50", "fc2=3"], [50, 3, 50], ()),
+        (["x=2", "*=50"], [50, 50, 50], ["x=2"]),
+        (["*/Relu*=4", "fc2=3"], [None, 3, 4], ()),
+        (["fc2=3", "*/Relu*=4", "/act?/*=6"], [None, 6, 6], ["fc2=3", "*/Relu*=4"]),
+        (["x=2", "x=3"], [3, None, None], ["x=2"]),
+    ],
+)
 def test_the_last_range_that_names_a_tensor_counts(run, mlp, tmp_path, given, expected, idle):
     network, out = open_network(mlp.model), tmp_path / "p.json"
-    code, _, told = run("export", mlp.model, "--precision", "int8", *(
-        part for one in given for part in ("--range", one)), "--format", "json", "-o", out)
+    code, _, told = run(
+        "export",
+        mlp.model,
+        "--precision",
+        "int8",
+        *(part for one in given for part in ("--range", one)),
+        "--format",
+        "json",
+        "-o",
+        out,
+    )
     moves = read_config(out, network).config.range_moves
     assert code == 0, told
     assert [moves[tensor].amax if tensor in moves else None for tensor in network.calibrated_tensors] == expected
@@ -157,25 +224,55 @@ def test_the_last_range_that_names_a_tensor_counts(run, mlp, tmp_path, given, ex
 
 def test_a_pattern_takes_a_method_for_each_of_its_tensors(run, mlp, tmp_path):
     network, out = open_network(mlp.model), tmp_path / "p.json"
-    code, _, told = run("search", mlp.model, "--data", mlp.data, "--range", "*=p90", "--no-ranges", "--tolerance",
-                        "sqnr>=-100", "-o", out)
+    code, _, told = run(
+        "search",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--range",
+        "*=p90",
+        "--no-ranges",
+        "--tolerance",
+        "sqnr>=-100",
+        "-o",
+        out,
+    )
     assert code == 0 and "Note: * names 3 tensors with the range p90: x, " in told, told
     wildcard = read_config(out, network).config.range_moves
     assert {move.method for move in wildcard.values()} == {"p90"}
     assert len({move.amax for move in wildcard.values()}) == 3
-    code, _, told = run("search", mlp.model, "--data", mlp.data, "--no-ranges", "--tolerance", "sqnr>=-100", "-o", out,
-                        *(part for tensor in network.calibrated_tensors for part in ("--range", f"{tensor}=p90")))
+    code, _, told = run(
+        "search",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--no-ranges",
+        "--tolerance",
+        "sqnr>=-100",
+        "-o",
+        out,
+        *(part for tensor in network.calibrated_tensors for part in ("--range", f"{tensor}=p90")),
+    )
     assert code == 0 and read_config(out, network).config.range_moves == wildcard and "Note: " not in told
-    code, _, told = run("export", mlp.model, "--precision", "int8", "--range", "*=2", "--format", "calibration-cache",
-                        "-o", tmp_path / "two.cache")
+    code, _, told = run(
+        "export",
+        mlp.model,
+        "--precision",
+        "int8",
+        "--range",
+        "*=2",
+        "--format",
+        "calibration-cache",
+        "-o",
+        tmp_path / "two.cache",
+    )
     assert code == 0, told  # no data is needed: all ranges are named
     assert read_calibration_cache(tmp_path / "two.cache") == pytest.approx(dict.fromkeys(network.calibrated_tensors, 2))
 
 
 def test_methods_beside_each_other(run, mlp, tmp_path):
     out = tmp_path / "m.json"
-    code, shown, told = run("methods", mlp.model, "--data", mlp.data, "--json", out,
-                            "--markdown", tmp_path / "m.md")
+    code, shown, told = run("methods", mlp.model, "--data", mlp.data, "--json", out, "--markdown", tmp_path / "m.md")
     rows = json.loads(out.read_text())["calibration_methods"]
     page = (tmp_path / "m.md").read_text()
     assert f"calibrated on {rows[0]['calibration_samples']}\n" in page and "Build flags" in page
@@ -193,8 +290,16 @@ def test_methods_are_ranked_by_the_metric(run, mlp, tmp_path):
     np.savez(tmp_path / "labelled.npz", x=samples, label=np.zeros(len(samples)))
     (tmp_path / "metric.py").write_text("def size(outputs, labels):\n    return float((outputs['y'] ** 2).mean())")
     out = tmp_path / "m.json"
-    arguments = ("methods", mlp.model, "--data", tmp_path / "labelled.npz", "--metric", tmp_path / "metric.py:size",
-                 "--json", out)
+    arguments = (
+        "methods",
+        mlp.model,
+        "--data",
+        tmp_path / "labelled.npz",
+        "--metric",
+        tmp_path / "metric.py:size",
+        "--json",
+        out,
+    )
     for target in ("metric>=base-50%", "size>=base-50%"):
         code, shown, told = run(*arguments, "--target", target)
         record = json.loads(out.read_text())
@@ -227,26 +332,33 @@ async def test_in_the_app(tmp_path):
 
 def _row(method, sqnr, agreement=None, metric=None, z=None):
     outputs = {
-        "y": OutputErrors(ErrorMetrics(sqnr, 0.9, max_abs=1.0)), **({"z": OutputErrors(ErrorMetrics(z))} if z else {})
+        "y": OutputErrors(ErrorMetrics(sqnr, 0.9, max_abs=1.0)),
+        **({"z": OutputErrors(ErrorMetrics(z))} if z else {}),
     }
-    return ev.RangeMethodResult(method,
-                                Accuracy(outputs, {"m.py:f1": metric} if metric is not None else {}, agreement, 4, 4),
-                                1.0, 4)
+    return ev.RangeMethodResult(
+        method, Accuracy(outputs, {"m.py:f1": metric} if metric is not None else {}, agreement, 4, 4), 1.0, 4
+    )
 
 
-@pytest.mark.parametrize(("target", "rows", "best", "column"), [
-    (None, [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
-    (None, [_row("minmax", None), _row("mse", 12.0)], "mse", "SQNR"),
-    ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 1.0)], "mse", "top-1"),
-    ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 0.5)], "minmax", "top-1"),
-    ("agreement>=0.99", [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
-    ("metric>=0.5", [_row("minmax", 10.0, metric=0.9), _row("mse", 12.0, metric=0.8)], "minmax", "f1"),
-    ("y:sqnr>=5", [_row("minmax", 20.0, z=4.0), _row("mse", 12.0, z=11.0)], "minmax", "SQNR of y"),
-])
+@pytest.mark.parametrize(
+    ("target", "rows", "best", "column"),
+    [
+        (None, [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
+        (None, [_row("minmax", None), _row("mse", 12.0)], "mse", "SQNR"),
+        ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 1.0)], "mse", "top-1"),
+        ("agreement>=0.99", [_row("minmax", 10.0, 1.0), _row("mse", 12.0, 0.5)], "minmax", "top-1"),
+        ("agreement>=0.99", [_row("minmax", 10.0), _row("mse", 12.0)], "mse", "SQNR"),
+        ("metric>=0.5", [_row("minmax", 10.0, metric=0.9), _row("mse", 12.0, metric=0.8)], "minmax", "f1"),
+        ("y:sqnr>=5", [_row("minmax", 20.0, z=4.0), _row("mse", 12.0, z=11.0)], "minmax", "SQNR of y"),
+    ],
+)
 def test_calibration_methods_are_ranked_by_a_column_of_the_table(target, rows, best, column):
     targets = [parse_target(target)] if target else []
-    session = SimpleNamespace(target=targets[0] if targets else None, target_outcome=partial(judge_accuracy, targets),
-                              method_comparison=ev.RangeMethodComparison(PrecisionConfig(), tuple(rows)))
+    session = SimpleNamespace(
+        target=targets[0] if targets else None,
+        target_outcome=partial(judge_accuracy, targets),
+        method_comparison=ev.RangeMethodComparison(PrecisionConfig(), tuple(rows)),
+    )
     header, *cells = method_comparison_table(session)
     found, title = find_best_range_method(session)
     assert (found.method, title) == (best, column) and column in header

@@ -45,8 +45,12 @@ def in_function(tensor):
     body = [helper.make_node("Constant", [], ["c"], value=tensor), helper.make_node("Add", ["a", "c"], ["b"])]
     b = Builder()
     b.node("Plus", ["x"], name="call", domain="local", output="y")
-    return b.model([floats("x", 300)], [floats("y", 300)], domains=["local"],
-                   functions=[helper.make_function("local", "Plus", ["a"], ["b"], body, opsets)])
+    return b.model(
+        [floats("x", 300)],
+        [floats("y", 300)],
+        domains=["local"],
+        functions=[helper.make_function("local", "Plus", ["a"], ["b"], body, opsets)],
+    )
 
 
 def _branches(tensor, *, constant: bool):
@@ -77,8 +81,12 @@ def in_subgraph_of_a_function(tensor):
     b = Builder()
     b.node("Choose", ["x", "go"], name="call", domain="local", output="y")
     function = helper.make_function("local", "Choose", ["a", "go"], ["b"], body, [helper.make_opsetid("", 17)])
-    return b.model([floats("x", 300), helper.make_tensor_value_info("go", TensorProto.BOOL, [])], [floats("y", 300)],
-                   domains=["local"], functions=[function])
+    return b.model(
+        [floats("x", 300), helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
+        [floats("y", 300)],
+        domains=["local"],
+        functions=[function],
+    )
 
 
 PLACES = [in_initializer, in_attribute, in_function, in_subgraph, in_subgraph_attribute, in_subgraph_of_a_function]
@@ -133,8 +141,10 @@ def test_external_data_that_are_not_are_refused_wherever_they_stand(place, where
         open_model(save(place(outside("w", location)), folder))
 
 
-@pytest.mark.parametrize("entries", [{"offset": -4}, {"offset": "x"}, {"length": "9" * 30}, {"length": 4},
-                                     {"location": None}, {"location": "a\0b"}])
+@pytest.mark.parametrize(
+    "entries",
+    [{"offset": -4}, {"offset": "x"}, {"length": "9" * 30}, {"length": 4}, {"location": None}, {"location": "a\0b"}],
+)
 @pytest.mark.parametrize("place", [in_initializer, in_function, in_subgraph])
 def test_an_external_tensor_that_points_nowhere_is_damaged(place, entries, folder):
     (folder / "data").write_bytes(VALUES.tobytes())

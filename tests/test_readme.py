@@ -38,9 +38,14 @@ from trt_tui.tui.state import columns
 
 ROOT = Path(__file__).parents[1]
 TEXT = (ROOT / "README.md").read_text()
-PAGES = {path.relative_to(ROOT).as_posix(): path.read_text()
-         for path in (ROOT / "README.md", *sorted((ROOT / "trt_tui").rglob("*.md")),
-                      *sorted((ROOT / "tests").rglob("README.md")))}
+PAGES = {
+    path.relative_to(ROOT).as_posix(): path.read_text()
+    for path in (
+        ROOT / "README.md",
+        *sorted((ROOT / "trt_tui").rglob("*.md")),
+        *sorted((ROOT / "tests").rglob("README.md")),
+    )
+}
 WORKFLOW = "trt_tui/core/exporters/WORKFLOW.md"
 NUMPY = re.search(r"```python\n(.*?)```", TEXT, re.S)[1]
 PRINTED = re.search(r"```\n\$ (trt-tui compare .*?)\n(.*?)```", TEXT, re.S)
@@ -52,13 +57,30 @@ def f1(outputs, labels):
 """
 
 OPTIONS_OF_OTHER_TOOLS = {
-    "--calib", "--exportLayerInfo", "--exportOutput", "--exportProfile", "--fp16", "--int8", "--loadEngine",  # trtexec
-    "--layerPrecisions", "--profilingVerbosity", "--profile", "--minShapes", "--optShapes", "--maxShapes",
+    "--calib",
+    "--exportLayerInfo",
+    "--exportOutput",
+    "--exportProfile",
+    "--fp16",
+    "--int8",
+    "--loadEngine",  # trtexec
+    "--layerPrecisions",
+    "--profilingVerbosity",
+    "--profile",
+    "--minShapes",
+    "--optShapes",
+    "--maxShapes",
     *(spec.option for spec in builder_option_specs().values()),
-    "--load-outputs", "--onnx-outputs",  # polygraphy
-    "--high_precision_dtype", "--nodes_to_exclude",  # ModelOpt
-    "--onnxrt", "--reduce",  # verify.sh and run.sh of exported folders
-    "--command", "--control-flow", "--pieces", "--resume",  # programs of tests/benchmarks
+    "--load-outputs",
+    "--onnx-outputs",  # polygraphy
+    "--high_precision_dtype",
+    "--nodes_to_exclude",  # ModelOpt
+    "--onnxrt",
+    "--reduce",  # verify.sh and run.sh of exported folders
+    "--command",
+    "--control-flow",
+    "--pieces",
+    "--resume",  # programs of tests/benchmarks
 }
 
 
@@ -66,8 +88,9 @@ def find_table(page: str, first_title: str) -> list[list[str]]:
     """Returns the cells of the rows of a page's table, by the title of its first column."""
     match = re.search(rf"^\| {re.escape(first_title)} \|[^\n]*\n\| ?-[^\n]*\n((?:\|[^\n]*\n)+)", PAGES[page], re.M)
     assert match, (page, first_title)
-    return [[cell.strip() for cell in re.split(r" \|(?: |$)", line.removeprefix("| "))]
-            for line in match[1].splitlines()]
+    return [
+        [cell.strip() for cell in re.split(r" \|(?: |$)", line.removeprefix("| "))] for line in match[1].splitlines()
+    ]
 
 
 def find_names(page: str, first_title: str) -> list[str]:
@@ -82,8 +105,11 @@ def find_commands() -> list[tuple[str, str]]:
         blocks = re.findall(r"```\w*\n(.*?)```", text, re.S)
         lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
         spans = re.findall(r"(?<!`)`([^`\n]+)`(?!`)", re.sub(r"```.*?```", "", text, flags=re.S))
-        commands += [(page, match[1]) for line in [*lines, *spans]
-                     if (match := re.match(r"(?:\$ |ttyd .* )?(trt-tui(?: .*)?)$", line))]
+        commands += [
+            (page, match[1])
+            for line in [*lines, *spans]
+            if (match := re.match(r"(?:\$ |ttyd .* )?(trt-tui(?: .*)?)$", line))
+        ]
     return list(dict.fromkeys(commands))
 
 
@@ -102,7 +128,7 @@ def test_compare_prints_what_is_shown(run, monkeypatch):
     code, out, err = run(*shlex.split(PRINTED[1], comments=True)[1:], "--layers", "none")  # they stand below
     assert code == 0, err
     shown = PRINTED[2].splitlines()
-    for one, other in zip(shown, out.splitlines()[:len(shown)], strict=True):
+    for one, other in zip(shown, out.splitlines()[: len(shown)], strict=True):
         one, other = (re.sub(r"Runtime [\d.]+ \w+", "Runtime", line) for line in (one, other))
         assert re.sub(r"~?[\d.#±]+", "", one).split() == re.sub(r"~?[\d.#±]+", "", other).split()
         assert figures(other) == pytest.approx(figures(one), rel=0.1, abs=1)
@@ -110,14 +136,19 @@ def test_compare_prints_what_is_shown(run, monkeypatch):
 
 def hold_shown_lines(shown: list[str], printed: str) -> None:
     """Checks that a command printed each shown line: the same words, and about the same values."""
+
     def words(line: str) -> list[str]:
-        return re.sub(r"runner-\S+", "runner", re.sub(r"~?[\d.#±]+(?:e\d+)?", "", re.sub(r"Runtime [\d.]+", "", line))
-                      ).split()
+        return re.sub(
+            r"runner-\S+", "runner", re.sub(r"~?[\d.#±]+(?:e\d+)?", "", re.sub(r"Runtime [\d.]+", "", line))
+        ).split()
 
     for line in shown:
         alike = [other for other in printed.splitlines() if words(other) == words(line)]
-        assert any(figures(other) == pytest.approx(figures(line), rel=0.1, abs=1)
-                   for other in alike) or "runner" in line and alike, (line, alike, printed)
+        assert (
+            any(figures(other) == pytest.approx(figures(line), rel=0.1, abs=1) for other in alike)
+            or "runner" in line
+            and alike
+        ), (line, alike, printed)
 
 
 @pytest.mark.onnxruntime("1.31")
@@ -140,8 +171,18 @@ def test_the_steps_of_the_workflow_print_what_is_shown(run, tmp_path, monkeypatc
             code, printed = verify(Path("bundle"))
         hold_shown_lines(shown.splitlines(), printed)
         codes.append((program, code))
-    assert codes == [("polygraphy", 0), ("trt-tui", 0), ("polygraphy", 0), ("trt-tui", 1), ("trt-tui", 1),
-                     ("trt-tui", 0), ("trt-tui", 0), ("sh", 0), ("polygraphy", 0), ("trt-tui", 0)]
+    assert codes == [
+        ("polygraphy", 0),
+        ("trt-tui", 0),
+        ("polygraphy", 0),
+        ("trt-tui", 1),
+        ("trt-tui", 1),
+        ("trt-tui", 0),
+        ("trt-tui", 0),
+        ("sh", 0),
+        ("polygraphy", 0),
+        ("trt-tui", 0),
+    ]
     assert Path("image.bin").stat().st_size == 8 * 96 * 96 * 4
 
 
@@ -172,7 +213,7 @@ def test_the_readmes_commands_install_one_tested_version_of_each_requirement(ext
             pinned[canonicalize_name(pin.name)] = str(pin.specifier).removeprefix("==")
     for one in requirements(extra):
         assert pinned[canonicalize_name(one.name)] in one.specifier, one
-    command, = (line for line in TEXT.splitlines() if f"'.[{extra}]'" in line and "-m venv" in line)
+    (command,) = (line for line in TEXT.splitlines() if f"'.[{extra}]'" in line and "-m venv" in line)
     assert " -c tests/constraints.txt " in command
 
 
@@ -245,10 +286,18 @@ def test_each_command_line_is_taken(folder, page, command):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_each_option_exists(page):
-    options = {option for command in main.commands.values() for parameter in command.params
-               for option in (*parameter.opts, *parameter.secondary_opts)}
-    named = {option for span in re.findall(r"`([^`\n]+)`", PAGES[page]) if not span.startswith(("python", "pytest"))
-             for option in re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", span)}
+    options = {
+        option
+        for command in main.commands.values()
+        for parameter in command.params
+        for option in (*parameter.opts, *parameter.secondary_opts)
+    }
+    named = {
+        option
+        for span in re.findall(r"`([^`\n]+)`", PAGES[page])
+        if not span.startswith(("python", "pytest"))
+        for option in re.findall(r"(?<![\w-])--[a-zA-Z][\w-]*", span)
+    }
     assert not sorted(named - options - OPTIONS_OF_OTHER_TOOLS - {"--help"})
 
 
@@ -287,7 +336,8 @@ BENCHMARKS, SCREEN, MEASURE = "tests/benchmarks/README.md", "trt_tui/tui/README.
 
 def test_the_known_gaps_are_those_of_the_program():
     assert [row[:3] for row in find_table(BENCHMARKS, "pattern") if row[1].endswith(" dB")] == [
-        [pattern.text, f"{pattern.gap_db:.1f} dB", pattern.measured_on] for pattern in GAP_PATTERNS]
+        [pattern.text, f"{pattern.gap_db:.1f} dB", pattern.measured_on] for pattern in GAP_PATTERNS
+    ]
 
 
 def test_each_key_of_the_main_screen_is_listed():
@@ -317,8 +367,11 @@ def test_lists_of_names_are_those_of_the_program():
 
 def test_the_marks_of_previews_are_those_of_the_program():
     marks = find_names("trt_tui/backends/README.md", "text")
-    assert {group_implementations.NO_EFFECT, group_implementations.BREAKS_MHA,
-            group_implementations.STANDALONE_QDQ} <= {*marks}
+    assert {
+        group_implementations.NO_EFFECT,
+        group_implementations.BREAKS_MHA,
+        group_implementations.STANDALONE_QDQ,
+    } <= {*marks}
 
 
 def test_the_build_attempts_have_the_titles_of_reports():
@@ -326,17 +379,20 @@ def test_the_build_attempts_have_the_titles_of_reports():
     assert find_names("trt_tui/backends/README.md", "attempt") == titles
 
 
-@pytest.mark.parametrize(("page", "sentence", "value"), [
-    ("README.md", "needs at least {} samples", error_metrics.MIN_SAMPLES),
-    (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
-    (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
-    ("README.md", "because fewer than {} samples calibrate", guards.MIN_CALIBRATION_SAMPLES),
-    ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
-    ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
-    (MEASURE, "if at least {} samples were measured", error_metrics.MIN_SAMPLES),
-    (MEASURE, "the result is PASS with {} samples or more", target.MIN_SAMPLES_OF_MAXIMUM),
-    (MEASURE, "less than {} dB of its energy", simulation.MAX_REPEAT_ERROR_DB),
-    (MEASURE, "with {} calls of the metric", error_metrics.METRIC_RESAMPLE_COUNT),
-])
+@pytest.mark.parametrize(
+    ("page", "sentence", "value"),
+    [
+        ("README.md", "needs at least {} samples", error_metrics.MIN_SAMPLES),
+        (MEASURE, "at most {} dB larger, and", stages.MAX_PRODUCTION_GAP_DB),
+        (MEASURE, "at least {} dB nearer", stages.MIN_COMMON_ERROR_GAP_DB),
+        ("README.md", "because fewer than {} samples calibrate", guards.MIN_CALIBRATION_SAMPLES),
+        ("README.md", "an SQNR of at least {} dB", target.DEFAULT_SQNR_DB),
+        ("README.md", "classifiers with {} or more classes", target.MIN_AGREEMENT_CLASSES),
+        (MEASURE, "if at least {} samples were measured", error_metrics.MIN_SAMPLES),
+        (MEASURE, "the result is PASS with {} samples or more", target.MIN_SAMPLES_OF_MAXIMUM),
+        (MEASURE, "less than {} dB of its energy", simulation.MAX_REPEAT_ERROR_DB),
+        (MEASURE, "with {} calls of the metric", error_metrics.METRIC_RESAMPLE_COUNT),
+    ],
+)
 def test_a_sentence_has_the_value_of_the_program(page, sentence, value):
     assert sentence.format(f"{value:g}") in " ".join(PAGES[page].split())

@@ -39,8 +39,10 @@ def network(tmp_path):
 
 
 def full_run(network):
-    groups = {g.name: GroupErrors(Precision.INT8, GOOD, ErrorMetrics(nan=2), 3.0, "max 1.2e5 exceeds FP16's 65504")
-              for g in network.groups}
+    groups = {
+        g.name: GroupErrors(Precision.INT8, GOOD, ErrorMetrics(nan=2), 3.0, "max 1.2e5 exceeds FP16's 65504")
+        for g in network.groups
+    }
     shares = {g.name: ErrorShare(0.5, 20.0) for g in network.groups}
     sqnr = {"sqnr": ConfidenceInterval(9.5, math.inf)}
     spread = AccuracyIntervals({"y": sqnr}, sqnr, metric_gains={"f1": ConfidenceInterval(-0.5, -0.3)}, metric_draws=100)
@@ -56,8 +58,12 @@ def test_a_whole_comparison_fits_its_schema(network):
     assert list(record["runs"]) == ["int8"] and record["reference"]["metric"] == 0.9
     run = record["runs"]["int8"]
     assert run["metric"] == 0.5 and run["outputs"]["y"]["worst_sample"] == {"index": 3, "sqnr_db": 4.5}
-    assert run["intervals"] == {"level": 0.95, "outputs": {"y": {"sqnr": [9.5, None]}}, "worst": {"sqnr": [9.5, None]},
-                                "metric_less_fp32": [-0.5, -0.3]}
+    assert run["intervals"] == {
+        "level": 0.95,
+        "outputs": {"y": {"sqnr": [9.5, None]}},
+        "worst": {"sqnr": [9.5, None]},
+        "metric_less_fp32": [-0.5, -0.3],
+    }
     assert set(run["layers"]) == {layer.name for layer in network.layers}
     with_errors = [name for name, entry in run["layers"].items() if "accumulated" in entry]
     assert with_errors == [network.producer[group.final_tensor] for group in network.groups]
@@ -75,7 +81,14 @@ def test_what_was_not_measured_is_absent(network):
 
 def test_an_exact_copy_and_what_is_not_finite():
     assert error_metrics_record(ErrorMetrics(None, 1.0, 0.0, 0.0, 0.0, exact=True)) == {
-        "sqnr_db": None, "cosine": 1.0, "mse": 0.0, "max_abs": 0.0, "mean_abs": 0.0, "nan": 0, "inf": 0}
+        "sqnr_db": None,
+        "cosine": 1.0,
+        "mse": 0.0,
+        "max_abs": 0.0,
+        "mean_abs": 0.0,
+        "nan": 0,
+        "inf": 0,
+    }
     assert error_metrics_record(ErrorMetrics(nan=3, inf=1)) == {"sqnr_db": None, "cosine": None, "nan": 3, "inf": 1}
     assert error_metrics_record(ErrorMetrics(mismatch=0.5)) == {"mismatch": 0.5}
     bad = accuracy_record(Accuracy({"y": OutputErrors(ErrorMetrics(nan=1), 0, float("-inf"))}))

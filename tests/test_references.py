@@ -38,7 +38,7 @@ def results(path, **runners):
 
 
 def rows(y, batch):
-    return [{"y": y[start:start + batch]} for start in range(0, len(y), batch)]
+    return [{"y": y[start : start + batch]} for start in range(0, len(y), batch)]
 
 
 @pytest.mark.parametrize("kept", [lazy_json.MAX_KEPT_STRING_BYTES, 16])
@@ -47,8 +47,13 @@ def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
     monkeypatch.setattr(lazy_json, "_BLOCK_BYTES", 257)  # so that arrays span blocks
     monkeypatch.setattr(tensor_files, "_PIECE_CHARACTERS", 64)
     rng = np.random.default_rng(0)
-    first = {"a": rng.standard_normal((3, 70)).astype(np.float32), "b\"é": np.asfortranarray(rng.random((5, 4))),
-             "flag": np.array(True), "none": np.zeros((0, 3), np.int64), "half": np.float16([1, np.nan, np.inf])}
+    first = {
+        "a": rng.standard_normal((3, 70)).astype(np.float32),
+        'b"é': np.asfortranarray(rng.random((5, 4))),
+        "flag": np.array(True),
+        "none": np.zeros((0, 3), np.int64),
+        "half": np.float16([1, np.nan, np.inf]),
+    }
     path = results(tmp_path / "r.json", trt=[first, first], onnxrt=[{"a": first["a"] + 1}])
     for spec, iterations in ((str(path), [first, first]), (f"{path}:onnxrt", [{"a": first["a"] + 1}])):
         dump = open_dump(spec)
@@ -81,8 +86,10 @@ def trtexec_outputs(path, **arrays):
     text, separator = "[\n", "  "
     for name, array in arrays.items():
         values = ", ".join(f"{value:.6g}" for value in np.asarray(array).reshape(-1).tolist())
-        text += (f'{separator}{{ "name" : "{name}"\n  , "dimensions" : "{"x".join(map(str, np.shape(array)))}"\n'
-                 f'  , "values" : [ {values} ]\n  }}\n')
+        text += (
+            f'{separator}{{ "name" : "{name}"\n  , "dimensions" : "{"x".join(map(str, np.shape(array)))}"\n'
+            f'  , "values" : [ {values} ]\n  }}\n'
+        )
         separator = ", "
     path.write_text(text + "]\n")
     return path
@@ -90,11 +97,17 @@ def trtexec_outputs(path, **arrays):
 
 def test_what_trtexec_exports_is_a_dump(tmp_path):
     values = np.random.default_rng(0).standard_normal((3, 70), dtype=np.float32) * np.float32(1e-3)
-    written = {"y": values, "odd": np.float32([[np.nan, np.inf, -np.inf, -np.nan, 1e20]]), "none": np.zeros((0, 4)),
-               "classes": np.int64([[7], [50_000]]), "one": np.float32(2.5), "flags": np.bool_([True, False])}
+    written = {
+        "y": values,
+        "odd": np.float32([[np.nan, np.inf, -np.inf, -np.nan, 1e20]]),
+        "none": np.zeros((0, 4)),
+        "classes": np.int64([[7], [50_000]]),
+        "one": np.float32(2.5),
+        "flags": np.bool_([True, False]),
+    }
     path = trtexec_outputs(tmp_path / "engine.json", **written)
     dump = open_dump(str(path))
-    iteration, = dump.iterations
+    (iteration,) = dump.iterations
     assert list(iteration) == list(written) and dump.runner == ""
     for name, member in iteration.items():
         np.testing.assert_allclose(member.load(), written[name], rtol=1e-5)
@@ -110,10 +123,11 @@ def test_the_outputs_of_trtexec_are_those_of_production(batch, answered, tmp_pat
         path = trtexec_outputs(tmp_path / "engine" / f"{number}.json", **one)
     outputs = tmp_path / "engine" if batch < 16 else path
     record = tmp_path / "record.json"
-    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK, "--outputs", outputs,
-                          "--json", record)
+    code, text, err = run(
+        "compare", options.model, "--data", options.data, "--batch", 4, *QUICK, "--outputs", outputs, "--json", record
+    )
     assert code == 1 and "production differs from the tested config" in text, err  # these are FP32 and it is INT8
-    stage, = json.loads(record.read_text())["stages"]
+    (stage,) = json.loads(record.read_text())["stages"]
     noise = np.sum((np.float32([[f"{value:.6g}" for value in row] for row in y]) - y.astype(np.float64)) ** 2)
     expected = 10 * np.log10(np.sum(y.astype(np.float64) ** 2) / noise)
     assert stage["outputs"]["y"]["sqnr_db"] == pytest.approx(expected, abs=0.1) and expected > 100
@@ -136,8 +150,22 @@ def _npz(**arrays):
 
 def _text(data, kind="ndarray", key="array"):
     one = {key: base64.b64encode(data).decode() if isinstance(data, bytes) else data, "polygraphy_class": kind}
-    return json.dumps({"lst": [["trt", [{"outputs": {"y": {"values": one, "polygraphy_class": "LazyArray"}},
-                                         "polygraphy_class": "IterationResult"}]]], "polygraphy_class": "RunResults"})
+    return json.dumps(
+        {
+            "lst": [
+                [
+                    "trt",
+                    [
+                        {
+                            "outputs": {"y": {"values": one, "polygraphy_class": "LazyArray"}},
+                            "polygraphy_class": "IterationResult",
+                        }
+                    ],
+                ]
+            ],
+            "polygraphy_class": "RunResults",
+        }
+    )
 
 
 def _npy(array):
@@ -148,53 +176,63 @@ def _npy(array):
 
 def test_arrays_as_old_releases_wrote_them(tmp_path):
     array = np.arange(2000, dtype=np.float32)
-    for number, text in enumerate((_text(_npz(only=array)), _text(_npz(only=array).decode("latin-1")),
-                                   _text(_npz(only=array[:3])), _text(_npy(array[:3]).decode("latin-1")))):
+    for number, text in enumerate(
+        (
+            _text(_npz(only=array)),
+            _text(_npz(only=array).decode("latin-1")),
+            _text(_npz(only=array[:3])),
+            _text(_npy(array[:3]).decode("latin-1")),
+        )
+    ):
         (tmp_path / f"{number}.json").write_text(text)
         found = open_dump(str(tmp_path / f"{number}.json")).iterations[0]["y"].load()
-        np.testing.assert_array_equal(found, array[:len(found)])
+        np.testing.assert_array_equal(found, array[: len(found)])
 
 
 GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
 
 
-@pytest.mark.parametrize(("name", "text", "said"), [
-    ("cut.json", GOOD[:5000], "cut off"),
-    ("cut.json", GOOD[:-3], "cut off"),
-    ("cut.json", GOOD[:40], "cut off"),
-    ("more.json", GOOD + "x", "not valid JSON"),
-    ("object.json", _text(_npy(np.array([{}], object))), "pickled Python objects"),
-    ("object.json", _text(_npy(np.array([{}] * 2000, object))), "pickled Python objects"),
-    ("short.json", _text(_npy(np.arange(2000)) + b"123"), "damaged"),
-    ("torch.json", _text(b"any", "Tensor", "tensor"), "pickled torch tensor"),
-    ("torch.json", _text(b"any" * 4000, "Tensor", "tensor"), "pickled torch tensor"),
-    ("garbage.json", _text("%" * 9000), "not an array"),
-    ("garbage.json", _text("abc"), "not an array"),
-    ("list.json", "[1, 2]", "a list of numbers"),
-    ("list.json", '{"y": [1, 2]}', "y is not an array"),
-    ("list.json", '{"y": [1, 2]}', "a list of numbers"),
-    ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, ', "cut off"),
-    ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5', "cut off"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, "3"]}]', "a list of numbers"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, null]}]', "a list of numbers"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 1_0, 2]}]', "not valid JSON"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [1, e-, 2]}]', "not valid JSON"),
-    ("mixed.json", '[{"name": "y", "dimensions": "2", "values": [1, 2-3]}]', "not valid JSON"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2,]}]', "not valid JSON"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * 70 + "]}]", "a list of numbers"),
-    ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * (3 << 20), "not valid JSON"),
-    ("short.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2]}]', "3 values, 2 are present"),
-    ("short.json", '[{"name": "y", "dimensions": "1x3", "values": []}]', "3 values, 0 are present"),
-    ("twice.json", json.dumps([{"name": "y", "dimensions": "2", "values": [1, 2]}] * 2), "the name occurs twice"),
-    ("text.json", '[{"name": "y", "dimensions": "1x-3", "values": [1]}]', "dimensions such as 1x10"),
-    ("text.json", '[{"name": "y", "dimensions": "1", "values": "1"}]', "dimensions such as 1x10"),
-    ("deep.json", "[" * 200 + "]" * 200, "not a dump of tensors"),
-    ("word.json", "hello", "not valid JSON"),
-    ("other.json", json.dumps({"lst": [], "polygraphy_class": "AccuracyResult"}), "AccuracyResult"),
-    ("empty.json", "", "is empty"),
-    ("outputs.txt", "x", "not a dump of tensors"),
-    ("none.json", json.dumps({"lst": [["trt", []]], "polygraphy_class": "RunResults"}), "holds no tensors"),
-], ids=lambda value: value[:12] if isinstance(value, str) else None)
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("cut.json", GOOD[:5000], "cut off"),
+        ("cut.json", GOOD[:-3], "cut off"),
+        ("cut.json", GOOD[:40], "cut off"),
+        ("more.json", GOOD + "x", "not valid JSON"),
+        ("object.json", _text(_npy(np.array([{}], object))), "pickled Python objects"),
+        ("object.json", _text(_npy(np.array([{}] * 2000, object))), "pickled Python objects"),
+        ("short.json", _text(_npy(np.arange(2000)) + b"123"), "damaged"),
+        ("torch.json", _text(b"any", "Tensor", "tensor"), "pickled torch tensor"),
+        ("torch.json", _text(b"any" * 4000, "Tensor", "tensor"), "pickled torch tensor"),
+        ("garbage.json", _text("%" * 9000), "not an array"),
+        ("garbage.json", _text("abc"), "not an array"),
+        ("list.json", "[1, 2]", "a list of numbers"),
+        ("list.json", '{"y": [1, 2]}', "y is not an array"),
+        ("list.json", '{"y": [1, 2]}', "a list of numbers"),
+        ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, ', "cut off"),
+        ("cut.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5', "cut off"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, "3"]}]', "a list of numbers"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2.5, null]}]', "a list of numbers"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 1_0, 2]}]', "not valid JSON"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [1, e-, 2]}]', "not valid JSON"),
+        ("mixed.json", '[{"name": "y", "dimensions": "2", "values": [1, 2-3]}]', "not valid JSON"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2,]}]', "not valid JSON"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * 70 + "]}]", "a list of numbers"),
+        ("mixed.json", '[{"name": "y", "dimensions": "1", "values": [' + "9" * (3 << 20), "not valid JSON"),
+        ("short.json", '[{"name": "y", "dimensions": "1x3", "values": [1, 2]}]', "3 values, 2 are present"),
+        ("short.json", '[{"name": "y", "dimensions": "1x3", "values": []}]', "3 values, 0 are present"),
+        ("twice.json", json.dumps([{"name": "y", "dimensions": "2", "values": [1, 2]}] * 2), "the name occurs twice"),
+        ("text.json", '[{"name": "y", "dimensions": "1x-3", "values": [1]}]', "dimensions such as 1x10"),
+        ("text.json", '[{"name": "y", "dimensions": "1", "values": "1"}]', "dimensions such as 1x10"),
+        ("deep.json", "[" * 200 + "]" * 200, "not a dump of tensors"),
+        ("word.json", "hello", "not valid JSON"),
+        ("other.json", json.dumps({"lst": [], "polygraphy_class": "AccuracyResult"}), "AccuracyResult"),
+        ("empty.json", "", "is empty"),
+        ("outputs.txt", "x", "not a dump of tensors"),
+        ("none.json", json.dumps({"lst": [["trt", []]], "polygraphy_class": "RunResults"}), "holds no tensors"),
+    ],
+    ids=lambda value: value[:12] if isinstance(value, str) else None,
+)
 def test_damaged_and_hostile_dumps_are_refused_by_name(name, text, said, tmp_path):
     path = tmp_path / name
     path.write_text(text)
@@ -212,23 +250,31 @@ def test_a_dump_is_cut_as_the_samples_are(batch, answered, tmp_path, backend):
     run = Run("", RunKind.DUMP, file_path=path)
     outputs = open_file_run(run, network, some, backend, ())
     for number, feed in enumerate((3, 1)):
-        np.testing.assert_array_equal(outputs.get_outputs(number)["y"], y[4 * feed:4 * feed + 4])
+        np.testing.assert_array_equal(outputs.get_outputs(number)["y"], y[4 * feed : 4 * feed + 4])
     assert outputs.run.name == "o.json" and outputs.run.files == (tmp_path / "o.json",)
     assert outputs.extra_tensors == () and outputs.available_tensors == {"y"}
 
 
-@pytest.mark.parametrize(("arrays", "said"), [
-    ({"y": np.zeros((15, 4), np.float32)}, "15 rows"),
-    ({"y": np.zeros((32, 4), np.float32)}, "32 rows"),
-    ({"y": np.zeros((16, 5), np.float32)}, "another shape"),
-    ({"y": np.zeros((16, 4, 1), np.float32)}, "another shape"),
-    ({"y": np.zeros((16, 4), np.complex64)}, "complex64"),
-    ({"Y1": np.zeros((16, 4), np.float32)}, "no tensor in common"),
-])
+@pytest.mark.parametrize(
+    ("arrays", "said"),
+    [
+        ({"y": np.zeros((15, 4), np.float32)}, "15 rows"),
+        ({"y": np.zeros((32, 4), np.float32)}, "32 rows"),
+        ({"y": np.zeros((16, 5), np.float32)}, "another shape"),
+        ({"y": np.zeros((16, 4, 1), np.float32)}, "another shape"),
+        ({"y": np.zeros((16, 4), np.complex64)}, "complex64"),
+        ({"Y1": np.zeros((16, 4), np.float32)}, "no tensor in common"),
+    ],
+)
 def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, tmp_path):
     network = open_network(mlp.model)
-    np.savez(tmp_path / "o.npz", **{name: array[:, :network.shape("y")[1]] if array.shape[1:] == (4,) else array
-                                    for name, array in arrays.items()})
+    np.savez(
+        tmp_path / "o.npz",
+        **{
+            name: array[:, : network.shape("y")[1]] if array.shape[1:] == (4,) else array
+            for name, array in arrays.items()
+        },
+    )
     samples = load_samples(mlp.data, network.inputs, batch=4)
     path = str(tmp_path / "o.npz")
     with pytest.raises(InputError) as caught:
@@ -241,8 +287,21 @@ def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):
     options, _, y = answered
     reference = results(tmp_path / "torch.json", torch=rows(y * np.float32(1.01), 16))
     out = tmp_path / "out.json"
-    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,
-                          "--reference", reference, "--json", out, "--save-outputs", tmp_path / "saved.json")
+    code, text, err = run(
+        "compare",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        4,
+        *QUICK,
+        "--reference",
+        reference,
+        "--json",
+        out,
+        "--save-outputs",
+        tmp_path / "saved.json",
+    )
     assert code == 0, err
     assert "against torch.json; layers and the FP32 engine against FP32 on ONNX Runtime" in text
     record = json.loads(out.read_text())
@@ -257,22 +316,49 @@ def test_a_comparison_stands_against_what_was_named(answered, tmp_path, run):
     np.testing.assert_array_equal(np.concatenate([one["y"] for one in saved["fp32"]]), y)
     as_simulated = {run: record["runs"][run]["outputs"]["y"]["sqnr_db"] for run in ("fp32", "int8")}
     assert max(as_simulated.values()) < 45, "against neither FP32 nor torch.json is it met"
-    code, text, err = run("search", options.model, "--data", options.data, "--batch", 4, "--reference",
-                          f"{tmp_path / 'saved.json'}:int8", "--tolerance", "sqnr>=45", "-o", tmp_path / "p.json")
+    code, text, err = run(
+        "search",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        4,
+        "--reference",
+        f"{tmp_path / 'saved.json'}:int8",
+        "--tolerance",
+        "sqnr>=45",
+        "-o",
+        tmp_path / "p.json",
+    )
     assert code == 0 and "INT8 meets it already: nothing to do (exact)" in text, err
 
 
 @pytest.mark.parametrize("judge", [(), ("--judge", "y")])
-def test_an_output_that_a_reference_lacks_makes_a_pass_uncertain_unless_the_user_leaves_it_out(answered, tmp_path, run,
-                                                                                               judge):
+def test_an_output_that_a_reference_lacks_makes_a_pass_uncertain_unless_the_user_leaves_it_out(
+    answered, tmp_path, run, judge
+):
     options, _, y = answered
     model = onnx.load(options.model)
     inner = model.graph.node[0].output[0]
     model.graph.output.append(helper.make_tensor_value_info(inner, onnx.TensorProto.FLOAT, None))
     onnx.save(model, options.model)
     reference = results(tmp_path / "torch.json", torch=rows(y, 16))
-    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK, "--reference",
-                          reference, "--runs", "fp16", "--target", "sqnr>=30", *judge)
+    code, text, err = run(
+        "compare",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        4,
+        *QUICK,
+        "--reference",
+        reference,
+        "--runs",
+        "fp16",
+        "--target",
+        "sqnr>=30",
+        *judge,
+    )
     assert code == 0 and f"the output {inner} is not judged" * (not judge) in text, err
     assert ("not judged" in text) == ("PASS?" in text) == (not judge), text
 
@@ -285,21 +371,28 @@ def test_a_network_is_held_against_another(tmp_path, run):
     onnx.save(conv_net(5), other)
     found = {}
     for model, reference in ((given, exact), (exact, other), (exact, given)):
-        code, text, err = run("compare", model, "--samples", 16, *QUICK, "--reference", reference, "--json",
-                              tmp_path / "out.json")
+        code, text, err = run(
+            "compare", model, "--samples", 16, *QUICK, "--reference", reference, "--json", tmp_path / "out.json"
+        )
         assert code == 0 and f"against {reference.name};" in text, err
         assert text.startswith("FP32 itself misses the target against other.onnx") == (reference is other)
         record = json.loads((tmp_path / "out.json").read_text())
-        found[reference.name] = {name: next(iter(one["outputs"].values()))["sqnr_db"]
-                                 for name, one in record["runs"].items()}
+        found[reference.name] = {
+            name: next(iter(one["outputs"].values()))["sqnr_db"] for name, one in record["runs"].items()
+        }
     assert found["fp32.onnx"]["fp32"] is None or found["fp32.onnx"]["fp32"] > 100, "with the weights of fp32.onnx"
     assert found["other.onnx"]["fp32"] < 10, "other weights"
     assert 10 < found["given.onnx"]["fp32"] < 60, "quantization error"
 
 
-@pytest.mark.parametrize("command", [("search", "--tolerance", "sqnr>=20", "-o", "found.json"),
-                                     ("methods", "--calib-methods", "minmax,mse", "--target", "sqnr>=20"),
-                                     ("compare", "--target", "sqnr>=20", "--no-preview")])
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("search", "--tolerance", "sqnr>=20", "-o", "found.json"),
+        ("methods", "--calib-methods", "minmax,mse", "--target", "sqnr>=20"),
+        ("compare", "--target", "sqnr>=20", "--no-preview"),
+    ],
+)
 def test_fp32_that_misses_the_target_comes_first(command, tmp_path, run, monkeypatch):
     """No layer, precision or calibration method is advised: none of them can correct another network."""
     monkeypatch.chdir(tmp_path)

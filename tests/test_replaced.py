@@ -66,8 +66,9 @@ def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_pa
     session.until_idle()
     assert session.error is None
     assert session.source != old and session.calibration.ranges != ranges
-    assert (not session.config.range_moves
-            and session.config.precision_moves), "ranges are of what was; the raised layer stays"
+    assert not session.config.range_moves and session.config.precision_moves, (
+        "ranges are of what was; the raised layer stays"
+    )
     name = os.path.basename(options.model if change is retrain else options.data)
     assert any(name in text and "replaced" in text for text in session.warnings)
     fresh = driven(options, resume=False)
@@ -173,9 +174,9 @@ def test_what_a_metric_imports_belongs_to_it(tmp_path):
     def measured(worker):
         worker.answer(rq.OpenNetwork(options))
         events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
-        return [event.metric["metric.py:score"]
-                for event in events
-                if isinstance(event, ev.ReferenceMetricMeasured)][-1]
+        return [event.metric["metric.py:score"] for event in events if isinstance(event, ev.ReferenceMetricMeasured)][
+            -1
+        ]
 
     worker = DrivenWorker(tmp_path)
     assert measured(worker) == 0.25
@@ -201,16 +202,17 @@ def test_what_a_metric_reads_belongs_to_it(tmp_path, early):
         "def score(outputs, labels):\n"
         "    LOG.write_text('written')\n"
         "    LOG.read_text()\n"
-        f"    return {'VALUE' if early else read}\n")
+        f"    return {'VALUE' if early else read}\n"
+    )
     np.savez(tmp_path / "truth.npz", value=0.25)
     options = replace(options, metric=f"{folder / 'metric.py'}:score")
 
     def measured(worker):
         worker.answer(rq.OpenNetwork(options))
         events = worker.answer(rq.CompareRuns({"int8": INT8}, with_group_errors=False))
-        return [event.metric["metric.py:score"]
-                for event in events
-                if isinstance(event, ev.ReferenceMetricMeasured)][-1]
+        return [event.metric["metric.py:score"] for event in events if isinstance(event, ev.ReferenceMetricMeasured)][
+            -1
+        ]
 
     worker = DrivenWorker(tmp_path)
     assert measured(worker) == 0.25
@@ -223,7 +225,8 @@ def test_what_a_metric_reads_belongs_to_it(tmp_path, early):
 
 def test_installed_packages_and_this_program_are_no_part_of_a_script(tmp_path):
     (tmp_path / "metric.py").write_text(
-        "import numpy, json, trt_tui.core.measure.error_metrics\ndef score(a, b):\n    return 1.0\n")
+        "import numpy, json, trt_tui.core.measure.error_metrics\ndef score(a, b):\n    return 1.0\n"
+    )
     load_metric(f"{tmp_path / 'metric.py'}:score")
     assert list_script_files(tmp_path / "metric.py") == (tmp_path / "metric.py",)
 
@@ -242,10 +245,14 @@ def test_only_what_of_a_folder_is_read_is_watched(tmp_path):
 def test_no_file_is_written_of_a_network_that_was_replaced_meanwhile(tmp_path):
     options = save_mlp(tmp_path)
     worker = DrivenWorker(tmp_path)
-    assert [type(event) for event in worker.answer(rq.OpenNetwork(options, network_only=True))
-            ][-2:] == [ev.LayersListed, ev.JobDone]
+    assert [type(event) for event in worker.answer(rq.OpenNetwork(options, network_only=True))][-2:] == [
+        ev.LayersListed,
+        ev.JobDone,
+    ]
     retrain(options)
-    for request in (rq.WriteEngine(INT8, str(tmp_path / "out.engine"), config_calibration=Calibration()),
-                    rq.ExportConfig("onnx", str(tmp_path / "out.onnx"), INT8, Calibration())):
+    for request in (
+        rq.WriteEngine(INT8, str(tmp_path / "out.engine"), config_calibration=Calibration()),
+        rq.ExportConfig("onnx", str(tmp_path / "out.onnx"), INT8, Calibration()),
+    ):
         assert isinstance(worker.answer(request)[-1], ev.FilesReplaced)
     assert not list(tmp_path.glob("out.*"))

@@ -34,6 +34,7 @@ VIT = local.outline()
 @pytest.fixture
 def built(tmp_path, measured_before):
     """Opens, measures and builds the all-INT8 config and, unless told otherwise, one with the loudest group raised."""
+
     def make(builder=None, mixed: bool = True) -> local.NullSession:
         session = local.measured(tmp_path, target="sqnr>=10", builder=builder)
         session.request_build()
@@ -53,7 +54,7 @@ def rows_of(table: str) -> dict[str, str]:
     """The lines of the table of runs by the run's name, blanks taken together; its titles come first."""
     lines = table.splitlines()
     top = next(index for index, line in enumerate(lines) if line.startswith("run "))
-    shown = lines[top:lines.index("", top)]
+    shown = lines[top : lines.index("", top)]
     return {line.split("  ")[0].removesuffix(BUILT_BY): " ".join(line.split()) for line in shown}
 
 
@@ -70,7 +71,8 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     assert rows["INT8 engine"].startswith(f"INT8 engine{BUILT_BY} logits {decibels(as_int8.accuracy)} ")
     assert "~" not in rows["INT8 engine"]
     assert rows["config engine"].endswith(
-        f"{number_text(result.latency_ms[0])} {megabytes_text(result.engine_bytes)} PASS")
+        f"{number_text(result.latency_ms[0])} {megabytes_text(result.engine_bytes)} PASS"
+    )
     assert rows["FP32 engine"].endswith(f"{number_text(check.latency_ms[0])} {megabytes_text(check.engine_bytes)}")
     count, time = result.engine_report.precision_shares()["INT8"]
     shares = next(line for line in table.splitlines() if line.startswith(f"config engine{BUILT_BY}  ") and "%" in line)
@@ -78,14 +80,19 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
     assert session.list_engine_checks() == {} and "not a precision problem" not in table
 
     report = comparison_markdown(session)
-    verdict = report[report.index("## Accuracy"):report.index("## Judged outputs")]
+    verdict = report[report.index("## Accuracy") : report.index("## Judged outputs")]
     row = next(line for line in verdict.splitlines() if line.startswith(f"| INT8 engine{BUILT_BY} | logits |"))
-    assert (f"| {decibels(as_int8.accuracy)} |" in row and "~" not in row
-            and f"| {megabytes_text(as_int8.engine_bytes)} |" in row)
-    section = report[report.index("## Builds"):]
+    assert (
+        f"| {decibels(as_int8.accuracy)} |" in row
+        and "~" not in row
+        and f"| {megabytes_text(as_int8.engine_bytes)} |" in row
+    )
+    section = report[report.index("## Builds") :]
     memory = megabytes_text(check.device_memory_bytes)
-    assert (f"| FP32 engine{BUILT_BY} | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | "
-            f"{memory} MB |" in section)
+    assert (
+        f"| FP32 engine{BUILT_BY} | TensorRT 11.4.0.21 | NVIDIA H200 | {duration_text(check.build_s)} | cold | "
+        f"{memory} MB |" in section
+    )
     titles = next(line for line in report.splitlines() if line.startswith("| engine layers") and "reformats" in line)
     assert {"INT8", "FP16", "FP32", "unknown", "unfused Q/DQ"} <= set(titles.strip("| ").split(" | "))
     assert "what to check" not in report
@@ -94,13 +101,21 @@ def test_engines_stand_beside_their_runs_and_in_the_markdown_report(built):
 def test_text_markdown_and_json_have_the_same_values(built):
     session = built(H200)
     report, runs = comparison_markdown(session), comparison_record(session)["runs"]
-    printed, written = rows_of(comparison_text(session)), report[report.index("## Accuracy"):].split("\n\n")[1]
-    cells = [[cell.strip().replace("\\", "") for cell in line.strip("| ").split(" | ")]
-             for line in written.splitlines()]
+    printed, written = rows_of(comparison_text(session)), report[report.index("## Accuracy") :].split("\n\n")[1]
+    cells = [
+        [cell.strip().replace("\\", "") for cell in line.strip("| ").split(" | ")] for line in written.splitlines()
+    ]
     assert [" ".join(filter(None, row)).replace(BUILT_BY, "") for row in (cells[0], *cells[2:])] == [
-        line.replace(BUILT_BY, "") for line in printed.values()]
-    for key, title in {"fp16": "FP16", "int8": "INT8", "config": "config", "int8-engine": "INT8 engine",
-                       "config-engine": "config engine", "fp32-engine": "FP32 engine"}.items():
+        line.replace(BUILT_BY, "") for line in printed.values()
+    ]
+    for key, title in {
+        "fp16": "FP16",
+        "int8": "INT8",
+        "config": "config",
+        "int8-engine": "INT8 engine",
+        "config-engine": "config engine",
+        "fp32-engine": "FP32 engine",
+    }.items():
         shown, run = printed[title].replace("~", "").split(), runs[key]
         assert f"{run['outputs']['logits']['sqnr_db']:.1f}" in shown
         if "engine" in key:
@@ -126,8 +141,10 @@ def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before
 
 def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=10")
-    for level in (ExecutionMode("CUDA graph"), bound := ExecutionMode("bound inputs",
-                                                                      "no CUDA graph: a node is on the CPU")):
+    for level in (
+        ExecutionMode("CUDA graph"),
+        bound := ExecutionMode("bound inputs", "no CUDA graph: a node is on the CPU"),
+    ):
         session.apply_event(ev.ExecutionModeChanged(1, level))
         session.apply_event(ev.ExecutionModeChanged(2, level))
         assert f", {level.name}; ~ marks" in comparison_text(session)
@@ -144,13 +161,14 @@ def test_what_to_check_is_listed_once(built):
     session = built(noisy)
     table = comparison_text(session)
     gap = sqnr_gap_of_engine_db(
-        session.get_run_results("int8").accuracy,
-        session.get_run_results("int8").engine_result.accuracy)
+        session.get_run_results("int8").accuracy, session.get_run_results("int8").engine_result.accuracy
+    )
     assert set(session.list_engine_checks()) == {"int8", "config"}
     assert f"INT8 engine: {gap:.1f} dB worse than simulated; what to check:" in table
     assert f"  layers that run in another precision than requested: {QKV}" in table
-    assert f"  - layers that run in another precision than requested: {QKV}" in comparison_markdown(
-        session).replace("\\", "")
+    assert f"  - layers that run in another precision than requested: {QKV}" in comparison_markdown(session).replace(
+        "\\", ""
+    )
     assert "not a precision problem" not in table
     alone = built(noisy, mixed=False)  # the config is the INT8 run then, and stands in no row of its own
     assert set(alone.list_engine_checks()) == {"int8", "config"}
@@ -186,8 +204,9 @@ def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
         return SimpleNamespace(sample_count=64, judged_error=1.0, estimate_group_effect=lambda name: known)
 
     wide, near = error_share_from_sweep(swept(2137.23), QKV), error_share_from_sweep(swept(0.99), QKV)
-    assert math.isnan(
-        wide.fraction) and wide.half_width is None and "8 samples is ±213,723 points" in wide.unknown_reason
+    assert (
+        math.isnan(wide.fraction) and wide.half_width is None and "8 samples is ±213,723 points" in wide.unknown_reason
+    )
     assert near.fraction == -6319.74 and near.half_width == 0.99 and not near.unknown_reason
     assert sensitivity_from_sweep(swept(2137.23), QKV, wide).unknown_reason == wide.unknown_reason
     session = built(mixed=False)
@@ -205,5 +224,6 @@ def test_a_share_whose_interval_is_wider_than_the_error_is_unknown(built):
     shown = build_row_values(session, TreeModel(VIT), ColourMeasure.SHARE, "int8")
     line = VisibleRow("x", 0, shown.model.rows_by_group[QKV])
     assert QKV not in shown.group_values and build_row_cells(shown, line).cells["share"].text == "?"
-    assert "unknown: its interval" in "".join(span[0] for one in detail_lines(session, shown, line, 120, 40)
-                                              for span in one)
+    assert "unknown: its interval" in "".join(
+        span[0] for one in detail_lines(session, shown, line, 120, 40) for span in one
+    )

@@ -63,9 +63,10 @@ def test_of_many_configs_those_shown_those_listed_and_what_was_built_are_kept():
         results.store_event_results(ev.ErrorSharesMeasured(1, "config", config, {"a": ErrorShare(0.5)}, 1, 1))
         results.store_event_results(ev.ValueMeasured(2, ev.REMEDIES, ("a", config), ()))
         results.store_event_results(
-            ev.ValueMeasured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True)))
+            ev.ValueMeasured(2, ev.ZERO_COST_CHANGES, ("a", config), ev.ZeroCostChanges((), True))
+        )
         assert results.get_results_or_empty(shown).shares
-    assert {shown, listed, built, *configs[-MAX_RECENT_CONFIGS + 1:]} == {*results}
+    assert {shown, listed, built, *configs[-MAX_RECENT_CONFIGS + 1 :]} == {*results}
     assert results[listed].accuracy == verdict(20.0) and results[built].engine_result is not None
     assert not results[listed].shares and not results[built].shares and results[configs[-1]].shares
     assert [key for _, key in results.get_values(ev.REMEDIES)] == configs[-MAX_RECENT_RESULTS:]
@@ -77,11 +78,15 @@ def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     results = SessionResults()
     options = tuple(ev.Remedy("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
     results.store_event_results(measured(INT8, verdict(20.0)))
-    results.store_event_results(ev.ValueMeasured(2, ev.REMEDIES, (MLP.groups[0].name, INT8), options,
-                              {option.config: option.accuracy for option in options}))
+    results.store_event_results(
+        ev.ValueMeasured(
+            2, ev.REMEDIES, (MLP.groups[0].name, INT8), options, {option.config: option.accuracy for option in options}
+        )
+    )
     remedies = results.get_values(ev.REMEDIES)[MLP.groups[0].name, INT8]
     assert [(remedy.config, remedy.shown_accuracy) for remedy in remedies] == [
-        (option.config, option.accuracy) for option in options]
+        (option.config, option.accuracy) for option in options
+    ]
     assert results[raised].accuracy == verdict(40.0) and results[INT8].accuracy == verdict(20.0)
 
 
@@ -93,14 +98,25 @@ def test_an_event_that_measures_nothing_is_refused():
 PASS, PASS_IN_DOUBT, FAIL_IN_DOUBT, FAIL = Outcome
 
 
-@pytest.mark.parametrize(("simulated", "executed", "decisive"), [
-    (PASS, PASS, "simulated"), (PASS, PASS_IN_DOUBT, "executed"), (PASS_IN_DOUBT, PASS, "simulated"),
-    (PASS_IN_DOUBT, PASS_IN_DOUBT, "simulated"), (PASS, FAIL_IN_DOUBT, "executed"), (PASS_IN_DOUBT, FAIL, "executed"),
-    (FAIL, PASS, "simulated"), (FAIL, PASS_IN_DOUBT, "simulated"), (FAIL, FAIL, "executed")])
+@pytest.mark.parametrize(
+    ("simulated", "executed", "decisive"),
+    [
+        (PASS, PASS, "simulated"),
+        (PASS, PASS_IN_DOUBT, "executed"),
+        (PASS_IN_DOUBT, PASS, "simulated"),
+        (PASS_IN_DOUBT, PASS_IN_DOUBT, "simulated"),
+        (PASS, FAIL_IN_DOUBT, "executed"),
+        (PASS_IN_DOUBT, FAIL, "executed"),
+        (FAIL, PASS, "simulated"),
+        (FAIL, PASS_IN_DOUBT, "simulated"),
+        (FAIL, FAIL, "executed"),
+    ],
+)
 def test_an_exported_network_takes_certainty_away_and_gives_none(simulated, executed, decisive) -> None:
     """The engine counts alone. Every executed network has the doubt that no engine was built, which decides nothing."""
-    results = {name: TargetOutcome(outcome, (name,)) for name, outcome in (("simulated", simulated),
-                                                                           ("executed", executed))}
+    results = {
+        name: TargetOutcome(outcome, (name,)) for name, outcome in (("simulated", simulated), ("executed", executed))
+    }
     no_engine = f"ONNX Runtime executed it, and {NO_ENGINE_DOUBT}"
     if executed is PASS:
         results["executed"] = TargetOutcome(PASS_IN_DOUBT, (no_engine,))

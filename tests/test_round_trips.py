@@ -76,31 +76,73 @@ def test_a_format_says_what_it_casts_otherwise(resnet, tmp_path):
 
 # -- commands and scripts by content ---------------------------------------------------------------------------------
 
-_SCRIPT = "import tensorrt as trt\n\ndef {name}(network):\n    for layer in network:\n" \
-          "        if layer.name == '/fc/Gemm':\n            layer.precision = trt.float32\n"
+_SCRIPT = (
+    "import tensorrt as trt\n\ndef {name}(network):\n    for layer in network:\n"
+    "        if layer.name == '/fc/Gemm':\n            layer.precision = trt.float32\n"
+)
 
 
-@pytest.mark.parametrize(("command", "quantized", "tf32", "rows", "said"), [
-    ("polygraphy convert m.onnx --fp16 --int8 -o e", INT8, False, set(), "on random inputs"),
-    ("polygraphy run m.onnx --trt --tf32 --fp16", FP16, True, set(), ""),
-    ("python3 -m polygraphy -v convert m.onnx --int8 --fp16 --data-loader-script d.py", INT8, False, set(),
-     "on the samples of its data loader"),
-    ("polygraphy convert m.onnx --fp16 --trt-network-postprocess-script p.py", FP16, False, {"/fc/Gemm"},
-     "only with --precision-constraints"),
-    ("polygraphy convert m.onnx --fp16 --trt-npps q.txt:raise_fc --precision-constraints obey", FP16, False,
-     {"/fc/Gemm"}, ""),
-    ("--fp16 --layer-precisions /fc/Gemm:float32 --precision-constraints prefer", FP16, False, {"/fc/Gemm"},
-     "prefer allows TensorRT another precision"),
-    ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --precisionConstraints=prefer", FP16, True, {"/fc/Gemm"},
-     "prefer allows TensorRT another precision"),
-    ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --precisionConstraints=none", FP16, True, {"/fc/Gemm"},
-     "only with --precisionConstraints"),
-    ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --strictTypeConstraints", FP16, True, {"/fc/Gemm"}, ""),
-    ("polygraphy run m.onnx --trt --fp16 --trt-npps p.py --strict-types", FP16, False, {"/fc/Gemm"}, ""),
-    ("trtexec --onnx=m.onnx --int8 --fp16", INT8, True, set(), "invents the INT8 ranges for --int8 without --calib"),
-    ("trtexec --onnx=m.onnx --best --noTF32", INT8, False, set(), "invents the INT8 ranges for --best"),
-    ("trtexec --onnx=q.onnx --int8 --noTF32", INT8, False, set(), "q.onnx has its own Q/DQ nodes"),
-    ("polygraphy convert m.onnx --fp16 --trt-config-postprocess-script c.py", FP16, False, set(), "is unknown")])
+@pytest.mark.parametrize(
+    ("command", "quantized", "tf32", "rows", "said"),
+    [
+        ("polygraphy convert m.onnx --fp16 --int8 -o e", INT8, False, set(), "on random inputs"),
+        ("polygraphy run m.onnx --trt --tf32 --fp16", FP16, True, set(), ""),
+        (
+            "python3 -m polygraphy -v convert m.onnx --int8 --fp16 --data-loader-script d.py",
+            INT8,
+            False,
+            set(),
+            "on the samples of its data loader",
+        ),
+        (
+            "polygraphy convert m.onnx --fp16 --trt-network-postprocess-script p.py",
+            FP16,
+            False,
+            {"/fc/Gemm"},
+            "only with --precision-constraints",
+        ),
+        (
+            "polygraphy convert m.onnx --fp16 --trt-npps q.txt:raise_fc --precision-constraints obey",
+            FP16,
+            False,
+            {"/fc/Gemm"},
+            "",
+        ),
+        (
+            "--fp16 --layer-precisions /fc/Gemm:float32 --precision-constraints prefer",
+            FP16,
+            False,
+            {"/fc/Gemm"},
+            "prefer allows TensorRT another precision",
+        ),
+        (
+            "trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --precisionConstraints=prefer",
+            FP16,
+            True,
+            {"/fc/Gemm"},
+            "prefer allows TensorRT another precision",
+        ),
+        (
+            "trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --precisionConstraints=none",
+            FP16,
+            True,
+            {"/fc/Gemm"},
+            "only with --precisionConstraints",
+        ),
+        ("trtexec --fp16 --layerPrecisions=/fc/Gemm:fp32 --strictTypeConstraints", FP16, True, {"/fc/Gemm"}, ""),
+        ("polygraphy run m.onnx --trt --fp16 --trt-npps p.py --strict-types", FP16, False, {"/fc/Gemm"}, ""),
+        (
+            "trtexec --onnx=m.onnx --int8 --fp16",
+            INT8,
+            True,
+            set(),
+            "invents the INT8 ranges for --int8 without --calib",
+        ),
+        ("trtexec --onnx=m.onnx --best --noTF32", INT8, False, set(), "invents the INT8 ranges for --best"),
+        ("trtexec --onnx=q.onnx --int8 --noTF32", INT8, False, set(), "q.onnx has its own Q/DQ nodes"),
+        ("polygraphy convert m.onnx --fp16 --trt-config-postprocess-script c.py", FP16, False, set(), "is unknown"),
+    ],
+)
 @pytest.mark.parametrize("name", ["run.sh", "notes"])
 def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quantized, tf32, rows, said, name):
     (tmp_path / "p.py").write_text(_SCRIPT.format(name="postprocess"))
@@ -113,17 +155,36 @@ def test_a_command_has_the_defaults_of_its_tool(resnet, tmp_path, command, quant
     assert raised == rows or not rows and raised <= {group.name for group in resnet.groups if not group.is_quantizable}
     tool = "Polygraphy" if "polygraphy" in command or "layer-precisions" in command else "trtexec"
     assert loaded.warnings[0].startswith(f"{name}: read as a command of {tool}: ")
-    made_up = ("random inputs", "invents", "of its data loader", "Q/DQ nodes", "only with", "is unknown",
-               "prefer allows TensorRT another precision", "strict")
+    made_up = (
+        "random inputs",
+        "invents",
+        "of its data loader",
+        "Q/DQ nodes",
+        "only with",
+        "is unknown",
+        "prefer allows TensorRT another precision",
+        "strict",
+    )
     assert [part for part in made_up if part in " ".join(loaded.warnings)] == [part for part in made_up if part in said]
 
 
-@pytest.mark.parametrize(("command", "title", "next_step"), [
-    ("polygraphy convert m.onnx --fp16 --trt-npps absent.py", "names the script absent.py, which is not there",
-     "beside"),
-    ("polygraphy convert m.onnx --strongly-typed --fp16", "strongly typed", "--precision file"),
-    ("export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert m.onnx --fp16", "strongly typed", "--precision file"),
-    ("TRT-8601-EntropyCalibration2\nx: 3f800000", "is a calibration cache", "--calib-cache")])
+@pytest.mark.parametrize(
+    ("command", "title", "next_step"),
+    [
+        (
+            "polygraphy convert m.onnx --fp16 --trt-npps absent.py",
+            "names the script absent.py, which is not there",
+            "beside",
+        ),
+        ("polygraphy convert m.onnx --strongly-typed --fp16", "strongly typed", "--precision file"),
+        (
+            "export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert m.onnx --fp16",
+            "strongly typed",
+            "--precision file",
+        ),
+        ("TRT-8601-EntropyCalibration2\nx: 3f800000", "is a calibration cache", "--calib-cache"),
+    ],
+)
 def test_a_file_that_holds_no_config_names_the_way_out(resnet, tmp_path, command, title, next_step):
     (tmp_path / "file").write_text(command)
     with pytest.raises(InputError) as refused:
@@ -134,8 +195,14 @@ def test_a_file_that_holds_no_config_names_the_way_out(resnet, tmp_path, command
 def test_a_script_is_known_under_any_name(resnet, tmp_path):
     groups = {group.name: group for group in resnet.groups}
     config = PrecisionConfig.from_precision(INT8, FP16).with_group_precision([groups["/fc/Gemm"]], FP32)
-    formats.write_export("polygraphy", tmp_path / "pg.sh", resnet, replace(config, tf32=True),
-                         dict.fromkeys(resnet.calibrated_tensors, 2.0), calibration=Calibration("minmax"))
+    formats.write_export(
+        "polygraphy",
+        tmp_path / "pg.sh",
+        resnet,
+        replace(config, tf32=True),
+        dict.fromkeys(resnet.calibrated_tensors, 2.0),
+        calibration=Calibration("minmax"),
+    )
     loaded = read_any_config(tmp_path / "pg.sh", resnet)
     assert "a Polygraphy script of trt-tui" in loaded.warnings[0] and loaded.config.tf32
     assert loaded.config.precision_moves.keys() == {"/fc/Gemm"} and loaded.calibration.method == "minmax"
@@ -154,18 +221,37 @@ def test_an_edited_export_counts_as_it_was_edited(written, tmp_path):
 # -- ModelOpt --------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("record", "precisions", "said"), [
-    ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["GlobalAveragePool"], "nodes_to_exclude": ["/fc/"]},
-     {"/avgpool/GlobalAveragePool": FP32, "/fc/Gemm": FP16, "/conv1/Conv": INT8}, "its own rules"),
-    ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Conv"]}, {"/conv1/Conv": INT8},
-     "FP32 around /conv1/Conv"),
-    ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Relu"]}, {"/conv1/Conv": INT8},
-     "'Relu': it is fused with other layers"),
-    ({"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Gemm"], "high_precision_dtype": "fp32"},
-     {"/fc/Gemm": INT8}, ""),
-    ({"low_precision_type": "bf16", "nodes_to_exclude": ["/layer"], "nodes_to_include": ["/layer1/conv1"]},
-     {"/layer1/conv1/Conv": BF16, "/layer1/conv2/Conv": FP32, "/fc/Gemm": BF16}, ""),
-    ({"autocast": {"op_types_to_exclude": ["Conv"]}}, {"/conv1/Conv": FP32, "/fc/Gemm": FP16}, "")])
+@pytest.mark.parametrize(
+    ("record", "precisions", "said"),
+    [
+        (
+            {"quantize_mode": "int8", "op_types_to_exclude_fp16": ["GlobalAveragePool"], "nodes_to_exclude": ["/fc/"]},
+            {"/avgpool/GlobalAveragePool": FP32, "/fc/Gemm": FP16, "/conv1/Conv": INT8},
+            "its own rules",
+        ),
+        (
+            {"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Conv"]},
+            {"/conv1/Conv": INT8},
+            "FP32 around /conv1/Conv",
+        ),
+        (
+            {"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Relu"]},
+            {"/conv1/Conv": INT8},
+            "'Relu': it is fused with other layers",
+        ),
+        (
+            {"quantize_mode": "int8", "op_types_to_exclude_fp16": ["Gemm"], "high_precision_dtype": "fp32"},
+            {"/fc/Gemm": INT8},
+            "",
+        ),
+        (
+            {"low_precision_type": "bf16", "nodes_to_exclude": ["/layer"], "nodes_to_include": ["/layer1/conv1"]},
+            {"/layer1/conv1/Conv": BF16, "/layer1/conv2/Conv": FP32, "/fc/Gemm": BF16},
+            "",
+        ),
+        ({"autocast": {"op_types_to_exclude": ["Conv"]}}, {"/conv1/Conv": FP32, "/fc/Gemm": FP16}, ""),
+    ],
+)
 def test_what_modelopt_is_told_is_read(resnet, tmp_path, record, precisions, said):
     """As ModelOpt 0.47 made it of these arguments."""
     (tmp_path / "m.txt").write_text(json.dumps(record))
@@ -174,10 +260,15 @@ def test_what_modelopt_is_told_is_read(resnet, tmp_path, record, precisions, sai
     assert said in " ".join(loaded.warnings)
 
 
-@pytest.mark.parametrize(("options", "masked", "excluded"), [
-    ("--disable_mha_qdq", False, True), ("", False, False),
-    ("--disable_mha_qdq", True, False),  # ModelOpt does not look behind a Where
-    ("--disable_mha_qdq --target_dla", False, False)])
+@pytest.mark.parametrize(
+    ("options", "masked", "excluded"),
+    [
+        ("--disable_mha_qdq", False, True),
+        ("", False, False),
+        ("--disable_mha_qdq", True, False),  # ModelOpt does not look behind a Where
+        ("--disable_mha_qdq --target_dla", False, False),
+    ],
+)
 def test_attention_without_qdq_runs_in_the_other_precision(tmp_path, options, masked, excluded):
     model = networks.attention_block()
     if masked:
@@ -190,31 +281,51 @@ def test_attention_without_qdq_runs_in_the_other_precision(tmp_path, options, ma
             model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), name))
     onnx.save(model, tmp_path / "net.onnx")
     network = open_network(tmp_path / "net.onnx")
-    (tmp_path / "mo.sh").write_text(f"OPTIONS='--quantize_m int8 {options}'\npython -m modelopt.onnx.quantization "
-                                    "$OPTIONS --high_precision_dtype bf16 && trtexec --fp16 --onnx=q.onnx\n")
+    (tmp_path / "mo.sh").write_text(
+        f"OPTIONS='--quantize_m int8 {options}'\npython -m modelopt.onnx.quantization "
+        "$OPTIONS --high_precision_dtype bf16 && trtexec --fp16 --onnx=q.onnx\n"
+    )
     config = read_any_config(tmp_path / "mo.sh", network).config
     precisions = {group.name: config.precision_of(group) for group in network.groups if group.is_quantizable}
     assert {name for name, precision in precisions.items() if precision is BF16} == (
-        {"/scores/MatMul", "/values/MatMul"} if excluded else set())
+        {"/scores/MatMul", "/values/MatMul"} if excluded else set()
+    )
     assert set(precisions.values()) <= {INT8, BF16}
 
 
-@pytest.mark.parametrize(("text", "said"), [
-    ("python -m modelopt.onnx.quantization --autotune=quick --autotune_verbose --direct_io_types",
-     {"autotune: ModelOpt keeps Q/DQ only where", "direct_io_types: inputs and outputs keep"}),
-    ("python -m modelopt.onnx.quantization --target_dla --frobnicate=1",
-     {"target_dla: ModelOpt quantizes all tensors", "frobnicate: not an option of ModelOpt 0.47"}),
-    ("python -m modelopt.onnx.quantization --quantize_mode int4 --op_types_to_exclude Gemm",
-     {"op_types_to_exclude: ModelOpt ignores this in mode int4", "INT4 scales by awq_clip"}),
-    ("modelopt.onnx.quantization.quantize('a.onnx', quantize_mode='int4', block_size=32)\n",
-     {"block_size: INT4 weights have blocks of 128"}),
-    ("modelopt.onnx.quantization.quantize('a.onnx', quantize_mode='int4', block_size=128)\n", set()),
-    ("quantize_mode: int4\nblock_size: -1\n", {"block_size: INT4 weights have blocks of 128"}),
-    ("python -m modelopt.onnx.autocast -t fp16 --data_max 100 --init_max=5 --max_depth_of_reduction 64",
-     {"data_max: nodes with larger inputs or outputs", "init_max: nodes with larger constants",
-      "max_depth_of_reduction: nodes with longer sums"}),
-    ("python -m modelopt.onnx.autocast --onnx_path a.onnx", {"above 512, the default of data_max"}),
-    ("python -m modelopt.onnx.autocast --data_max=inf", set())])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            "python -m modelopt.onnx.quantization --autotune=quick --autotune_verbose --direct_io_types",
+            {"autotune: ModelOpt keeps Q/DQ only where", "direct_io_types: inputs and outputs keep"},
+        ),
+        (
+            "python -m modelopt.onnx.quantization --target_dla --frobnicate=1",
+            {"target_dla: ModelOpt quantizes all tensors", "frobnicate: not an option of ModelOpt 0.47"},
+        ),
+        (
+            "python -m modelopt.onnx.quantization --quantize_mode int4 --op_types_to_exclude Gemm",
+            {"op_types_to_exclude: ModelOpt ignores this in mode int4", "INT4 scales by awq_clip"},
+        ),
+        (
+            "modelopt.onnx.quantization.quantize('a.onnx', quantize_mode='int4', block_size=32)\n",
+            {"block_size: INT4 weights have blocks of 128"},
+        ),
+        ("modelopt.onnx.quantization.quantize('a.onnx', quantize_mode='int4', block_size=128)\n", set()),
+        ("quantize_mode: int4\nblock_size: -1\n", {"block_size: INT4 weights have blocks of 128"}),
+        (
+            "python -m modelopt.onnx.autocast -t fp16 --data_max 100 --init_max=5 --max_depth_of_reduction 64",
+            {
+                "data_max: nodes with larger inputs or outputs",
+                "init_max: nodes with larger constants",
+                "max_depth_of_reduction: nodes with longer sums",
+            },
+        ),
+        ("python -m modelopt.onnx.autocast --onnx_path a.onnx", {"above 512, the default of data_max"}),
+        ("python -m modelopt.onnx.autocast --data_max=inf", set()),
+    ],
+)
 def test_each_option_of_modelopt_is_applied_or_named(resnet, tmp_path, text, said):
     (tmp_path / "told").write_text(text)
     warnings = " ".join(read_any_config(tmp_path / "told", resnet).warnings)
@@ -224,10 +335,14 @@ def test_each_option_of_modelopt_is_applied_or_named(resnet, tmp_path, text, sai
 
 def test_short_options_of_autocast_are_read(resnet, tmp_path):
     (tmp_path / "told").write_text(
-        "python -m modelopt.onnx.autocast -t bf16 -ne /conv1 '/layer1/.*' -opi Gemm -ope Gemm")
+        "python -m modelopt.onnx.autocast -t bf16 -ne /conv1 '/layer1/.*' -opi Gemm -ope Gemm"
+    )
     config = read_any_config(tmp_path / "told", resnet).config
     assert {name for name, precision in config.precision_by_group(resnet).items() if precision is FP32} == {
-        "/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv"}
+        "/conv1/Conv",
+        "/layer1/conv1/Conv",
+        "/layer1/conv2/Conv",
+    }
     assert config.other is BF16
 
 
@@ -259,8 +374,9 @@ def test_ranges_that_only_raised_layers_read_are_measured(run, mlp, tmp_path):
     network = open_network(mlp.model)
     config = PrecisionConfig.from_precision(INT8, FP16).with_group_precision([network.groups[0]], FP32)
     formats.write_export("trtexec", tmp_path / "build", network, config, dict.fromkeys(network.calibrated_tensors, 3.0))
-    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", tmp_path / "build", "--layers", "none",
-                         "--no-preview")
+    code, out, err = run(
+        "compare", mlp.model, "--data", mlp.data, "--config", tmp_path / "build", "--layers", "none", "--no-preview"
+    )
     assert code in (0, 1) and "\nINT8 " in out and "\nconfig " in out, err
     assert "build has ranges for" in err and "The others are measured (minmax)" in err
     assert "ranges of build and others" in out
@@ -271,8 +387,20 @@ def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
     exact = open_network(mlp.model)
     ranges = dict.fromkeys(exact.calibrated_tensors, 3.0)
     formats.write_export("onnx", quantized, exact, PrecisionConfig.from_precision(INT8, FP16), ranges)
-    code, _, err = run("search", quantized, "--reference", mlp.model, "--data", mlp.data, "--tolerance", "sqnr>=45",
-                       "--no-hold-out", "--no-preview", "-o", config)
+    code, _, err = run(
+        "search",
+        quantized,
+        "--reference",
+        mlp.model,
+        "--data",
+        mlp.data,
+        "--tolerance",
+        "sqnr>=45",
+        "--no-hold-out",
+        "--no-preview",
+        "-o",
+        config,
+    )
     assert code in (0, 1) and config.exists(), err
     assert json.loads(config.read_text())["model"]["weights_of"] == "mlp.onnx"
     found = open_network(quantized)
@@ -280,7 +408,17 @@ def test_a_config_of_a_reference_asks_for_it_again(run, mlp, tmp_path):
         read_any_config(config, found)
     assert "Add --reference mlp.onnx" in refused.value.next_step
     assert "here layers use the weights of q.onnx" in " ".join(read_any_config(config, found, force=True).warnings)
-    code, _, err = run("export", quantized, "--config", config, "--reference", mlp.model, "--format", "trtexec", "-o",
-                       tmp_path / "t.sh")
+    code, _, err = run(
+        "export",
+        quantized,
+        "--config",
+        config,
+        "--reference",
+        mlp.model,
+        "--format",
+        "trtexec",
+        "-o",
+        tmp_path / "t.sh",
+    )
     assert code == 0, err
     assert {"x"} <= found.quantized_ranges.keys(), "its Q stands behind a Cast"

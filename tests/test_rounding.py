@@ -79,18 +79,22 @@ def test_gptq_equals_the_textbook_and_never_loses_a_channel_it_keeps(seed, group
     weight = random.standard_normal((groups, rows, columns)).astype(np.float32)
     inputs = np.stack([correlated(random, 4 * columns, columns) for _ in range(groups)])
     products = inputs.swapaxes(1, 2) @ inputs
-    steps = np.broadcast_to(np.abs(weight).max(axis=2, keepdims=True) / np.float32(quantized_type.max_value),
-                            weight.shape)
+    steps = np.broadcast_to(
+        np.abs(weight).max(axis=2, keepdims=True) / np.float32(quantized_type.max_value), weight.shape
+    )
     kept = weight.copy()
     found = weight_rounding.round_by_output_error(weight, steps, products, quantized_type)
     np.testing.assert_array_equal(weight, kept)  # the weights of the network are not touched
     assert found.min() >= quantized_type.min_value and found.max() <= quantized_type.max_value
     np.testing.assert_array_equal(found, np.rint(found))
-    expected = np.stack([textbook_gptq(weight[index], steps[index], products[index], quantized_type)
-                         for index in range(groups)])
+    expected = np.stack(
+        [textbook_gptq(weight[index], steps[index], products[index], quantized_type) for index in range(groups)]
+    )
     nearest = quantized_type.quantize(weight / steps)
-    errors = [weight_rounding.measure_row_errors(weight - values.astype(np.float32) * steps, products).sum()
-              for values in (found, expected, nearest)]
+    errors = [
+        weight_rounding.measure_row_errors(weight - values.astype(np.float32) * steps, products).sum()
+        for values in (found, expected, nearest)
+    ]
     assert np.mean(found != expected) < 0.05 and errors[0] == pytest.approx(errors[1], rel=0.1, abs=1e-3)
     if columns >= 30 and rows >= 3:
         assert errors[0] < errors[2]
@@ -117,14 +121,19 @@ def test_chosen_scales_never_lose_on_the_samples_that_choose_them(blocks):
     steps = np.repeat(np.abs(weight.reshape(1, 20, blocks, size)).max(axis=3) / np.float32(7), size, axis=2)
     factors = weight_rounding.choose_scale_factors(weight, steps, products, INT4, segments, lambda array: array)
     used = steps * weight_rounding.spread_factors(factors, segments)
-    before, after = (weight_rounding.measure_row_errors(weight - INT4.quantize(weight / scale) * scale, products)
-                     for scale in (steps, used))
+    before, after = (
+        weight_rounding.measure_row_errors(weight - INT4.quantize(weight / scale) * scale, products)
+        for scale in (steps, used)
+    )
     assert (after <= before).all() and after.sum() < before.sum() and factors.min() < 1
 
 
 @settings(deadline=None, max_examples=100)
-@given(st.integers(0, 10000), st.sampled_from([(INT8, FP32), (INT8, FP16), (INT4, FP32), (INT4, FP16), (INT4, BF16)]),
-       st.floats(2.0**-17, 100.0))
+@given(
+    st.integers(0, 10000),
+    st.sampled_from([(INT8, FP32), (INT8, FP16), (INT4, FP32), (INT4, FP16), (INT4, BF16)]),
+    st.floats(2.0**-17, 100.0),
+)
 def test_a_rounded_weight_quantizes_to_exactly_its_values(seed, types, largest):
     """FP32 weights behind which a release writes Q itself: also where weight and scale are rounded to 16 bits."""
     quantized_type, stored_type = types
@@ -151,11 +160,25 @@ def convs():
     b = Builder(opset=17)
     x = b.node("Relu", [b.conv("x", (4, 16), "/plain", bias=True)], "/plain")
     x = b.node("Relu", [b.conv(x, (16, 16), "/depthwise", groups=16)], "/depthwise")
-    x = b.node("Conv", [x, b.kernel("odd.weight", (24, 8, 3, 2), 48)], "/odd", kernel_shape=[3, 2], strides=[2, 1],
-               dilations=[1, 2], pads=[1, 0, 2, 1], group=2)
+    x = b.node(
+        "Conv",
+        [x, b.kernel("odd.weight", (24, 8, 3, 2), 48)],
+        "/odd",
+        kernel_shape=[3, 2],
+        strides=[2, 1],
+        dilations=[1, 2],
+        pads=[1, 0, 2, 1],
+        group=2,
+    )
     x = b.node("Relu", [x], "/odd")
-    x = b.node("Conv", [x, b.kernel("same.weight", (16, 24, 2, 2), 96)], "/same", kernel_shape=[2, 2],
-               strides=[2, 2], auto_pad="SAME_LOWER")
+    x = b.node(
+        "Conv",
+        [x, b.kernel("same.weight", (16, 24, 2, 2), 96)],
+        "/same",
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+        auto_pad="SAME_LOWER",
+    )
     x = b.node("Reshape", [b.node("GlobalAveragePool", [x], "/pool"), b.weight("flat", np.array([-1, 16]))], "/flat")
     x = b.node("Relu", [b.gemm(x, (16, 12), "/wide")], "/wide")
     x = b.node("Gemm", [x, b.kernel("narrow.weight", (12, 6), 12), b.vector("narrow.bias", 6)], "/narrow", output="y")
@@ -181,7 +204,8 @@ def prepared(model, opened, backend, count=32, batch=4):
     random = np.random.default_rng(5)
     basis = random.standard_normal((6, int(np.prod(shape)))) * np.geomspace(3, 0.3, 6)[:, None]
     values = (random.standard_normal((count, 6)) @ basis).reshape(count, *shape) + 0.1 * random.standard_normal(
-        (count, *shape))
+        (count, *shape)
+    )
     np.savez(network.path.with_name("x.npz"), x=values.astype(np.float32))
     data = load_samples(network.path.with_name("x.npz"), network.inputs, batch=batch)
     half = data.select_feeds(range(0, len(data), 2)), data.select_feeds(range(1, len(data), 2))
@@ -226,8 +250,14 @@ def integers_of_moves(network, config, unrounded):
     return result
 
 
-CASES = [(convs, Precision.INT8, FP16), (convs, Precision.INT8, FP32), (encoder, Precision.INT8, FP16),
-         (encoder, Precision.INT4, FP16), (encoder, Precision.INT4, BF16), (encoder, Precision.INT4, FP32)]
+CASES = [
+    (convs, Precision.INT8, FP16),
+    (convs, Precision.INT8, FP32),
+    (encoder, Precision.INT8, FP16),
+    (encoder, Precision.INT4, FP16),
+    (encoder, Precision.INT4, BF16),
+    (encoder, Precision.INT4, FP32),
+]
 
 
 @pytest.mark.parametrize(("model", "precision", "other"), CASES)
@@ -262,8 +292,9 @@ def test_rounding_beside_a_type_that_only_tensorrt_executes(precision, opened, b
     assert found and block.name not in found[0].moves
 
 
-@pytest.mark.parametrize(("model", "precision"), [(convs, Precision.INT8), (encoder, Precision.INT8),
-                                                  (encoder, Precision.INT4)])
+@pytest.mark.parametrize(
+    ("model", "precision"), [(convs, Precision.INT8), (encoder, Precision.INT8), (encoder, Precision.INT4)]
+)
 def test_what_is_offered_gains_on_the_samples_that_chose_and_on_those_held_out(model, precision, opened, backend):
     network, (data, judged), ranges = prepared(model(), opened, backend)
     config = PrecisionConfig(precision, FP32)
@@ -271,22 +302,28 @@ def test_what_is_offered_gains_on_the_samples_that_chose_and_on_those_held_out(m
     assert found
     _, held_out = split_held_out_samples(network, data)
     for proposal in found:
-        before, after = measure_output_errors(network, (config, config.with_moves(proposal.moves)), ranges, held_out,
-                                              backend)
+        before, after = measure_output_errors(
+            network, (config, config.with_moves(proposal.moves)), ranges, held_out, backend
+        )
         assert after < before
     again = measure_roundings(network, config, ranges, network.groups, data, backend)
     assert again == found  # the same values each time
     fit, _ = split_held_out_samples(network, data)
     (best,) = (proposal for proposal in found if proposal.method == "GPTQ")
     for name, move in best.moves.items():  # each layer alone, its inputs from FP32
-        alone = config.with_group_precision(network.groups, FP32).with_group_precision([network.get_group(name)],
-                                                                                       precision)
+        alone = config.with_group_precision(network.groups, FP32).with_group_precision(
+            [network.get_group(name)], precision
+        )
         tail = network.get_group(name).final_tensor
         losses = []
         for one in (alone, alone.with_moves({name: move})):
-            runs = [(lowered.inner_values(backend, network, fit.read_feed(index))[tail],
-                     lowered.gated_values(backend, network, one, ranges, fit.read_feed(index))[tail])
-                    for index in range(len(fit))]
+            runs = [
+                (
+                    lowered.inner_values(backend, network, fit.read_feed(index))[tail],
+                    lowered.gated_values(backend, network, one, ranges, fit.read_feed(index))[tail],
+                )
+                for index in range(len(fit))
+            ]
             losses.append(sum(float(np.square(exact - values).sum()) for exact, values in runs))
         assert losses[1] < 1.05 * losses[0]
     before, after = measure_output_errors(network, (config, config.with_moves(best.moves)), ranges, judged, backend)
@@ -301,8 +338,9 @@ def test_a_rounding_that_loses_on_the_held_out_samples_is_not_offered(opened, ba
     np.savez(network.path.with_name("noise.npz"), x=random.standard_normal((4, 5, WIDTH)).astype(np.float32))
     noise = load_samples(network.path.with_name("noise.npz"), network.inputs, batch=1)
     config = PrecisionConfig(Precision.INT4, FP32)
-    found = measure_roundings(network, config, ranges, [network.get_group("/up/MatMul")], noise, backend,
-                              methods=("GPTQ",))
+    found = measure_roundings(
+        network, config, ranges, [network.get_group("/up/MatMul")], noise, backend, methods=("GPTQ",)
+    )
     assert not found
 
 
@@ -330,13 +368,18 @@ def test_the_rows_of_a_conv_are_the_patches_that_it_multiplies(opened, backend):
         products = rows @ form.convert_to_matrices(network.constant_value(site.tensor)).swapaxes(1, 2)
         expected = values[layer.outputs[0]]
         if layer.op_type == "Conv":
-            expected = expected.reshape(len(expected), form.groups, -1, int(np.prod(expected.shape[2:]))).transpose(
-                1, 0, 3, 2).reshape(form.groups, rows.shape[1], -1)
+            expected = (
+                expected.reshape(len(expected), form.groups, -1, int(np.prod(expected.shape[2:])))
+                .transpose(1, 0, 3, 2)
+                .reshape(form.groups, rows.shape[1], -1)
+            )
         if len(layer.inputs) > 2:
             products = products + network.constant_value(layer.inputs[2])
         np.testing.assert_allclose(products, expected.reshape(products.shape), rtol=1e-3, atol=1e-4, err_msg=layer.name)
-        np.testing.assert_array_equal(form.convert_from_matrices(form.convert_to_matrices(
-            network.constant_value(site.tensor))), network.constant_value(site.tensor))
+        np.testing.assert_array_equal(
+            form.convert_from_matrices(form.convert_to_matrices(network.constant_value(site.tensor))),
+            network.constant_value(site.tensor),
+        )
 
 
 def test_all_layers_of_a_memory_limited_wave_are_rounded(opened, backend, monkeypatch):
@@ -353,16 +396,24 @@ def test_all_layers_of_a_memory_limited_wave_are_rounded(opened, backend, monkey
 def test_it_is_stopped_by_its_progress_and_tells_all_of_it(opened, backend):
     network, (data, _), ranges = prepared(encoder(), opened, backend)
     told = []
-    measure_roundings(network, PrecisionConfig(Precision.INT4, FP32), ranges, network.groups, data, backend,
-                      progress=lambda done, total: told.append((done, total)))
+    measure_roundings(
+        network,
+        PrecisionConfig(Precision.INT4, FP32),
+        ranges,
+        network.groups,
+        data,
+        backend,
+        progress=lambda done, total: told.append((done, total)),
+    )
     assert len({total for _, total in told}) == 1 and [done for done, _ in told] == sorted(done for done, _ in told)
 
     def stop(done, total):
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        measure_roundings(network, PrecisionConfig(Precision.INT4, FP32), ranges, network.groups, data, backend,
-                          progress=stop)
+        measure_roundings(
+            network, PrecisionConfig(Precision.INT4, FP32), ranges, network.groups, data, backend, progress=stop
+        )
 
 
 # -- what a group cannot have ------------------------------------------------------------------------------------------
@@ -381,8 +432,11 @@ def test_groups_without_a_possible_rounding_say_why(opened, backend):
     network, (data, _), ranges = prepared(transposed(), opened, backend)
     config = PrecisionConfig(Precision.INT8, FP32)
     found = measure_roundings(network, config, ranges, network.groups, data, backend)
-    said = {layer: rounding_refusal_reason(network, group, config) for group in network.groups
-            for layer in group.main_layers}
+    said = {
+        layer: rounding_refusal_reason(network, group, config)
+        for group in network.groups
+        for layer in group.main_layers
+    }
     assert not found
     assert "rounding of a ConvTranspose by the error is not supported" in said["/up/ConvTranspose"]
     assert "exactly one weight" in said["/product/MatMul"]
@@ -396,14 +450,20 @@ def test_groups_without_a_possible_rounding_say_why(opened, backend):
     assert not found
 
 
-@pytest.mark.parametrize("move", [RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
-                                  RoundingMove("GPTQ", Precision.INT8, encode_vector(np.ones(128)),
-                                               encode_integers(np.ones(5)))])
+@pytest.mark.parametrize(
+    "move",
+    [
+        RoundingMove("scales", Precision.INT8, encode_vector(np.ones(3))),
+        RoundingMove("GPTQ", Precision.INT8, encode_vector(np.ones(128)), encode_integers(np.ones(5))),
+    ],
+)
 def test_values_for_another_shape_are_refused_by_every_lowering(move, opened, backend):
     network, (data, _), ranges = prepared(encoder(), opened, backend)
     config = PrecisionConfig(Precision.INT8, FP32).with_moves({"/up/MatMul": move})
-    for run in (lambda: lower_to_typed_network(network, config, ranges),
-                lambda: lowered.gated_values(backend, network, config, ranges, data.read_feed(0))):
+    for run in (
+        lambda: lower_to_typed_network(network, config, ranges),
+        lambda: lowered.gated_values(backend, network, config, ranges, data.read_feed(0)),
+    ):
         with pytest.raises(InputError, match="/up/MatMul"):
             run()
 
@@ -420,9 +480,11 @@ def test_a_rounding_belongs_to_its_weight_and_its_precision(opened, backend):
     later = add_zero_cost_moves(rounded, network, {"/norm/LayerNormalization": smooth})
     assert set(later.get_moves(RoundingMove)) == set(moves) - {"/up/MatMul", "/gate/MatMul"}  # measured without it
     forced = rounded.with_moves({"/norm/LayerNormalization": smooth})
-    for run in (lambda: lower_to_typed_network(network, forced, ranges),
-                lambda: lowered.gated_values(backend, network, forced, ranges, feeds),
-                lambda: measure_weight_errors(network, forced, ranges)):
+    for run in (
+        lambda: lower_to_typed_network(network, forced, ranges),
+        lambda: lowered.gated_values(backend, network, forced, ranges, feeds),
+        lambda: measure_weight_errors(network, forced, ranges),
+    ):
         with pytest.raises(InputError, match="belongs to another weight"):
             run()
     assert without_stale_roundings(network, forced) == later and without_stale_roundings(network, rounded) is rounded
@@ -433,9 +495,11 @@ def test_a_rounding_belongs_to_its_weight_and_its_precision(opened, backend):
     assert without_stale_roundings(network, undone).get_moves(RoundingMove).keys() <= {"/down/MatMul"}
     raised = rounded.with_group_precision(network.groups, FP16)  # another precision has its own values
     plain = config.with_group_precision(network.groups, FP16)
-    for first, second in zip((lowered.gated_values(backend, network, one, ranges, feeds) for one in (raised,)),
-                             (lowered.gated_values(backend, network, one, ranges, feeds) for one in (plain,)),
-                             strict=True):
+    for first, second in zip(
+        (lowered.gated_values(backend, network, one, ranges, feeds) for one in (raised,)),
+        (lowered.gated_values(backend, network, one, ranges, feeds) for one in (plain,)),
+        strict=True,
+    ):
         np.testing.assert_array_equal(first["y"], second["y"])
 
 
@@ -469,8 +533,12 @@ def test_samples_are_held_out_by_a_fixed_choice(opened, backend):
     network, (data, _), _ = prepared(encoder(), opened, backend, count=32, batch=4)
     fit, held_out = split_held_out_samples(network, data)
     assert (len(fit), len(held_out)) == (3, 1)
-    rows = [tuple(row.ravel()[:3]) for part in (fit, held_out) for index in range(len(part))
-            for row in part.read_feed(index)["x"]]
+    rows = [
+        tuple(row.ravel()[:3])
+        for part in (fit, held_out)
+        for index in range(len(part))
+        for row in part.read_feed(index)["x"]
+    ]
     assert len(set(rows)) == len(rows) == 16
     again, _ = split_held_out_samples(network, data)
     np.testing.assert_array_equal(again.read_feed(0)["x"], fit.read_feed(0)["x"])

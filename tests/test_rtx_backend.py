@@ -12,6 +12,12 @@ import pytest
 def test_the_backend_on_the_real_tensorrt_rtx() -> None:
     pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/standins/real_rtx.py"]
-    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120,
-                          env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"})
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parent.parent,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env={**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
+    )
     assert done.returncode == 0, done.stdout + done.stderr

@@ -52,18 +52,24 @@ def test_equal_samples_do_not_vary_and_a_single_one_tells_nothing(tmp_path):
     assert dependence(tmp_path, {"y": np.ones((8, 5), np.float32)}, 2).variations_db == {"y": -math.inf}
     assert dependence(tmp_path, {"y": np.zeros((8, 5), np.float32)}, 2).variations_db == {"y": -math.inf}
     alone = dependence(tmp_path, {"y": np.ones((1, 5), np.float32)}, 1)
-    assert alone.variations_db == {} and alone.meaningless_accuracies[
-        SHUFFLED].outputs == {} and alone.make_steady_output_caveats(["y"]) == ()
+    assert (
+        alone.variations_db == {}
+        and alone.meaningless_accuracies[SHUFFLED].outputs == {}
+        and alone.make_steady_output_caveats(["y"]) == ()
+    )
 
 
 def test_only_what_fp16_could_not_tell_apart_is_steady(tmp_path):
     """Boxes in pixels on a grid vary by -40 dB here, and are no dead head."""
     grid = np.linspace(0, 640, 200)[None]
-    outputs = {"boxes": grid + 4 * RNG.normal(size=(16, 200)), "dead": grid + 1e-2 * RNG.normal(size=(16, 200)),
-               "scores": RNG.normal(size=(16, 4))}
+    outputs = {
+        "boxes": grid + 4 * RNG.normal(size=(16, 200)),
+        "dead": grid + 1e-2 * RNG.normal(size=(16, 200)),
+        "scores": RNG.normal(size=(16, 4)),
+    }
     found = dependence(tmp_path, outputs, 4)
     assert -45 < found.variations_db["boxes"] < -35 and abs(found.variations_db["scores"]) < 2
-    caveat, = found.make_steady_output_caveats(list(outputs))
+    (caveat,) = found.make_steady_output_caveats(list(outputs))
     assert caveat.kind == "steady output" and caveat.text.startswith("dead hardly varies") and not caveat.fails_run
     assert caveat.gap_db is None and found.make_steady_output_caveats(["boxes", "scores"]) == ()
 
@@ -84,32 +90,46 @@ def test_the_shuffled_run_gives_each_sample_what_another_one_has(tmp_path, batch
     array = np.concatenate([np.arange(12)[:, None], np.full((12, 4), 20.0)], 1)
     integers = np.arange(12)
     judged = [JudgedOutput("y", "y"), JudgedOutput("class", "class", kind=INTEGER_KIND)]
-    shuffled = dependence(tmp_path, {"y": array, "class": integers}, batch, judged,
-                          Right()).meaningless_accuracies[SHUFFLED]
+    shuffled = dependence(tmp_path, {"y": array, "class": integers}, batch, judged, Right()).meaningless_accuracies[
+        SHUFFLED
+    ]
     assert shuffled.metric == {"right": 0.0} and shuffled.outputs["class"].errors.mismatch == 1.0
     assert 12 < shuffled.outputs["y"].errors.sqnr_db < 25 and shuffled.agreement == 1.0, "always the class 1"
     assert (pair_each_sample_with_another(12) != np.arange(12)).all() and sorted(
-        pair_each_sample_with_another(12)) == list(range(12))
+        pair_each_sample_with_another(12)
+    ) == list(range(12))
 
 
 def test_what_is_not_of_single_samples_is_exchanged_between_feeds_or_not_at_all(tmp_path):
     found = dependence(tmp_path, {"y": RNG.normal(size=(8, 3)), "shared": RNG.normal(size=(5, 2))}, 8)
     assert set(found.meaningless_accuracies[SHUFFLED].outputs) == {"y"} and "shared" not in found.variations_db
     found = dependence(tmp_path, {"y": RNG.normal(size=(8, 3)), "shared": RNG.normal(size=(5, 2))}, 2)
-    assert found.meaningless_accuracies[SHUFFLED].outputs["shared"].errors.exact and found.variations_db[
-        "shared"] == -math.inf
+    assert (
+        found.meaningless_accuracies[SHUFFLED].outputs["shared"].errors.exact
+        and found.variations_db["shared"] == -math.inf
+    )
 
 
 def network(path, scale):
     """A Gemm with weights of a scale before large biases: the smaller the scale, the less the output varies."""
-    weights = {"w1": RNG.normal(size=(16, 32)) * scale, "b1": np.abs(RNG.normal(size=32)) + 1,
-               "w2": RNG.normal(size=(32, 12)) * 0.2, "b2": RNG.normal(size=12)}
-    nodes = [helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]), helper.make_node("Relu", ["h"], ["r"]),
-             helper.make_node("Gemm", ["r", "w2", "b2"], ["y"])]
+    weights = {
+        "w1": RNG.normal(size=(16, 32)) * scale,
+        "b1": np.abs(RNG.normal(size=32)) + 1,
+        "w2": RNG.normal(size=(32, 12)) * 0.2,
+        "b2": RNG.normal(size=12),
+    }
+    nodes = [
+        helper.make_node("Gemm", ["x", "w1", "b1"], ["h"]),
+        helper.make_node("Relu", ["h"], ["r"]),
+        helper.make_node("Gemm", ["r", "w2", "b2"], ["y"]),
+    ]
     graph = helper.make_graph(
-        nodes, "net", [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
+        nodes,
+        "net",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n", 16])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 12])],
-        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()])
+        [numpy_helper.from_array(array.astype(np.float32), name) for name, array in weights.items()],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     np.savez(path.with_suffix(".npz"), x=RNG.normal(size=(64, 16)).astype(np.float32), label=np.arange(64) % 12)
     return ["compare", path, "--data", path.with_suffix(".npz"), "--batch", 4, "--layers", "none", "--no-preview"]
@@ -138,7 +158,8 @@ def test_an_output_that_varies_is_a_certain_pass(run, tmp_path):
 def test_a_target_on_a_meaningless_metric_is_trivial(run, tmp_path):
     """The network knows nothing of the labels, so outputs of other samples are right as often."""
     (tmp_path / "metric.py").write_text(
-        "def right(outputs, labels):\n    return 100.0 * float((outputs['y'].argmax(1) == labels['label']).mean())\n")
+        "def right(outputs, labels):\n    return 100.0 * float((outputs['y'].argmax(1) == labels['label']).mean())\n"
+    )
     command = network(tmp_path / "blind.onnx", 0.5)
     code, text, err = run(*command, "--metric", f"{tmp_path / 'metric.py'}:right", "--target", "metric>=0")
     assert code == 0, err
@@ -151,8 +172,19 @@ def test_a_target_from_a_reference_on_wrong_inputs_is_trivial(run, tmp_path):
     data = dict(np.load(folder / "samples.npz"))
     data["image"] = data["image"] * np.float32(255)
     np.savez(tmp_path / "wrong.npz", **{name: array[:12] for name, array in data.items()})
-    code, text, err = run("compare", folder / "scenes.onnx", "--data", tmp_path / "wrong.npz", "--metric",
-                          f"{folder / 'metric.py'}:f1", "--layers", "none", "--no-preview", "--runs", "fp16")
+    code, text, err = run(
+        "compare",
+        folder / "scenes.onnx",
+        "--data",
+        tmp_path / "wrong.npz",
+        "--metric",
+        f"{folder / 'metric.py'}:f1",
+        "--layers",
+        "none",
+        "--no-preview",
+        "--runs",
+        "fp16",
+    )
     assert code == 0, err
     assert "is met even if the values of the reference's outputs are put in any order" in text, text
     assert not [line for line in text.splitlines() if line.endswith("PASS")]

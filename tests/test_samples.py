@@ -89,10 +89,15 @@ def test_limit(tmp_path):
 
 
 def test_other_arrays_are_cut_repeated_or_broadcast(tmp_path):
-    inputs = [TensorInfo("anchors", F32, (4, 2)), TensorInfo("x", F32, (2, 3)), TensorInfo("pair", F32, (1, 3)),
-              TensorInfo("scale", F32, ())]
-    path = save(tmp_path / "a.npz", x=rows(4), anchors=rows(4, 2), pair=rows(2), scale=np.float32(7),
-                names=np.arange(9))
+    inputs = [
+        TensorInfo("anchors", F32, (4, 2)),
+        TensorInfo("x", F32, (2, 3)),
+        TensorInfo("pair", F32, (1, 3)),
+        TensorInfo("scale", F32, ()),
+    ]
+    path = save(
+        tmp_path / "a.npz", x=rows(4), anchors=rows(4, 2), pair=rows(2), scale=np.float32(7), names=np.arange(9)
+    )
     samples = load_samples(path, inputs)
     second = samples.read_feed(1)
     assert len(samples) == 2
@@ -167,34 +172,56 @@ def test_plain_lists_in_json_have_the_type_of_their_numbers(tmp_path):
     assert samples.read_labels(0)["y"].dtype == np.int64
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ('[{"x": {"array": ', "not valid JSON"), ("not json", "not valid JSON"), ("[]", "gave no samples"),
-    ("[3]", "is not a feed"), ('{"lst": [], "polygraphy_class": "RunResults"}', "RunResults, not feeds"),
-    ('[{"x": ' + "9" * 5000 + "}]", None), ('[{"x": [1, [2]]}]', None), ("[" * 100_000, None),
-    ('[{"x": "\\ud800"}]', None), ('[{"x": 1e999}]', None), ("[null]", None), ("[{}]", None), ("\ufeff[]", None),
-    *((f'[{{"x": {{"polygraphy_class": {kind}, "array": "{array}"}}}}]', None) for kind, array in (
-        ('"ndarray"', "k05VTVBZAQA="), ('"ndarray"', "UEsDBA=="), ('"ndarray"', "\\u4e00"), ('["ndarray"]', None)))])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"x": {"array": ', "not valid JSON"),
+        ("not json", "not valid JSON"),
+        ("[]", "gave no samples"),
+        ("[3]", "is not a feed"),
+        ('{"lst": [], "polygraphy_class": "RunResults"}', "RunResults, not feeds"),
+        ('[{"x": ' + "9" * 5000 + "}]", None),
+        ('[{"x": [1, [2]]}]', None),
+        ("[" * 100_000, None),
+        ('[{"x": "\\ud800"}]', None),
+        ('[{"x": 1e999}]', None),
+        ("[null]", None),
+        ("[{}]", None),
+        ("\ufeff[]", None),
+        *(
+            (f'[{{"x": {{"polygraphy_class": {kind}, "array": "{array}"}}}}]', None)
+            for kind, array in (
+                ('"ndarray"', "k05VTVBZAQA="),
+                ('"ndarray"', "UEsDBA=="),
+                ('"ndarray"', "\\u4e00"),
+                ('["ndarray"]', None),
+            )
+        ),
+    ],
+)
 def test_json_that_is_no_data(tmp_path, text, expected):
     (tmp_path / "inputs.json").write_text(text)
     with pytest.raises(InputError, match=expected):
         load_samples(tmp_path / "inputs.json", STATIC)
 
 
-@pytest.mark.parametrize(("labels", "samples", "refused"), [
-    (31, 32, True), (33, 32, True), (30, 32, True), (10, 32, False), (64, 32, False), (6, 5, False)])
+@pytest.mark.parametrize(
+    ("labels", "samples", "refused"),
+    [(31, 32, True), (33, 32, True), (30, 32, True), (10, 32, False), (64, 32, False), (6, 5, False)],
+)
 def test_labels_of_nearly_as_many_rows_as_samples_are_refused(tmp_path, labels, samples, refused):
     np.savez(tmp_path / "d.npz", x=rows(samples), label=np.arange(labels))
     if refused:
         with pytest.raises(InputError, match=f"'label' has {labels} rows for {samples} samples"):
             load_samples(tmp_path / "d.npz", DYNAMIC)
         return
-    warning, = load_samples(tmp_path / "d.npz", DYNAMIC).warnings
+    (warning,) = load_samples(tmp_path / "d.npz", DYNAMIC).warnings
     assert f"has {labels} rows for {samples} samples" in warning and "the metric gets all of it" in warning
 
 
 def test_labels_that_nothing_reads_are_warned_of_alone(tmp_path):
     np.savez(tmp_path / "d.npz", x=rows(32), label=np.arange(31))
-    warning, = load_samples(tmp_path / "d.npz", DYNAMIC, reads_labels=False).warnings
+    (warning,) = load_samples(tmp_path / "d.npz", DYNAMIC, reads_labels=False).warnings
     assert warning == "Label 'label' has 31 rows for 32 samples; it is not used here."
 
 
@@ -206,14 +233,17 @@ def test_labels_are_checked_in_every_file_of_a_folder(tmp_path):
 
 
 def test_script(tmp_path):
-    path = script(tmp_path / "load.py", """
+    path = script(
+        tmp_path / "load.py",
+        """
         import itertools
         def load_data():
             for i in itertools.count():
                 yield {"x": np.full((2, 3), i, np.float64), "y": np.array([i, i])}
         def other():
             return [{"x": np.zeros((2, 3), np.float32)}]
-        """)
+        """,
+    )
     samples = load_samples(path, STATIC, limit=10)
     assert (len(samples), samples.count) == (5, 10)
     assert samples.read_feed(4)["x"].dtype == np.float32 and samples.read_feed(4)["x"][0, 0] == 4
@@ -227,7 +257,9 @@ def test_endless_script_is_bounded(tmp_path, monkeypatch):
     assert len(samples) == 7 and "over 7 feeds" in samples.warnings[0]
 
 
-@pytest.mark.parametrize(("body", "expected"), [
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
         ("def load_data():\n    yield {'x': 1 / 0}", "ZeroDivisionError: division by zero (line 3 of load.py)"),
         ("def load_data(:", "SyntaxError"),
         ("raise SystemExit(3)", "SystemExit: 3 (line 2 of load.py)"),
@@ -238,16 +270,28 @@ def test_endless_script_is_bounded(tmp_path, monkeypatch):
         ("def load_data(): return [{}]", "an empty dictionary"),
         ("def load_data(): return [{'x': object()}]", "'x' is not a numeric array but object"),
         ("def load_data(): return [{'x': [[1], [1, 2]]}]", "'x' is no"),
-        ("class E(Exception):\n    def __str__(self): raise ValueError\ndef load_data(): raise E()",
-         "E (line 4 of load.py)"),
-        ("class E(BaseException): pass\ndef load_data():\n    yield {'x': np.ones((2, 3), 'f4')}\n    raise E('end')",
-         "E: end (line 5 of load.py)"),
-        ("class A:\n    def __array__(self, *a, **k): raise E\nclass E(Exception):\n    def __str__(self): return 3\n"
-         "def load_data(): return [{'x': A()}]", "'x' is not an array"),
-        ("from collections.abc import Mapping\nclass M(Mapping):\n    def __iter__(self): raise OSError('gone')\n"
-         "    def __len__(self): return 1\n    def __getitem__(self, key): pass\ndef load_data(): return M()", "gone"),
+        (
+            "class E(Exception):\n    def __str__(self): raise ValueError\ndef load_data(): raise E()",
+            "E (line 4 of load.py)",
+        ),
+        (
+            "class E(BaseException): pass\ndef load_data():\n    yield {'x': np.ones((2, 3), 'f4')}\n    raise E('end')",
+            "E: end (line 5 of load.py)",
+        ),
+        (
+            "class A:\n    def __array__(self, *a, **k): raise E\nclass E(Exception):\n    def __str__(self): return 3\n"
+            "def load_data(): return [{'x': A()}]",
+            "'x' is not an array",
+        ),
+        (
+            "from collections.abc import Mapping\nclass M(Mapping):\n    def __iter__(self): raise OSError('gone')\n"
+            "    def __len__(self): return 1\n    def __getitem__(self, key): pass\ndef load_data(): return M()",
+            "gone",
+        ),
         ("x = '\\x00", "SyntaxError"),
-        ("def load_data(): return load_data()", "RecursionError")])
+        ("def load_data(): return load_data()", "RecursionError"),
+    ],
+)
 def test_bad_script(tmp_path, body, expected):
     with pytest.raises(InputError) as error:
         load_samples(script(tmp_path / "load.py", body), STATIC)
@@ -260,22 +304,36 @@ def test_script_does_not_write_to_stdout(tmp_path, capsys):
     assert capsys.readouterr().out == ""
 
 
-@pytest.mark.parametrize(("array", "expected"), [
-    (rows(2, 4), "size 4 in dimension 1, the network takes 3"),
-    (rows(2)[None], "has 3 dimensions, the network takes 2"), (rows(1)[0], "add it with array"),
-    (rows(2, dtype=np.complex64), "is complex64, the network takes float32"),
-    (rows(2, dtype=np.int64), "is int64, the network takes float32"), (rows(0), "has no samples"),
-    (np.array([["a"] * 3] * 2, object), "pickled"),
-    (np.array([["a"] * 3] * 2), "is <U1, the network takes float32")])
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (rows(2, 4), "size 4 in dimension 1, the network takes 3"),
+        (rows(2)[None], "has 3 dimensions, the network takes 2"),
+        (rows(1)[0], "add it with array"),
+        (rows(2, dtype=np.complex64), "is complex64, the network takes float32"),
+        (rows(2, dtype=np.int64), "is int64, the network takes float32"),
+        (rows(0), "has no samples"),
+        (np.array([["a"] * 3] * 2, object), "pickled"),
+        (np.array([["a"] * 3] * 2), "is <U1, the network takes float32"),
+    ],
+)
 def test_arrays_that_do_not_fit(tmp_path, array, expected):
     with pytest.raises(InputError) as error:
         load_samples(save(tmp_path / "a.npz", x=array), STATIC)
     assert expected in message(error) and "'x'" in message(error)
 
 
-@pytest.mark.parametrize(("given", "wanted", "values"), [
-    ("float64", "float32", [1, 2]), ("float32", "float16", [1, 2]), ("uint8", "float32", [1, 255]),
-    ("int32", "int64", [1, -2]), ("int64", "int32", [1, -2]), ("bool", "float32", [0, 1])])
+@pytest.mark.parametrize(
+    ("given", "wanted", "values"),
+    [
+        ("float64", "float32", [1, 2]),
+        ("float32", "float16", [1, 2]),
+        ("uint8", "float32", [1, 255]),
+        ("int32", "int64", [1, -2]),
+        ("int64", "int32", [1, -2]),
+        ("bool", "float32", [0, 1]),
+    ],
+)
 def test_casts(tmp_path, given, wanted, values):
     path = save(tmp_path / "a.npz", x=np.array(values, given))
     samples = load_samples(path, [TensorInfo("x", np.dtype(wanted), (2,))])
@@ -308,14 +366,21 @@ def test_missing_input_lists_what_there_is(tmp_path):
 
 
 def damaged(content):
-    return content[:len(content) // 3] + bytes(len(content) // 6) + content[len(content) // 2:]
+    return content[: len(content) // 3] + bytes(len(content) // 6) + content[len(content) // 2 :]
 
 
-@pytest.mark.parametrize(("name", "content", "expected"), [
-    ("empty.npz", lambda good: b"", "is empty"), ("text.npz", lambda good: b"hello", "cannot be read"),
-    ("cut.npz", lambda good: good[:len(good) // 2], "cannot be read"), ("damaged.npz", damaged, "cannot be read"),
-    ("one.npy", lambda good: base64.b64decode(encode(rows(2))["array"]), "numpy.savez"),
-    ("absent.npz", None, "not found"), ("absent.py", None, "not found")])
+@pytest.mark.parametrize(
+    ("name", "content", "expected"),
+    [
+        ("empty.npz", lambda good: b"", "is empty"),
+        ("text.npz", lambda good: b"hello", "cannot be read"),
+        ("cut.npz", lambda good: good[: len(good) // 2], "cannot be read"),
+        ("damaged.npz", damaged, "cannot be read"),
+        ("one.npy", lambda good: base64.b64decode(encode(rows(2))["array"]), "numpy.savez"),
+        ("absent.npz", None, "not found"),
+        ("absent.py", None, "not found"),
+    ],
+)
 def test_files_that_are_no_data(tmp_path, name, content, expected):
     if content is not None:
         good = save(tmp_path / "good.npz", compress=True, x=rows(200)).read_bytes()
@@ -387,11 +452,20 @@ def test_parse_shapes():
     assert parse_shapes(["a:0:2x3"], inputs)["a:0"].opt == (2, 3)
 
 
-@pytest.mark.parametrize(("text", "expected"), [
-    ("x", "Not a shape: x"), ("x:1xa", "Not a shape"), ("y:1x3", "no input 'y'"),
-    ("y:1x3:1x3:1x3", "no input 'y'"), ("x:1x4", "does not fit input 'x'"), ("x:3", "does not fit input 'x'"),
-    ("x:4x3:2x3:8x3", "out of order in dimension 0: 4, 2, 8"), ("x:1x3 x:2x3", "given twice"),
-    *((f"x:{size}x3", "does not fit input 'x'") for size in ("9" * 5000, "99999999999999", "2147483648", "0"))])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x", "Not a shape: x"),
+        ("x:1xa", "Not a shape"),
+        ("y:1x3", "no input 'y'"),
+        ("y:1x3:1x3:1x3", "no input 'y'"),
+        ("x:1x4", "does not fit input 'x'"),
+        ("x:3", "does not fit input 'x'"),
+        ("x:4x3:2x3:8x3", "out of order in dimension 0: 4, 2, 8"),
+        ("x:1x3 x:2x3", "given twice"),
+        *((f"x:{size}x3", "does not fit input 'x'") for size in ("9" * 5000, "99999999999999", "2147483648", "0")),
+    ],
+)
 def test_bad_shapes(text, expected):
     with pytest.raises(InputError, match=expected):
         parse_shapes(text.split(), DYNAMIC)

@@ -27,13 +27,17 @@ from trt_tui.session.history import ChangeHistory, ConfigNames, UserState
 from trt_tui.session.saved_sessions import MAX_STORED_CONFIGS, SavedSession, SessionFolder, SessionWriter
 
 STRUCTURE = "a" * 64
-CHOICES = st.builds(PrecisionMove, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]),
-                    st.text(max_size=8))
+CHOICES = st.builds(
+    PrecisionMove, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8)
+)
 RANGES = st.builds(RangeMove, st.floats(0, 1e6), st.text(max_size=8))
 CONFIGS = st.builds(
     lambda other, tf32, *moves: PrecisionConfig(Precision.INT8, other, tf32).with_moves(moves[0]).with_moves(moves[1]),
-    st.sampled_from([Precision.FP16, Precision.FP32]), st.booleans(),
-    st.dictionaries(st.text(max_size=8), CHOICES, max_size=4), st.dictionaries(st.text(max_size=8), RANGES, max_size=4))
+    st.sampled_from([Precision.FP16, Precision.FP32]),
+    st.booleans(),
+    st.dictionaries(st.text(max_size=8), CHOICES, max_size=4),
+    st.dictionaries(st.text(max_size=8), RANGES, max_size=4),
+)
 
 
 def outline(path="/models/net.onnx"):
@@ -75,8 +79,12 @@ def test_history_names_and_target_come_back(store):
     past.undo()
     names = {PrecisionConfig(): "c0", config("a"): "best"}
     first = store()
-    first.save_session(STRUCTURE, SavedSession.from_state(
-        outline(), past, ConfigNames(names.items(), exported_configs=[config("a")]), "sqnr>=20"))
+    first.save_session(
+        STRUCTURE,
+        SavedSession.from_state(
+            outline(), past, ConfigNames(names.items(), exported_configs=[config("a")]), "sqnr>=20"
+        ),
+    )
     first.release_session_lock()
     saved = store().load_session(STRUCTURE, "/models/net.onnx")
     back = saved.to_change_history()
@@ -103,25 +111,32 @@ def test_any_history_survives_its_file(past, current, future):
     assert now.config == current and back.to_config_names() == {current: "now"}
 
 
-@pytest.mark.parametrize(("damage", "cause"), [
-    (lambda text: text[:text.index("sqnr") + 2], "Unterminated"),
-    (lambda text: "[" * 100_000, ""), (lambda text: "", "damaged"),
-    (lambda text: "[]", "damaged"), (lambda text: '{"format": "trt-tui/session"}', ""),
-    (lambda text: '{"format": "trt-tui/session", "version": 1, "network": 3}', "damaged"),
-    (lambda text: text.replace("sqnr", "\ud800"), "utf-8"),
-    (lambda text: text.replace('"version":2', '"version":7'), "it is version 7"),
-    (lambda text: text.replace('"int8"', '"tf32"', 1), "default is TF32"),
-    (lambda text: text.replace('"other":"fp16"', '"other":"int8"', 1), "default is INT8 and INT8"),
-    (lambda text: text.replace('"precision":"fp32"', '"precision":"tf32"'), "/fc1/Gemm cannot run in TF32"),
-    (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no group /fc9/Gemm"),
-    (lambda text: text.replace('"target":"x"', '"target":"z"'), "the network has no tensor z"),
-    (lambda text: text.replace("2.5", "-2.5"), "x cannot have the range -2.5"),
-    (lambda text: text.replace("2.5", "1e300"), "to the largest FP32 value"),
-    (lambda text: text.replace("2.5", "1e999"), ""), (lambda text: text.replace("2.5", "NaN"), ""),
-    (lambda text: text.replace('"reason":"user"', '"reason":' + "[" * 900 + "]" * 900), "Expected `str`"),
-    (lambda text: text.replace('"kind":"range"', '"kind":"detour"'), 'kind "detour"'),
-    (lambda text: text.replace('"kind":"range"', '"kind":"insert_mul"'), 'it has an inserted Mul at "x"'),
-    (lambda text: text.replace('"amax":2.5', '"amax":"x"'), "Expected `float`")])
+@pytest.mark.parametrize(
+    ("damage", "cause"),
+    [
+        (lambda text: text[: text.index("sqnr") + 2], "Unterminated"),
+        (lambda text: "[" * 100_000, ""),
+        (lambda text: "", "damaged"),
+        (lambda text: "[]", "damaged"),
+        (lambda text: '{"format": "trt-tui/session"}', ""),
+        (lambda text: '{"format": "trt-tui/session", "version": 1, "network": 3}', "damaged"),
+        (lambda text: text.replace("sqnr", "\ud800"), "utf-8"),
+        (lambda text: text.replace('"version":2', '"version":7'), "it is version 7"),
+        (lambda text: text.replace('"int8"', '"tf32"', 1), "default is TF32"),
+        (lambda text: text.replace('"other":"fp16"', '"other":"int8"', 1), "default is INT8 and INT8"),
+        (lambda text: text.replace('"precision":"fp32"', '"precision":"tf32"'), "/fc1/Gemm cannot run in TF32"),
+        (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no group /fc9/Gemm"),
+        (lambda text: text.replace('"target":"x"', '"target":"z"'), "the network has no tensor z"),
+        (lambda text: text.replace("2.5", "-2.5"), "x cannot have the range -2.5"),
+        (lambda text: text.replace("2.5", "1e300"), "to the largest FP32 value"),
+        (lambda text: text.replace("2.5", "1e999"), ""),
+        (lambda text: text.replace("2.5", "NaN"), ""),
+        (lambda text: text.replace('"reason":"user"', '"reason":' + "[" * 900 + "]" * 900), "Expected `str`"),
+        (lambda text: text.replace('"kind":"range"', '"kind":"detour"'), 'kind "detour"'),
+        (lambda text: text.replace('"kind":"range"', '"kind":"insert_mul"'), 'it has an inserted Mul at "x"'),
+        (lambda text: text.replace('"amax":2.5', '"amax":"x"'), "Expected `float`"),
+    ],
+)
 def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
     onnx.save(networks.mlp(), tmp_path / "net.onnx")
     here = open_network(tmp_path / "net.onnx").build_outline()
@@ -135,8 +150,9 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
     path.write_bytes(content)
     second = store()
     assert second.load_session(STRUCTURE, here.path, here) is None
-    assert len(second.load_failures) == 1 and str(
-        path) in second.load_failures[0] and cause in second.load_failures[0], second.load_failures
+    assert (
+        len(second.load_failures) == 1 and str(path) in second.load_failures[0] and cause in second.load_failures[0]
+    ), second.load_failures
     (kept_as,) = first.folder.glob("*.json*")
     assert kept_as.read_bytes() == content
 
@@ -148,25 +164,44 @@ def test_half_a_character_in_a_path_does_not_stop_a_start(store, tmp_path):
     (path,) = first.folder.glob("*.json")
     path.write_text(path.read_text().replace("/models/net.onnx", "\\ud800"))
     again = store()
-    assert again.load_session(STRUCTURE,
-                      "/models/net.onnx").current.to_precision_config() == config("a") and not again.load_failures
+    assert (
+        again.load_session(STRUCTURE, "/models/net.onnx").current.to_precision_config() == config("a")
+        and not again.load_failures
+    )
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=4) | st.sampled_from(
-    ["\ud800", 1e300, -1, "int8", "fp32", "precision", "range", "x", "/fc1/Gemm"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(
-        ["target", "kind", "amax", "precision", "reason", "method", "quantized", "moves"]) | st.text(max_size=3), inner,
-        max_size=4), max_leaves=8)
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=4)
+    | st.sampled_from(["\ud800", 1e300, -1, "int8", "fp32", "precision", "range", "x", "/fc1/Gemm"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["target", "kind", "amax", "precision", "reason", "method", "quantized", "moves"])
+            | st.text(max_size=3),
+            inner,
+            max_size=4,
+        )
+    ),
+    max_leaves=8,
+)
 
 
-@given(st.sampled_from(["network", "past", "current", "future", "named_configs", "target", "note", "sha256",
-                        "version"]), JSON, st.booleans())
+@given(
+    st.sampled_from(["network", "past", "current", "future", "named_configs", "target", "note", "sha256", "version"]),
+    JSON,
+    st.booleans(),
+)
 def test_any_state_is_taken_up_or_lost_with_a_word(tmp_path_factory, key, value, within):
     folder = tmp_path_factory.mktemp("state")
     here = _mlp_outline()
     first = SessionFolder(folder / "sessions")
-    first.save_session(STRUCTURE, SavedSession.from_state(here, history(config("/fc1/Gemm")), ConfigNames(),
-                                                          "sqnr>=20"))
+    first.save_session(
+        STRUCTURE, SavedSession.from_state(here, history(config("/fc1/Gemm")), ConfigNames(), "sqnr>=20")
+    )
     first.release_session_lock()
     (saved,) = first.folder.glob("*.json")
     record = json.loads(saved.read_bytes())
@@ -193,11 +228,13 @@ def _mlp_outline():
 
 def test_a_long_history_keeps_its_newest_steps():
     configs = [config(str(i)) for i in range(MAX_STORED_CONFIGS + 50)]
-    saved = SavedSession.from_state(outline(), history(*configs),
-                                    ConfigNames((c, f"c{i}") for i, c in enumerate(configs)), "")
+    saved = SavedSession.from_state(
+        outline(), history(*configs), ConfigNames((c, f"c{i}") for i, c in enumerate(configs)), ""
+    )
     assert len(saved.past) == len(saved.named_configs) == MAX_STORED_CONFIGS
-    assert configs_of(saved.to_change_history())[0][-1] == configs[-2] and list(
-        saved.to_config_names())[-1] == configs[-1]
+    assert (
+        configs_of(saved.to_change_history())[0][-1] == configs[-2] and list(saved.to_config_names())[-1] == configs[-1]
+    )
 
 
 def test_the_same_file_is_written_again_after_loading(store):
@@ -232,10 +269,12 @@ def test_only_the_owner_reads_what_is_kept_of_sessions(tmp_path):
 
 def test_the_session_of_the_network_file_itself_is_preferred(store):
     first, second = store(), store()
-    first.save_session(STRUCTURE,
-                       SavedSession.from_state(outline("/models/one.onnx"), history(config("one")), ConfigNames(), ""))
-    second.save_session(STRUCTURE,
-                SavedSession.from_state(outline("/models/two.onnx"), history(config("two")), ConfigNames(), ""))
+    first.save_session(
+        STRUCTURE, SavedSession.from_state(outline("/models/one.onnx"), history(config("one")), ConfigNames(), "")
+    )
+    second.save_session(
+        STRUCTURE, SavedSession.from_state(outline("/models/two.onnx"), history(config("two")), ConfigNames(), "")
+    )
     first.release_session_lock()
     second.release_session_lock()
     for name in ("one", "two"):
@@ -258,11 +297,15 @@ def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
         monkeypatch.chdir(tmp_path)
         other = Path(real.name)
     else:
-        {"symlink": other.symlink_to, "hard link": other.hardlink_to,
-         "copy": lambda path: other.write_bytes(path.read_bytes())}[way](real)
+        {
+            "symlink": other.symlink_to,
+            "hard link": other.hardlink_to,
+            "copy": lambda path: other.write_bytes(path.read_bytes()),
+        }[way](real)
     second = LocalSession(replace(made, model=str(other)), tmp_path).settled()
-    assert [second.results[one].accuracy
-            for one in first.config_names] == [first.results[one].accuracy for one in first.config_names]
+    assert [second.results[one].accuracy for one in first.config_names] == [
+        first.results[one].accuracy for one in first.config_names
+    ]
     assert second.config == first.config and not [text for text in second.warnings if "same structure" in text]
     second.close()
     assert len(list((tmp_path / "sessions").glob("*.json"))) == 1
@@ -337,8 +380,11 @@ def test_a_folder_that_cannot_be_written_is_no_error(store, tmp_path):
     assert one.load_session(STRUCTURE, "/models/net.onnx") is None
 
 
-SURROGATES = ChangeHistory(PrecisionConfig().with_moves({
-    "a\ud800": PrecisionMove(Precision.FP32, "\udcff why")}).with_range("t\udfff", RangeMove(1.0, "\ud800")))
+SURROGATES = ChangeHistory(
+    PrecisionConfig()
+    .with_moves({"a\ud800": PrecisionMove(Precision.FP32, "\udcff why")})
+    .with_range("t\udfff", RangeMove(1.0, "\ud800"))
+)
 
 
 def test_names_of_broken_utf8_are_saved_and_come_back(store):
@@ -372,13 +418,19 @@ def test_a_session_of_version_1_goes_on(store, tmp_path):
     assert not first.load_failures and (saved.target, saved.sha256, saved.note) == ("sqnr>=20", "f" * 64, "")
     base = PrecisionConfig(Precision.INT8, Precision.BF16, True)
     raised = base.with_moves({"/fc2/MatMul": PrecisionMove(Precision.FP32)})
-    found = raised.with_moves({"/fc1/Gemm": PrecisionMove(Precision.FP16), "x": RangeMove(2.5),
-                               "/act1/Relu_output_0": RangeMove(1 / 3, "percentile")})
+    found = raised.with_moves(
+        {
+            "/fc1/Gemm": PrecisionMove(Precision.FP16),
+            "x": RangeMove(2.5),
+            "/act1/Relu_output_0": RangeMove(1 / 3, "percentile"),
+        }
+    )
     assert configs_of(saved.to_change_history()) == ([base, raised], found, [base])
     assert saved.current.to_precision_config().precision_moves["/fc2/MatMul"].reason == "search:auto"
     assert list(saved.to_config_names().items()) == [(base, "c0"), (found, "found")]
-    first.save_session(STRUCTURE,
-                       SavedSession.from_state(outline, saved.to_change_history(), ConfigNames(), saved.target))
+    first.save_session(
+        STRUCTURE, SavedSession.from_state(outline, saved.to_change_history(), ConfigNames(), saved.target)
+    )
     first.release_session_lock()
     again = store().load_session(STRUCTURE, "/models/mlp.onnx", outline)
     assert configs_of(again.to_change_history()) == configs_of(saved.to_change_history())
@@ -408,5 +460,6 @@ def test_a_damaged_list_of_recent_sessions_is_kept_with_a_word(tmp_path, monkeyp
 
 def test_the_age_of_a_session_may_make_no_sense():
     (line, _) = recent_sessions.recent_session_lines(
-        [recent_sessions.RecentSession("/", [], "net.onnx", "c0", "PASS", -1e300)], 0.0)
+        [recent_sessions.RecentSession("/", [], "net.onnx", "c0", "PASS", -1e300)], 0.0
+    )
     assert "9999 days ago" in line

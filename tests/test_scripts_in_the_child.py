@@ -54,11 +54,31 @@ def scripted(run, tmp_path, monkeypatch):
 COMMANDS = {
     "compare": ["compare", "MODEL", "--data", "DATA", "--metric", "METRIC", "--layers", "none"],
     "build": ["build", "MODEL", "--data", "DATA", "--precision", "int8", "-o", "typed.onnx"],
-    "build with other data to calibrate on":
-        ["build", "MODEL", "--data", "mlp.npz", "--calib-data", "DATA", "--precision", "int8", "-o", "typed.onnx"],
+    "build with other data to calibrate on": [
+        "build",
+        "MODEL",
+        "--data",
+        "mlp.npz",
+        "--calib-data",
+        "DATA",
+        "--precision",
+        "int8",
+        "-o",
+        "typed.onnx",
+    ],
     "export": ["export", "MODEL", "--data", "DATA", "--precision", "int8", "--format", "trtexec", "-o", "out.sh"],
-    "export of shapes alone":
-        ["export", "MODEL", "--data", "DATA", "--precision", "fp16", "--format", "polygraphy", "-o", "out.py"],
+    "export of shapes alone": [
+        "export",
+        "MODEL",
+        "--data",
+        "DATA",
+        "--precision",
+        "fp16",
+        "--format",
+        "polygraphy",
+        "-o",
+        "out.py",
+    ],
 }
 
 
@@ -72,9 +92,14 @@ def test_a_script_runs_in_the_child_alone_and_its_words_go_to_the_log(scripted, 
     assert "printed\n" in log and "printed by a library\n" in log
 
 
-@pytest.mark.parametrize(("body", "told"), [
-    ("os.abort()", r"script\.py crashed in it.*SIGABRT; line 11, in load_data"),
-    ("os._exit(7)", "exit code 7"), ("raise ValueError('no such sample')", "ValueError: no such sample")])
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("os.abort()", r"script\.py crashed in it.*SIGABRT; line 11, in load_data"),
+        ("os._exit(7)", "exit code 7"),
+        ("raise ValueError('no such sample')", "ValueError: no such sample"),
+    ],
+)
 def test_how_a_script_ends_is_told(scripted, tmp_path, body, told):
     code, out, err, _ = scripted(*COMMANDS["build"], body=body)
     assert code == 2 and out == "", err

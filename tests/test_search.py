@@ -36,13 +36,31 @@ def toy(count, operators=(), names=()):
         name = names[number] if number < len(names) else f"g{number}"
         operator = operators[number] if number < len(operators) else "Gemm"
         refusals = {} if operator == "Gemm" else {Precision.INT8: f"no INT8 {operator}"}
-        groups.append(FusionGroup(name, operator, (name,), (f"t{number}",), (f"t{number + 1}",), f"t{number + 1}",
-                                  (QdqSite(name, 0, f"t{number}", "input"),), refusals))
+        groups.append(
+            FusionGroup(
+                name,
+                operator,
+                (name,),
+                (f"t{number}",),
+                (f"t{number + 1}",),
+                f"t{number + 1}",
+                (QdqSite(name, 0, f"t{number}", "input"),),
+                refusals,
+            )
+        )
     by_name = {group.name: group for group in groups}
-    layers = tuple(Layer(name, "Gemm", "", number, (f"t{number}",), (f"t{number + 1}",), LayerKind.COMPUTE)
-                   for number, name in enumerate(by_name))
-    return SimpleNamespace(name="toy", groups=tuple(groups), get_group=by_name.__getitem__, find_group=by_name.get,
-                           layers=layers, has_layer=by_name.__contains__)
+    layers = tuple(
+        Layer(name, "Gemm", "", number, (f"t{number}",), (f"t{number + 1}",), LayerKind.COMPUTE)
+        for number, name in enumerate(by_name)
+    )
+    return SimpleNamespace(
+        name="toy",
+        groups=tuple(groups),
+        get_group=by_name.__getitem__,
+        find_group=by_name.get,
+        layers=layers,
+        has_layer=by_name.__contains__,
+    )
 
 
 class Noise:
@@ -81,14 +99,18 @@ class Noise:
     def impacts(self):
         everything, start = frozenset(self.names), self.energy(())
         return {
-            name: GroupSensitivity((start - self.energy({name})) / start, judged_error=self.energy(everything - {name}),
-                                   samples=8)
+            name: GroupSensitivity(
+                (start - self.energy({name})) / start, judged_error=self.energy(everything - {name}), samples=8
+            )
             for name in self.names
         }
 
     def smallest(self):
-        return next(count for count in range(len(self.names) + 1)
-                    if any(self.energy(some) <= self.bound for some in itertools.combinations(self.names, count)))
+        return next(
+            count
+            for count in range(len(self.names) + 1)
+            if any(self.energy(some) <= self.bound for some in itertools.combinations(self.names, count))
+        )
 
     def search(self, method="auto", start=INT8, higher=FP32, **options):
         options.setdefault("sensitivities", self.impacts())
@@ -209,8 +231,9 @@ def test_ask_names_the_same_config_until_it_is_told_of():
 def additive(weights, allowed):
     """A criterion that sums the weights of the groups that are not raised."""
     noise = Noise(len(weights), 0)
-    noise.energy = lambda raised: float(sum(w for w, name in zip(weights, noise.names, strict=True)
-                                            if name not in raised))
+    noise.energy = lambda raised: float(
+        sum(w for w, name in zip(weights, noise.names, strict=True) if name not in raised)
+    )
     noise.bound = allowed
     return noise
 
@@ -218,8 +241,10 @@ def additive(weights, allowed):
 WEIGHTS = [0, 0, 8, 0, 0, 4, 0, 2]
 
 
-@pytest.mark.parametrize(("method", "raised", "most"), [
-    ("bisect", 6, 3), ("bisect-reverse", 6, 3), ("linear", 6, 6), ("linear-reverse", 6, 6), ("worst-first", 2, 2)])
+@pytest.mark.parametrize(
+    ("method", "raised", "most"),
+    [("bisect", 6, 3), ("bisect-reverse", 6, 3), ("linear", 6, 6), ("linear-reverse", 6, 6), ("worst-first", 2, 2)],
+)
 def test_prefixes_as_polygraphy_finds_them(method, raised, most):
     noise = additive(WEIGHTS, 2)
     search = noise.search(method)
@@ -228,17 +253,18 @@ def test_prefixes_as_polygraphy_finds_them(method, raised, most):
     assert len(tried) <= most and min(len(one.raised_groups) for one in tried if one.passes) == raised
 
 
-@pytest.mark.parametrize(("method", "order", "sticks"), [
-    ("scoped", [], {"g2", "g5", "g6"}), ("lower", ["g6"], {"g0", "g2", "g5"})])
+@pytest.mark.parametrize(
+    ("method", "order", "sticks"), [("scoped", [], {"g2", "g5", "g6"}), ("lower", ["g6"], {"g0", "g2", "g5"})]
+)
 def test_downwards_what_sticks_stays(method, order, sticks):
     noise = additive([1, 0, 8, 0, 0, 4, 2.5, 0.5], 3.2)
     search = noise.search(method, costs={"g6": 5.0})
     result = finish(search, noise)
-    assert set(result.best_evaluation.raised_groups) == sticks == {
-        row.layer_name
-        for row in result.reduction_steps
-        if row.stays_higher
-    }
+    assert (
+        set(result.best_evaluation.raised_groups)
+        == sticks
+        == {row.layer_name for row in result.reduction_steps if row.stays_higher}
+    )
     assert [row.layer_name for row in result.reduction_steps] == list(dict.fromkeys([*order, *noise.names]))
     assert result.outcome is SearchOutcome.MET
 
@@ -249,8 +275,11 @@ def test_downwards_nothing_is_taken_back_and_a_start_that_passes_is_tried_all_th
     noise.energy = lambda raised: {0: 0.1, 1: 9.0, 2: 0.0}[len(set(raised))]
     noise.bound = 1.0
     result = finish(noise.search("scoped"), noise)
-    assert [row.stays_higher for row in result.reduction_steps
-            ] == [True, True] and result.best_evaluation.raised_groups == ("g0", "g1") and result.is_met
+    assert (
+        [row.stays_higher for row in result.reduction_steps] == [True, True]
+        and result.best_evaluation.raised_groups == ("g0", "g1")
+        and result.is_met
+    )
 
 
 def test_the_table_of_scoped_is_whole_whatever_is_remembered():
@@ -264,8 +293,12 @@ def test_the_table_of_scoped_is_whole_whatever_is_remembered():
     finish(search, noise)
     search.require_score_margins((1.7,))  # two of the small ones are too much now
     rows = finish(search, noise).reduction_steps
-    assert [row.layer_name for row in rows] == noise.names and [row.stays_higher
-                                                           for row in rows] == [False, False, True, True]
+    assert [row.layer_name for row in rows] == noise.names and [row.stays_higher for row in rows] == [
+        False,
+        False,
+        True,
+        True,
+    ]
 
 
 @pytest.mark.parametrize("together", [0.1, 0.4])
@@ -280,16 +313,19 @@ def test_no_layer_stays_raised_without_need_and_each_shows_the_value_without_it(
     """Errors of pairs of layers make a larger set worse at times, so that an early trial does not hold at the end."""
     for seed, lower in itertools.product(range(12), ((), (Precision.FP16,))):
         noise = Noise(8, seed, together=0.8)
-        search = Search(SearchSpace(noise.network, INT8, FP32, lower), method_name=method,
-                        sensitivities=noise.impacts())
+        search = Search(
+            SearchSpace(noise.network, INT8, FP32, lower), method_name=method, sensitivities=noise.impacts()
+        )
         result = finish(search, noise)
         raised = set(result.best_evaluation.raised_groups)
         for name in raised:
             energy = noise.energy(raised - {name})
             assert result.is_met and energy > noise.bound
             assert f"without it ~{energy / noise.bound:.2f} of what is allowed (fails)" in result.raise_reasons[name]
-        assert {row.layer_name: row.stays_higher for row in result.reduction_steps
-                } in ({}, {name: name in raised for name in noise.names})
+        assert {row.layer_name: row.stays_higher for row in result.reduction_steps} in (
+            {},
+            {name: name in raised for name in noise.names},
+        )
 
 
 def test_a_layer_that_only_the_margin_needs_says_so():
@@ -340,9 +376,15 @@ def test_auto_says_what_it_does_and_why():
     assert finish(nothing, noise).is_met
 
 
-@pytest.mark.parametrize(("errors", "order"), [
-    ({"g0": 1.0, "g1": 3.0, "g2": 0.0}, ["g1", "g0", "g2"]), ({"g0": 0.1, "g2": math.inf}, ["g2", "g0", "g1"]),
-    ({"g1": 0.0}, ["g0", "g1", "g2"]), ({}, ["g0", "g1", "g2"])])
+@pytest.mark.parametrize(
+    ("errors", "order"),
+    [
+        ({"g0": 1.0, "g1": 3.0, "g2": 0.0}, ["g1", "g0", "g2"]),
+        ({"g0": 0.1, "g2": math.inf}, ["g2", "g0", "g1"]),
+        ({"g1": 0.0}, ["g0", "g1", "g2"]),
+        ({}, ["g0", "g1", "g2"]),
+    ],
+)
 def test_the_most_suspicious_is_what_errs_most_alone(errors, order):
     sensitivities = {name: GroupSensitivity(math.nan, judged_error=error) for name, error in errors.items()}
     assert Noise(3, 0).search(sensitivities=sensitivities).order_by_suspicion() == order
@@ -380,8 +422,9 @@ def test_tf32_is_had_by_all_that_stay_in_fp32_or_by_none(loss, products, had):
     result = finish(search, evaluate)
     tried = [one for one in search.evaluations if one.precisions and one.step_name == "rungs"]
     assert result.is_met and result.config.tf32 is had and len(tried) == products
-    assert {one.precision
-            for one in result.config.precision_moves.values()} == {FP32}, "it is a setting of the whole engine"
+    assert {one.precision for one in result.config.precision_moves.values()} == {FP32}, (
+        "it is a setting of the whole engine"
+    )
     assert not had or set(result.best_evaluation.precisions.values()) == {Precision.TF32} and "TF32" in result.summary
     with pytest.raises(InputError, match="TF32 cannot be an intermediate"):
         SearchSpace(noise.network, replace(INT8, tf32=True), FP32, (Precision.TF32,))
@@ -402,30 +445,38 @@ def test_what_was_raised_ends_on_the_lowest_rungs_that_do(seed):
 
     noise.network.get_group("g8").refusal_reasons[Precision.FP8] = "no FP8 Softmax"
     straight = finish(Search(SearchSpace(noise.network, INT8), sensitivities=noise.impacts()), evaluate)
-    search = Search(SearchSpace(noise.network, INT8, FP32, (Precision.FP8, Precision.FP16)),
-                    sensitivities=noise.impacts())
+    search = Search(
+        SearchSpace(noise.network, INT8, FP32, (Precision.FP8, Precision.FP16)), sensitivities=noise.impacts()
+    )
     result = finish(search, evaluate)
-    assert result.is_met and set(result.best_evaluation.raised_groups) == set(
-        straight.best_evaluation.raised_groups) and result.best_evaluation.precisions
+    assert (
+        result.is_met
+        and set(result.best_evaluation.raised_groups) == set(straight.best_evaluation.raised_groups)
+        and result.best_evaluation.precisions
+    )
     given = {name: one.precision for name, one in result.config.precision_moves.items()}
     assert given == {
-        name: result.best_evaluation.precisions.get(name, FP32)
-        for name in result.best_evaluation.raised_groups
+        name: result.best_evaluation.precisions.get(name, FP32) for name in result.best_evaluation.raised_groups
     }
     assert "g8" not in given or given["g8"] is not Precision.FP8
     below = {Precision.FP16: Precision.FP8, FP32: Precision.FP16}
-    lower = [{**given, name: below[one]} for name, one in given.items()
-             if one in below and below[one] in search.search_space.intermediate_precisions(name)]
+    lower = [
+        {**given, name: below[one]}
+        for name, one in given.items()
+        if one in below and below[one] in search.search_space.intermediate_precisions(name)
+    ]
     others = [INT8.with_moves({name: PrecisionMove(one) for name, one in some.items()}) for some in lower]
     assert lower and not any(evaluate(one).passes for one in others), "none of them could be lower"
     assert "groups raised, " in result.summary and evaluate(result.config).passes
 
     def latency(config):
-        return sum({Precision.FP8: 1, Precision.FP16: 2, FP32: 4}[one.precision]
-                   for one in config.precision_moves.values())
+        return sum(
+            {Precision.FP8: 1, Precision.FP16: 2, FP32: 4}[one.precision] for one in config.precision_moves.values()
+        )
 
-    tight = Search(search.search_space, sensitivities=noise.impacts(), estimate_latency=latency,
-                   max_latency=latency(result.config))
+    tight = Search(
+        search.search_space, sensitivities=noise.impacts(), estimate_latency=latency, max_latency=latency(result.config)
+    )
     found = finish(tight, evaluate)
     assert latency(result.config) < latency(straight.config)
     assert found.is_met and found.best_evaluation.estimated_latency == latency(found.config) <= latency(result.config)
@@ -475,8 +526,9 @@ def test_unknown_methods_and_empty_budgets_are_refused():
 
 def test_only_what_lies_below_the_higher_precision_is_a_candidate():
     network = toy(4, ("Gemm", "Softmax", "Gemm", "Gemm"))
-    start = INT8.with_group_precision([network.get_group("g2")],
-                                      Precision.FP16).with_group_precision([network.get_group("g3")], FP32)
+    start = INT8.with_group_precision([network.get_group("g2")], Precision.FP16).with_group_precision(
+        [network.get_group("g3")], FP32
+    )
     assert SearchSpace(network, start).candidates == ("g0", "g1", "g2")
     assert SearchSpace(network, start, Precision.FP16).candidates == ("g0",)
     config = SearchSpace(network, start, Precision.FP16).build_config(["g0"], reason="search:auto")
@@ -487,9 +539,11 @@ def test_kept_layers_are_raised_for_good_and_say_so():
     noise = additive(WEIGHTS, 1)
     start = apply_keep_rules(noise.network, INT8, ["g0", "g7"])
     result = finish(noise.search(start=start, max_raised=4), noise)
-    assert set(result.config.precision_moves) == {"g2", "g5"} and result.config.groups_fixed_by_rule == {
-        "g0", "g7"
-    } and result.is_met
+    assert (
+        set(result.config.precision_moves) == {"g2", "g5"}
+        and result.config.groups_fixed_by_rule == {"g0", "g7"}
+        and result.is_met
+    )
     with refused("no layer to raise", cause="except those kept by rule"):
         SearchSpace(noise.network, apply_keep_rules(noise.network, INT8, [f"g{number}" for number in range(8)]))
 
@@ -503,8 +557,11 @@ def with_ranges(weights, allowed, better):
         noise.counts[config.comparison_key] = noise.counts.get(config.comparison_key, 0) + 1
         ranged.append(dict(config.range_moves))
         halved = {f"g{tensor[1:]}" for tensor, choice in config.range_moves.items() if choice.amax == better}
-        energy = sum(w / (2 if name in halved else 1) for w, name in zip(weights, noise.names, strict=True)
-                     if name not in config.precision_moves)
+        energy = sum(
+            w / (2 if name in halved else 1)
+            for w, name in zip(weights, noise.names, strict=True)
+            if name not in config.precision_moves
+        )
         return TargetResult(energy <= allowed, allowed - energy, loss=energy)
 
     return noise, judged
@@ -536,15 +593,17 @@ def test_a_budget_of_layers_gives_the_best_reachable_and_says_that_it_falls_shor
     noise = additive([1, 2, 8, 0, 3, 4, 0, 2], 2)
     for budget in range(4):
         result = finish(noise.search(max_raised=budget), noise)
-        assert (result.outcome is SearchOutcome.SHORT and not result.is_met
-                and "tolerance not met" in result.summary)
+        assert result.outcome is SearchOutcome.SHORT and not result.is_met and "tolerance not met" in result.summary
         assert set(result.config.precision_moves) == set(["g2", "g5", "g4"][:budget])
     enough = finish(noise.search(max_raised=5), noise)
     assert enough.is_met and enough.outcome is SearchOutcome.MET and len(enough.config.precision_moves) == 5
     unreachable = additive([1, 2, 8], -1)
     result = finish(unreachable.search(max_raised=1), unreachable)
-    assert result.outcome is SearchOutcome.SHORT and set(
-        result.config.precision_moves) == {"g2"} and "even with all 3:" in result.summary
+    assert (
+        result.outcome is SearchOutcome.SHORT
+        and set(result.config.precision_moves) == {"g2"}
+        and "even with all 3:" in result.summary
+    )
 
 
 @pytest.mark.parametrize("allowed", [20, 2])

@@ -105,8 +105,9 @@ def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
 def test_what_fp32_misses_is_said_with_the_figure(run, files, out, tmp_path):
     np.savez(files[2], **np.load(files[2]), labels=np.zeros(12))
     (tmp_path / "m.py").write_text("def half(outputs, labels):\n    return 0.5\n")
-    code, shown, told = run("search", *files, "--metric", f"{tmp_path / 'm.py'}:half", "--tolerance", "metric>=0.9",
-                            "-o", out)
+    code, shown, told = run(
+        "search", *files, "--metric", f"{tmp_path / 'm.py'}:half", "--tolerance", "metric>=0.9", "-o", out
+    )
     assert code == 1 and "cannot be met" in told and "half ~0.5000" in told and "2 evaluations" in shown
     assert out.exists()
 
@@ -123,8 +124,11 @@ def test_invented_names_of_sizes_are_not_shown(files):
     outline = open_network(files[0]).build_outline()
     group = outline.groups[0]
     outline = replace(outline, shapes={**outline.shapes, group.final_tensor: ("unk__1", 64, 48, 48)})
-    table = reduction_table([ReductionStep(group.name, "30 dB", False)], outline,
-                            rq.FindMixedPrecisionConfig(PrecisionConfig(), ("sqnr>=40",)))
+    table = reduction_table(
+        [ReductionStep(group.name, "30 dB", False)],
+        outline,
+        rq.FindMixedPrecisionConfig(PrecisionConfig(), ("sqnr>=40",)),
+    )
     assert table[1][2] == "?×64×48×48"
 
 
@@ -136,13 +140,30 @@ def test_scoped_prints_its_table(run, files, out):
     stuck = [row for row in lowered if row["sticks"]]
     assert stuck and all("misses" in row["choose this layer because"] for row in stuck)
     assert set(read_config(out, open_network(files[0])).config.precision_moves) == {
-        open_network(files[0]).find_group(row["layer"]).name for row in stuck}
+        open_network(files[0]).find_group(row["layer"]).name for row in stuck
+    }
 
 
 def test_options_reach_the_search(run, files, out):
-    code, shown, _ = run("search", *files, "--tolerance", "sqnr>=30", "--tolerance", "cosine>=0.9999", "--higher",
-                         "fp16", "--keep", "/conv1/Conv", "--keep", "ends", "--no-ranges", "--method", "greedy",
-                         "-o", out)
+    code, shown, _ = run(
+        "search",
+        *files,
+        "--tolerance",
+        "sqnr>=30",
+        "--tolerance",
+        "cosine>=0.9999",
+        "--higher",
+        "fp16",
+        "--keep",
+        "/conv1/Conv",
+        "--keep",
+        "ends",
+        "--no-ranges",
+        "--method",
+        "greedy",
+        "-o",
+        out,
+    )
     loaded = read_config(out, open_network(files[0]))
     assert code == 0, shown
     assert {choice.precision for choice in loaded.config.precision_moves.values()} <= {Precision.FP16}
@@ -166,23 +187,28 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     assert set(first.find_raised_groups(network)) < set(read_config(more, network).config.find_raised_groups(network))
 
 
-@pytest.mark.parametrize(("options", "title"), [
-    ([], "a search needs a tolerance"),
-    (["--tolerance", "snr>=2"], "snr>=2: snr is not a known value"),
-    (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
-    (["--tolerance", "sqnr>=40", "--keep", "first"], "no layer first"),
-    (["--tolerance", "metric>=0.9"], "needs a metric"),
-    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
-    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "--precision has no effect"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,nf4"], "nf4 is not a precision"),
-    (["--tolerance", "sqnr>=40", "--rungs", "fp32,int8"], "two or more precisions"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int4,fp8"], "ends in FP8"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,fp16+"], "ends in FP16+"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32"], "no layer can be in TF32 alone"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32,fp32", "--tf32"],
-        "TF32 cannot be an intermediate precision here"),
-    (["--tolerance", "sqnr>=40", "--rungs", "int8,fp32", "--higher", "fp16"], "--higher has no effect here"),
-])
+@pytest.mark.parametrize(
+    ("options", "title"),
+    [
+        ([], "a search needs a tolerance"),
+        (["--tolerance", "snr>=2"], "snr>=2: snr is not a known value"),
+        (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
+        (["--tolerance", "sqnr>=40", "--keep", "first"], "no layer first"),
+        (["--tolerance", "metric>=0.9"], "needs a metric"),
+        (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
+        (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "--precision has no effect"),
+        (["--tolerance", "sqnr>=40", "--rungs", "int8,nf4"], "nf4 is not a precision"),
+        (["--tolerance", "sqnr>=40", "--rungs", "fp32,int8"], "two or more precisions"),
+        (["--tolerance", "sqnr>=40", "--rungs", "int4,fp8"], "ends in FP8"),
+        (["--tolerance", "sqnr>=40", "--rungs", "int8,fp16+"], "ends in FP16+"),
+        (["--tolerance", "sqnr>=40", "--rungs", "int8,tf32"], "no layer can be in TF32 alone"),
+        (
+            ["--tolerance", "sqnr>=40", "--rungs", "int8,tf32,fp32", "--tf32"],
+            "TF32 cannot be an intermediate precision here",
+        ),
+        (["--tolerance", "sqnr>=40", "--rungs", "int8,fp32", "--higher", "fp16"], "--higher has no effect here"),
+    ],
+)
 def test_bad_input(run, files, out, options, title):
     code, shown, told = run("search", *files, *options, "-o", out)
     assert code == 2 and title in told and not shown and not out.exists()
@@ -202,13 +228,28 @@ def test_a_check_command_passes_or_fails(run, files, out):
 
 
 def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_path):
-    words = ["search", *files, "--tolerance", "sqnr>=40", "-o", str(out), "--no-free", "--no-ranges", "--check",
-             f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'"]
+    words = [
+        "search",
+        *files,
+        "--tolerance",
+        "sqnr>=40",
+        "-o",
+        str(out),
+        "--no-free",
+        "--no-ranges",
+        "--check",
+        f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'",
+    ]
     command = [sys.executable, "-m", "trt_tui", *words]
     # A shell that runs this in the background hands SIGINT down as ignored.
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=dict(os.environ),
-                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
     checks, deadline = tmp_path / "checks", time.monotonic() + LIMIT_S
 
     def count():
@@ -233,9 +274,27 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_p
 
 
 def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
-    code, shown, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--calib-data",
-                            demo.calibration_path(), "--metric", demo.metric_spec(), "--samples", "8", "--batch", "8",
-                            "--tolerance", "metric>=base-0.5", "--no-ranges", "--no-free", "--no-preview", "-o", out)
+    code, shown, told = run(
+        "search",
+        demo.network_path(),
+        "--data",
+        demo.samples_path(),
+        "--calib-data",
+        demo.calibration_path(),
+        "--metric",
+        demo.metric_spec(),
+        "--samples",
+        "8",
+        "--batch",
+        "8",
+        "--tolerance",
+        "metric>=base-0.5",
+        "--no-ranges",
+        "--no-free",
+        "--no-preview",
+        "-o",
+        out,
+    )
     assert code == 0, told
     network = open_network(demo.network_path())
     assert 1 <= len(read_config(out, network).config.find_raised_groups(network)) <= 3
@@ -253,27 +312,36 @@ def test_the_front_keeps_what_nothing_beats(files):
         config = session.config.with_group_precision(session.outline.groups[:count], Precision.FP32)
         session.config_names.get_config_name(config)
         session.results.get_or_create_results(config).store_accuracy(verdict(built + 0.2))
-        session.results.store_engine_result(config,
-                                            EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000))
+        session.results.store_engine_result(
+            config, EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000)
+        )
     rows, points = built_config_table(session)
     assert [row[0] for row in rows if row[-1] == "front"] == ["A c0", "B c1", "D c3"]
     assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.20"] and rows[3][-1] == ""
     drawn = pareto_plot_lines(points)
-    places = {letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
-              for letter in "ABCD"}
+    places = {
+        letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
+        for letter in "ABCD"
+    }
     assert places["D"][0] < places["B"][0] < places["A"][0] and places["A"][1] < places["B"][1] < places["D"][1]
     assert "1.00 ms" in drawn[-1] and "1.60 ms" in drawn[-1]
 
 
 def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     options = replace(local.options(tmp_path, "small_resnet", metric=False), whatif_samples=0)
-    session = local.NullSession(options, folder=tmp_path, resume=False, target="sqnr>=40",
-                                builder=replace(local.H200, worse=0.0083),
-                                held=[rq.CompareRuns, rq.MeasureToggles, rq.PreviewEngine])
+    session = local.NullSession(
+        options,
+        folder=tmp_path,
+        resume=False,
+        target="sqnr>=40",
+        builder=replace(local.H200, worse=0.0083),
+        held=[rq.CompareRuns, rq.MeasureToggles, rq.PreviewEngine],
+    )
     session.start()
     session.rest()
-    session.start_search(rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",), try_zero_cost=False,
-                                                     try_ranges=False))
+    session.start_search(
+        rq.FindMixedPrecisionConfig(session.config, ("sqnr>=40",), try_zero_cost=False, try_ranges=False)
+    )
     status = session.rest().search_status
     assert session.adopt_search_config(status.best_config, status.best_evaluation)
     result = session.results[session.config].engine_result
@@ -313,8 +381,21 @@ def test_a_value_before_an_argmax_is_no_value_of_the_exported_file(run, tmp_path
     y = helper.make_tensor_value_info("y", TensorProto.INT64, ["batch"])
     onnx.save(b.model([networks.floats("x", "batch", 16)], [y]), tmp_path / "net.onnx")
     np.savez(tmp_path / "data.npz", x=np.random.default_rng(0).standard_normal((16, 16), dtype=np.float32))
-    code, shown, told = run("search", tmp_path / "net.onnx", "--data", tmp_path / "data.npz", "--precision", "fp16",
-                            "--tolerance", tolerance, "--no-hold-out", "--max-builds", "0", "-o", out)
+    code, shown, told = run(
+        "search",
+        tmp_path / "net.onnx",
+        "--data",
+        tmp_path / "data.npz",
+        "--precision",
+        "fp16",
+        "--tolerance",
+        tolerance,
+        "--no-hold-out",
+        "--max-builds",
+        "0",
+        "-o",
+        out,
+    )
     assert code == 0, told
     assert "network was not executed: it has no value for this target, which is inside the network" in shown
     assert "as exported" not in shown

@@ -78,8 +78,11 @@ def counted_runs():
     """Counts how often ONNX Runtime runs."""
     counted = []
     run = backend.OnnxRuntimeRunner.run
-    with mock.patch.object(backend.OnnxRuntimeRunner, "run",
-                           lambda self, *args, **kwargs: (counted.append(1), run(self, *args, **kwargs))[1]):
+    with mock.patch.object(
+        backend.OnnxRuntimeRunner,
+        "run",
+        lambda self, *args, **kwargs: (counted.append(1), run(self, *args, **kwargs))[1],
+    ):
         yield counted
 
 
@@ -112,8 +115,10 @@ def test_a_search_streams_evaluations_then_what_it_found(opened):
     worker = opened()
     events = worker.answer(GOAL)
     ended = found(events)
-    assert ended.result.outcome is SearchOutcome.MET and 1 <= len(
-        ended.result.best_evaluation.raised_groups) < ended.candidate_count
+    assert (
+        ended.result.outcome is SearchOutcome.MET
+        and 1 <= len(ended.result.best_evaluation.raised_groups) < ended.candidate_count
+    )
     progress = of(events, ev.SearchProgress)
     assert [one.done for one in progress] == sorted(one.done for one in progress)
     assert progress[0].result.best_evaluation is None
@@ -156,8 +161,10 @@ def test_what_is_free_goes_before_what_is_raised(opened):
     lone = found(worker.answer(replace(GOAL, try_zero_cost=False, try_ranges=False))).result
     ended = found(worker.answer(replace(GOAL, try_ranges=False)))
     assert ended.result.is_met and ended.result.best_evaluation.zero_cost_sets[-1] == "bias correction"
-    assert len(ended.result.best_evaluation.raised_groups) < len(
-        lone.best_evaluation.raised_groups) and "bias correction" in ended.result.summary
+    assert (
+        len(ended.result.best_evaluation.raised_groups) < len(lone.best_evaluation.raised_groups)
+        and "bias correction" in ended.result.summary
+    )
     assert "GPTQ" in ended.result.summary and ended.result.config.get_moves(RoundingMove)
     made = ended.result.config.get_moves(BiasCorrectionMove)
     assert made and not made.keys() & set(ended.result.best_evaluation.raised_groups)
@@ -171,8 +178,10 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     wide = dict.fromkeys(plain.calibrated_tensors, 40.0)
     onnx.save(
         ir.to_proto(
-            lower_to_typed_network(plain, PrecisionConfig.from_precision(Precision.INT8, Precision.FP32), wide).model),
-        tmp_path / "wide.onnx")
+            lower_to_typed_network(plain, PrecisionConfig.from_precision(Precision.INT8, Precision.FP32), wide).model
+        ),
+        tmp_path / "wide.onnx",
+    )
     options = replace(options, model=str(tmp_path / "wide.onnx"))
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(options))
@@ -183,8 +192,11 @@ def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
     assert all(sets[0] == "recalibration, no longer in file precision" for sets in tried[3:])
     assert any(sets[-1] == "bias correction" for sets in tried[3:])
     best, config = ended.result.best_evaluation, ended.result.config
-    assert ended.result.is_met and "recalibration" in best.zero_cost_sets[0] and ended.evaluations[
-        0].target_result.lowest_score < 20
+    assert (
+        ended.result.is_met
+        and "recalibration" in best.zero_cost_sets[0]
+        and ended.evaluations[0].target_result.lowest_score < 20
+    )
     left = {name for name, one in config.precision_moves.items() if one.precision is Precision.INT8}
     assert left and all(config.precision_moves[name].reason == "search:auto" for name in left | set(best.raised_groups))
     assert all(config.precision_moves[name].precision is Precision.FP32 for name in best.raised_groups)
@@ -202,17 +214,20 @@ def test_kept_layers_and_ranges_are_heeded(opened):
     assert {choice.method for one in tried for choice in one.range_moves.values()} >= {"percentile", "entropy", "mse"}
 
 
-@pytest.mark.parametrize(("changed", "title"), [
-    ({"tolerances": ("metric>=0.5",)}, "needs a metric"),
-    ({"tolerances": ("nowhere:sqnr>=5",)}, "not a judged output"),
-    ({"tolerances": ()}, "needs a tolerance"),
-    ({"method": "guess"}, "unknown search method"),
-    ({"max_latency": 1.0}, "needs a latency"),
-    ({"config": FP32}, "nothing to do"),
-    ({"check_command": ""}, "empty"),
-    ({"check_command": "'x"}, "cannot be read"),
-    ({"tolerances": (), "check_command": "no-such-program-here"}, "the check command does not start"),
-])
+@pytest.mark.parametrize(
+    ("changed", "title"),
+    [
+        ({"tolerances": ("metric>=0.5",)}, "needs a metric"),
+        ({"tolerances": ("nowhere:sqnr>=5",)}, "not a judged output"),
+        ({"tolerances": ()}, "needs a tolerance"),
+        ({"method": "guess"}, "unknown search method"),
+        ({"max_latency": 1.0}, "needs a latency"),
+        ({"config": FP32}, "nothing to do"),
+        ({"check_command": ""}, "empty"),
+        ({"check_command": "'x"}, "cannot be read"),
+        ({"tolerances": (), "check_command": "no-such-program-here"}, "the check command does not start"),
+    ],
+)
 def test_a_search_that_makes_no_sense_is_refused(opened, changed, title):
     worker = opened()
     events = worker.answer(replace(GOAL, **changed))
@@ -226,7 +241,8 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     for _ in range(12):
         assert worker.step()
     whatif = worker.ask(
-        rq.MeasureWhatIf(INT8.with_group_precision(worker.network.groups[:1], Precision.FP32), with_shares=True))
+        rq.MeasureWhatIf(INT8.with_group_precision(worker.network.groups[:1], Precision.FP32), with_shares=True)
+    )
     events = worker.finish()
     order = [
         one.job for one in events if isinstance(one, ev.AccuracyMeasured | ev.ErrorSharesMeasured | ev.SearchEnded)
@@ -257,8 +273,11 @@ def test_a_stopped_search_says_its_best_and_goes_on_later(options, tmp_path, fir
 def test_workers_measure_what_a_search_may_request_next(options, tmp_path, first, monkeypatch):
     worker, ahead = opened_worker(options, tmp_path), []
     worker.workspace.worker_pool = SimpleNamespace(
-        failure_reason="", count_workers=lambda: 3, take_new_messages=list,
-        make_executor=lambda workspace, *more: LocalExecutor(workspace))
+        failure_reason="",
+        count_workers=lambda: 3,
+        take_new_messages=list,
+        make_executor=lambda workspace, *more: LocalExecutor(workspace),
+    )
     monkeypatch.setattr(search_job, "MIN_PARALLEL_S", 0.0)
 
     def measure(workspace, store, reporter, configs, urgency):
@@ -310,36 +329,44 @@ def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
     assert all(not target.is_met_by(by_hand(raised - {name})) for name in raised), "the last pass finds each one needed"
     assert list(ended.result.reduction_steps) == rows and set(ended.result.best_evaluation.raised_groups) == raised
     points = set(tried.values())
-    unbeaten = {one for one in points if not any(other != one and other[0] <= one[0] and other[1] >= one[1]
-                                                 for other in points)}
-    assert {tried[frozenset(config.find_raised_groups(network))]
-            for config in ended.pareto_configs.values()} == unbeaten
-    assert all(set(config.find_raised_groups(network)) == set(ended.evaluations[place].raised_groups)
-               for place, config in ended.pareto_configs.items())
+    unbeaten = {
+        one for one in points if not any(other != one and other[0] <= one[0] and other[1] >= one[1] for other in points)
+    }
+    assert {
+        tried[frozenset(config.find_raised_groups(network))] for config in ended.pareto_configs.values()
+    } == unbeaten
+    assert all(
+        set(config.find_raised_groups(network)) == set(ended.evaluations[place].raised_groups)
+        for place, config in ended.pareto_configs.items()
+    )
 
 
 @pytest.fixture
 def script(tmp_path):
     """A check that passes where the file's Gemm has no Q/DQ before it; it notes what it was given."""
     path = tmp_path / "check.py"
-    path.write_text(textwrap.dedent(f"""
+    path.write_text(
+        textwrap.dedent(f"""
         import sys
         import numpy as np
         import onnx
         model, outputs = onnx.load(sys.argv[1]), np.load(sys.argv[2])
-        with open({str(tmp_path / 'seen')!r}, "a") as log:
+        with open({str(tmp_path / "seen")!r}, "a") as log:
             log.write(f"{{len(model.graph.node)}} {{dict((k, outputs[k].shape) for k in outputs)}}\\n")
         makes = {{name: node.op_type for node in model.graph.node for name in node.output}}
         fc = next(node for node in model.graph.node if node.op_type == "Gemm")
         sys.exit(4 if makes.get(fc.input[0]) == "DequantizeLinear" else 0)
-    """))
+    """)
+    )
     return f'{sys.executable} {path} "$TRT_TUI_MODEL" "$TRT_TUI_OUTPUTS"'
 
 
 def finish(worker, job):
     """Works until a job has ended, through what threads do meanwhile."""
-    while not any(isinstance(event, ev.JobDone | ev.JobFailed | ev.JobCancelled) and event.job == job
-                  for event in worker.wire.events):
+    while not any(
+        isinstance(event, ev.JobDone | ev.JobFailed | ev.JobCancelled) and event.job == job
+        for event in worker.wire.events
+    ):
         worker.scheduler.arrival_event.clear()
         if not worker.step():
             assert worker.scheduler.arrival_event.wait(LIMIT_S)
@@ -349,22 +376,29 @@ def finish(worker, job):
 def test_a_check_command_decides(opened, script, tmp_path):
     worker = opened()
     ended = found(
-        finish(worker,
-               worker.ask(replace(GOAL, tolerances=(), check_command=script, try_ranges=False, try_zero_cost=False))))
+        finish(
+            worker,
+            worker.ask(replace(GOAL, tolerances=(), check_command=script, try_ranges=False, try_zero_cost=False)),
+        )
+    )
     assert ended.result.is_met and ended.result.best_evaluation.raised_groups == ("/fc/Gemm",)
     assert "exit code 4" in ended.evaluations[0].target_result.value_text
     seen = (tmp_path / "seen").read_text().splitlines()
     assert len(seen) == len(ended.evaluations) and "(8, 10)" in seen[0]
     again = found(
-        finish(worker,
-               worker.ask(replace(GOAL, tolerances=(), check_command=script, try_ranges=False, try_zero_cost=False))))
+        finish(
+            worker,
+            worker.ask(replace(GOAL, tolerances=(), check_command=script, try_ranges=False, try_zero_cost=False)),
+        )
+    )
     assert again.result == ended.result and (tmp_path / "seen").read_text().splitlines() == seen
 
 
 def test_a_check_beside_a_tolerance_needs_both(opened, script):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, check_command=script, try_ranges=False,
-                                                    try_zero_cost=False))))
+    ended = found(
+        finish(worker, worker.ask(replace(GOAL, check_command=script, try_ranges=False, try_zero_cost=False)))
+    )
     assert ended.result.is_met and "/fc/Gemm" in ended.result.best_evaluation.raised_groups
     assert parse_target(*GOAL.tolerances).is_met_by(ended.result.best_evaluation.target_result.accuracy)
     assert "the check passes" in ended.result.best_evaluation.target_result.value_text
@@ -387,9 +421,13 @@ def with_builder(opened, monkeypatch):
     def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False, fault: int | None = None, times=()):
         """With a fault 20 dB worse, unless the result of that group is an output; with times of groups in ms."""
         worker = opened()
-        worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
-                                                   cache_identity=("tensorrt", "11.4"),
-                                                   capabilities=BackendCapabilities(True, True, True))
+        worker.workspace.builder = SimpleNamespace(
+            name="tensorrt",
+            version="11.4",
+            device="H200",
+            cache_identity=("tensorrt", "11.4"),
+            capabilities=BackendCapabilities(True, True, True),
+        )
         worker.built = []
 
         def making(builder, config):
@@ -404,9 +442,15 @@ def with_builder(opened, monkeypatch):
             errors = ErrorMetrics(nan=3) if bad else ErrorMetrics(decibels, 1.0)
             made = Accuracy({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
             yield from ()
-            return EngineResult(made, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, build_origin="cold",
-                                implementations={name: GroupImplementation(None, False, (), ms)
-                                                 for name, ms in dict(times).items()})
+            return EngineResult(
+                made,
+                "TensorRT 11.4",
+                (latency(config), 0.9, 1.2),
+                10**6,
+                4.0,
+                build_origin="cold",
+                implementations={name: GroupImplementation(None, False, (), ms) for name, ms in dict(times).items()},
+            )
 
         monkeypatch.setattr(engine, "build_and_measure_worst_engine", making)
         return worker
@@ -422,8 +466,10 @@ def test_an_engine_confirms_what_was_found(with_builder):
     assert {one.estimated_latency for one in ended.evaluations} == {None}
     assert of(events, ev.EngineBuilt)[-1].config == ended.result.config
     simulated = of(events, ev.AccuracyMeasured)[-1]
-    assert (simulated.config == ended.result.config
-            and simulated.accuracy == ended.result.best_evaluation.target_result.accuracy)
+    assert (
+        simulated.config == ended.result.config
+        and simulated.accuracy == ended.result.best_evaluation.target_result.accuracy
+    )
     again = worker.answer(GOAL)
     assert found(again).confirmed and len(worker.built) == 1 and of(again, ev.EngineBuilt)
 
@@ -485,7 +531,8 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
     assert not SearchStatus(GOAL, end_event=ended).is_finished
     heard = of(events, ev.SearchProgress)[-1]
     assert heard.result.best_evaluation == ended.result.best_evaluation and heard.result.is_met, (
-        "what was found is told before the build")
+        "what was found is told before the build"
+    )
 
 
 def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder):
@@ -505,27 +552,43 @@ def without_preview(self, config):
     yield
 
 
-@pytest.mark.parametrize(("latency_ms", "max_builds", "stays"), [
-    (0.9, 3, ""), (1.0, 3, ""), (1.1, 3, "because the engine would be slower"), (1.1, 2, "")])
-def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(with_builder, monkeypatch, latency_ms,
-                                                                        max_builds, stays):
+@pytest.mark.parametrize(
+    ("latency_ms", "max_builds", "stays"),
+    [(0.9, 3, ""), (1.0, 3, ""), (1.1, 3, "because the engine would be slower"), (1.1, 2, "")],
+)
+def test_unused_qdq_are_taken_out_only_if_the_engine_is_as_fast_without(
+    with_builder, monkeypatch, latency_ms, max_builds, stays
+):
     """Within the builds that the confirmation leaves; without engines the preview decides."""
     unused = "/layer2/conv1/Conv"
 
     def preview(self, config):
         groups = self.workspace.network.groups
         in_int8 = config.precision_of(self.workspace.network.get_group(unused)) is Precision.INT8
-        made = {group.name: GroupImplementation(Precision.FP16 if group.name == unused and in_int8 else
-                                                config.precision_of(group), False, ()) for group in groups}
+        made = {
+            group.name: GroupImplementation(
+                Precision.FP16 if group.name == unused and in_int8 else config.precision_of(group), False, ()
+            )
+            for group in groups
+        }
         kernels = tuple(Kernel("kgen", (), (), (str(index),)) for index in range(len(groups) + in_int8))
-        return Preview("1.7.1", (8, 9), implementations=made, kernels=kernels, conversion_count=int(in_int8),
-                       ineffective_groups=(), mha_breakers=())
+        return Preview(
+            "1.7.1",
+            (8, 9),
+            implementations=made,
+            kernels=kernels,
+            conversion_count=int(in_int8),
+            ineffective_groups=(),
+            mha_breakers=(),
+        )
         yield
 
     for name in ("preview_config", "preview_engine"):
         monkeypatch.setattr(search_job.SearchEvaluator, name, preview)
-    worker = with_builder(0.0, lambda config: 1.0 if config.precision_of(worker.network.get_group(
-        unused)) is Precision.INT8 else latency_ms)
+    worker = with_builder(
+        0.0,
+        lambda config: 1.0 if config.precision_of(worker.network.get_group(unused)) is Precision.INT8 else latency_ms,
+    )
     changed = INT8.with_group_precision([worker.network.get_group(unused)], Precision.FP16)
     ended = found(worker.answer(replace(GOAL, use_preview=True, max_builds=max_builds, try_zero_cost=False)))
     removal = ended.qdq_removals[0]
@@ -565,8 +628,7 @@ def test_a_config_without_unused_qdq_that_cannot_be_built_is_not_taken(with_buil
     assert ended.confirmed is True and worker.built == [INT8]
 
 
-@pytest.mark.parametrize(("tolerance", "idle_place"), [
-    ("sqnr>=40", None), ("sqnr>=40", -1), ("sqnr>=37", 0)])
+@pytest.mark.parametrize(("tolerance", "idle_place"), [("sqnr>=40", None), ("sqnr>=40", -1), ("sqnr>=37", 0)])
 def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened, monkeypatch, tolerance, idle_place):
     asked, idle = [], []
 
@@ -575,8 +637,9 @@ def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened
         asked.append(config)
         if not idle and idle_place is not None:
             idle.append(raised[idle_place])
-        return Preview("1.7.1", (8, 9), ineffective_groups=tuple(name for name in idle if name in raised),
-                       mha_breakers=())
+        return Preview(
+            "1.7.1", (8, 9), ineffective_groups=tuple(name for name in idle if name in raised), mha_breakers=()
+        )
         yield
 
     goal = replace(GOAL, tolerances=(tolerance,), try_zero_cost=False, try_ranges=False)
@@ -613,8 +676,14 @@ def looked_into(monkeypatch):
         def inside(self, config):
             known = yield from self.measure_group_errors(config)
             names = [group.name for group in worker.network.groups]
-            groups = {name: replace(known[name].accumulated, sqnr_db=known[name].accumulated.sqnr_db - 20 * (
-                fault is not None and names.index(name) >= fault)) for name in names if known[name].accumulated.sqnr_db}
+            groups = {
+                name: replace(
+                    known[name].accumulated,
+                    sqnr_db=known[name].accumulated.sqnr_db - 20 * (fault is not None and names.index(name) >= fault),
+                )
+                for name in names
+                if known[name].accumulated.sqnr_db
+            }
             verdict = worker.store.load_engine_result(worker.workspace, config).accuracy
             name, one = next(iter(verdict.outputs.items()))
             better = OutputErrors(replace(one.errors, sqnr_db=(one.errors.sqnr_db or 0) + 20 * sound))
@@ -625,11 +694,16 @@ def looked_into(monkeypatch):
     return look
 
 
-@pytest.mark.parametrize(("how", "sound", "builds", "mended", "said"), [
-    (UNFUSED, True, 3, True, "⚡ kernel error, not rounding"), (MARKED, True, 12, True,
-        "a fusion computes something else"),
-    (MARKED, True, 3, False, "--max-builds leaves too few"), (MARKED, False, 12, False, "no fusion is to blame"),
-    (UNFUSED, True, 1, False, "--max-builds leaves no build")])
+@pytest.mark.parametrize(
+    ("how", "sound", "builds", "mended", "said"),
+    [
+        (UNFUSED, True, 3, True, "⚡ kernel error, not rounding"),
+        (MARKED, True, 12, True, "a fusion computes something else"),
+        (MARKED, True, 3, False, "--max-builds leaves too few"),
+        (MARKED, False, 12, False, "no fusion is to blame"),
+        (UNFUSED, True, 1, False, "--max-builds leaves no build"),
+    ],
+)
 def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_into, how, sound, builds, mended, said):
     """Fusion barriers that mend it are part of what is found."""
     fault = 3
@@ -659,8 +733,9 @@ def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(w
     goal = replace(GOAL, method="lower", try_ranges=False, try_zero_cost=False)
     ended = found(worker.answer(goal))
     assert worker.built[0] == SearchSpace(worker.network, INT8).build_config(names)
-    assert [row.layer_name
-            for row in ended.result.reduction_steps] == list(reversed(names)) and "time" in ended.remarks[0]
+    assert [row.layer_name for row in ended.result.reduction_steps] == list(
+        reversed(names)
+    ) and "time" in ended.remarks[0]
     worker = with_builder(0.0)
     assert "multiply-accumulates" in found(worker.answer(replace(goal, max_builds=1))).remarks[0]
 
@@ -680,10 +755,14 @@ def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, o
     worker.built.clear()
     ended = found(worker.answer(replace(GOAL, max_latency=1.05)))
     assert ended.result.outcome in (SearchOutcome.SHORT, SearchOutcome.MET)
-    assert ended.result.best_evaluation.estimated_latency <= 1.05 < 1.0 + len(
-        free.result.best_evaluation.raised_groups) / total
-    assert {INT8, SearchSpace(worker.network,
-                              INT8).build_config([g.name for g in worker.network.groups])} <= set(worker.built)
+    assert (
+        ended.result.best_evaluation.estimated_latency
+        <= 1.05
+        < 1.0 + len(free.result.best_evaluation.raised_groups) / total
+    )
+    assert {INT8, SearchSpace(worker.network, INT8).build_config([g.name for g in worker.network.groups])} <= set(
+        worker.built
+    )
     assert len(worker.built) <= 3
 
 
@@ -724,8 +803,8 @@ def test_latency_goes_from_one_end_to_the_other(options):
     assert estimate(space.start_config) == 2.0 and estimate(space.build_config(names)) == pytest.approx(5.0)
     steps = [estimate(space.build_config(names[:count])) for count in range(len(names) + 1)]
     assert steps == sorted(steps)
-    middle = space.build_config(names[:len(names) // 2])
-    before, between = estimate(middle), space.build_config(names[:len(names) // 2 - 1])
+    middle = space.build_config(names[: len(names) // 2])
+    before, between = estimate(middle), space.build_config(names[: len(names) // 2 - 1])
     measured[middle] = before + 0.5  # it was built, and is slower than it was thought to be
     assert estimate(middle) == before + 0.5 and before < estimate(space.build_config(names[:-1])) < 5.0
     assert steps[len(names) // 2 - 1] < estimate(between) < before + 0.5
@@ -771,8 +850,14 @@ def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(op
     assert before.passes and session.config == status.end_event.result.config
     for passes in (True, False):
         value = HeldOutValue("sqnr>=40", "41 dB", "", "39 dB", "38 to 40 dB")
-        held_out = HeldOutResult(TargetResult(passes, -1.0, measured_outcome=TargetOutcome(
-            Outcome.PASS if passes else Outcome.UNCERTAIN_FAIL)), 16, 48, (value,))
+        held_out = HeldOutResult(
+            TargetResult(
+                passes, -1.0, measured_outcome=TargetOutcome(Outcome.PASS if passes else Outcome.UNCERTAIN_FAIL)
+            ),
+            16,
+            48,
+            (value,),
+        )
         status.end_event = replace(status.end_event, held_out=held_out)
         after = session.config_target_outcomes(session.config)[kind]
         assert after == before if passes else after.outcome is Outcome.UNCERTAIN_PASS
@@ -780,8 +865,11 @@ def test_a_session_doubts_a_result_that_misses_the_target_on_held_out_samples(op
         assert status.is_target_met, "a miss without certainty is a doubt"
         assert SearchStatus(replace(status.request, sample="1"), end_event=status.end_event).is_target_met is passes
     session.undo()
-    assert not any("held-out" in reason for outcome in session.config_target_outcomes(session.config).values()
-                   for reason in outcome.reasons)
+    assert not any(
+        "held-out" in reason
+        for outcome in session.config_target_outcomes(session.config).values()
+        for reason in outcome.reasons
+    )
 
 
 def test_a_metric_is_searched_for_by_its_base(tmp_path):
@@ -791,9 +879,11 @@ def test_a_metric_is_searched_for_by_its_base(tmp_path):
     labels = networks.quiet_session(network).run(None, data)[0].argmax(1)
     np.savez(options.data, **data, labels=labels)
     script = tmp_path / "metric.py"
-    script.write_text("def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
-                      "    right = y.argmax(1) == labels['labels']\n"
-                      "    return {'accuracy': float(right.mean()), 'first': float(right[:4].mean())}\n")
+    script.write_text(
+        "def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
+        "    right = y.argmax(1) == labels['labels']\n"
+        "    return {'accuracy': float(right.mean()), 'first': float(right[:4].mean())}\n"
+    )
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score")))
     ended = found(worker.answer(rq.FindMixedPrecisionConfig(INT8, ("metric>=base-0.0",), try_ranges=False)))
@@ -817,8 +907,13 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     rows = np.isin(np.arange(96) // 8, [2, 5, 8])
     inside = {name: array[~rows] for name, array in arrays.items()}
     np.savez(tmp_path / "calibration.npz", **inside)
-    np.savez(options.data, **{name: np.where(rows.reshape(-1, *[1] * (array.ndim - 1)), 30 * array, array)
-                              for name, array in arrays.items()})
+    np.savez(
+        options.data,
+        **{
+            name: np.where(rows.reshape(-1, *[1] * (array.ndim - 1)), 30 * array, array)
+            for name, array in arrays.items()
+        },
+    )
     given = replace(options, calib_data=str(tmp_path / "calibration.npz"), batch=8)
     worker, events = held_out_of(tmp_path, given)
     ended = found(events)
@@ -833,7 +928,8 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     assert ended.target_outcome.outcome is Outcome.UNCERTAIN_PASS and record["result"]["outcome"] == "PASS?"
     assert any("24 held-out samples" in reason for reason in ended.target_outcome.reasons)
     assert value["held_out"] in held_out_result_text(ended.held_out) and "72 samples" in held_out_result_text(
-        ended.held_out)
+        ended.held_out
+    )
     assert SearchStatus(GOAL, end_event=replace(ended, held_out=None)).is_target_met
 
 
@@ -845,8 +941,10 @@ def test_metric_and_agreement_are_measured_on_held_out_samples_with_their_labels
     labels = networks.quiet_session(onnx.load(options.model)).run(None, data)[0].argmax(1)
     np.savez(options.data, **data, labels=labels)
     script = tmp_path / "metric.py"
-    script.write_text("def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
-                      "    return float((y.argmax(1) == labels['labels']).mean())\n")
+    script.write_text(
+        "def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
+        "    return float((y.argmax(1) == labels['labels']).mean())\n"
+    )
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score", whatif_samples=8)))
     ended = found(worker.answer(replace(GOAL, tolerances=(target,), try_ranges=False)))
@@ -870,7 +968,8 @@ def test_samples_that_calibrate_are_not_held_out_and_the_search_says_so(tmp_path
     ended = found(events)
     assert ended.held_out is None and worker.workspace.held_out == []
     assert "not checked on held-out samples: too few of the judged samples are not calibration samples" in " ".join(
-        ended.remarks)
+        ended.remarks
+    )
 
 
 def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance(options, tmp_path, monkeypatch):
@@ -888,8 +987,11 @@ def test_a_layer_that_overflows_is_raised_although_the_values_meet_the_tolerance
     monkeypatch.setattr(Analysis, "measure_accuracy", with_overflow)
     ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",))))
     start, *_ = ended.evaluations
-    assert not start.passes and start.score == -math.inf and start.target_result.target_outcome.reasons == (
-        f"{culprit.name} overflows",)
+    assert (
+        not start.passes
+        and start.score == -math.inf
+        and start.target_result.target_outcome.reasons == (f"{culprit.name} overflows",)
+    )
     assert ended.result.outcome is SearchOutcome.MET and ended.result.best_evaluation.raised_groups == (culprit.name,)
     assert ended.target_outcome.outcome.value in ("PASS", "PASS?")
 
@@ -900,12 +1002,14 @@ def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_p
     images = np.load(options.data)["image"]
     np.savez(options.data, image=images, label=np.arange(32) % 3)
     script = tmp_path / "metric.py"
-    script.write_text(textwrap.dedent("""
+    script.write_text(
+        textwrap.dedent("""
         def score(outputs, labels):
             top = next(iter(outputs.values())).max(1)
             every = {f"score/{one}": float(top[labels["label"] == one].sum()) for one in range(3)}
             return {"score": float(top.mean()), **every}
-        """))
+        """)
+    )
     worker = DrivenWorker(tmp_path)
     assert isinstance(worker.answer(rq.OpenNetwork(replace(options, metric=f"{script}:score")))[-1], ev.JobDone)
     request = replace(GOAL, tolerances=("metric[*]>=base-90%",))
@@ -913,7 +1017,9 @@ def test_the_metric_of_what_is_found_has_an_interval_and_parts_have_values(tmp_p
     ended = found(events)
     spread = of(events, ev.AccuracyMeasured)[-1].accuracy.intervals
     assert spread.metric_draws == METRIC_RESAMPLE_COUNT and spread.metric_gains.keys() == {
-        "score", *(f"score/{n}" for n in range(3))}
+        "score",
+        *(f"score/{n}" for n in range(3)),
+    }
     assert ended.target_outcome is not None and "not measured" not in ended.target_outcome.text
     base = of(events, ev.ReferenceMetricMeasured)[-1].metric
     rows = evaluation_table(ended, worker.network, request, base)

@@ -119,9 +119,9 @@ def test_impacts_are_shares_and_shares_stay_as_they_were(simulated):
     shares = measure_shares(one.analysis, INT8, one.ranges)
     found = one.impacts()
     assert all(isinstance(impact, GroupSensitivity) and isinstance(impact, ErrorShare) for impact in found.values())
-    assert {n: (s.fraction, s.sqnr_if_raised_db)
-            for n, s in shares.items()} == {n: (i.fraction, i.sqnr_if_raised_db)
-                                            for n, i in found.items()}
+    assert {n: (s.fraction, s.sqnr_if_raised_db) for n, s in shares.items()} == {
+        n: (i.fraction, i.sqnr_if_raised_db) for n, i in found.items()
+    }
 
 
 def brute_force(one, space, target):
@@ -135,8 +135,11 @@ def brute_force(one, space, target):
 @pytest.mark.parametrize("seed", range(5))
 def test_auto_finds_at_most_one_group_more_than_brute_force(simulated, seed):
     image = {"image": networks.random_images(np.random.default_rng(seed), (8, 3, 8, 8))}
-    one = simulated(networks.small_resnet(seed, size=8), image) if seed == 4 else simulated(
-        networks.chain(seed), vectors(8, seed))
+    one = (
+        simulated(networks.small_resnet(seed, size=8), image)
+        if seed == 4
+        else simulated(networks.chain(seed), vectors(8, seed))
+    )
     space = SearchSpace(one.network, INT8)
     impacts, start = one.impacts(), one.decibels(INT8)
     assert len(space.candidates) == 7

@@ -66,8 +66,20 @@ def test_the_app_and_the_command_find_the_same(session, run, tmp_path, monkeypat
     def command(cache):
         monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / cache))
         out = tmp_path / f"{cache}.json"
-        code, _, errors = run("search", options.model, "--data", options.data, "--batch", "4", "--tolerance", target,
-                              "-o", str(out), "--markdown", str(tmp_path / f"{cache}.md"))
+        code, _, errors = run(
+            "search",
+            options.model,
+            "--data",
+            options.data,
+            "--batch",
+            "4",
+            "--tolerance",
+            target,
+            "-o",
+            str(out),
+            "--markdown",
+            str(tmp_path / f"{cache}.md"),
+        )
         assert code in (0, 1), errors
         return json.loads(out.read_text()), (tmp_path / f"{cache}.md").read_text()
 
@@ -82,8 +94,17 @@ def test_the_app_and_the_command_find_the_same(session, run, tmp_path, monkeypat
 def test_a_result_does_not_depend_on_what_was_measured_before(tmp_path):
     options, goal = save_resnet(tmp_path, samples=12, size=8), make_search_request(INT8, ("sqnr>=40",))
     ended = []
-    for folder, before in (("cold", ()), ("warm", (rq.MeasureWhatIf(INT8, with_shares=True), rq.CompareRuns(
-            {"fp16": FP16, "int8": INT8}, True, "int8"), rq.BuildEngine(INT8)))):
+    for folder, before in (
+        ("cold", ()),
+        (
+            "warm",
+            (
+                rq.MeasureWhatIf(INT8, with_shares=True),
+                rq.CompareRuns({"fp16": FP16, "int8": INT8}, True, "int8"),
+                rq.BuildEngine(INT8),
+            ),
+        ),
+    ):
         worker = DrivenWorker(tmp_path / folder)
         worker.answer(rq.OpenNetwork(options))
         for request in before:
@@ -102,8 +123,10 @@ def test_samples_of_a_search_are_all_that_are_judged(tmp_path):
     searched = workspace.make_search_view(True, True)
     assert searched.full_workspace is workspace and workspace.judged_sample_count == 8
     assert searched.judged_sample_count == 52 and len(searched.held_out) * 4 == 20
-    assert (searched.analysis is workspace.analysis
-            and searched.fingerprint.data_sha256 != workspace.fingerprint.data_sha256)
+    assert (
+        searched.analysis is workspace.analysis
+        and searched.fingerprint.data_sha256 != workspace.fingerprint.data_sha256
+    )
     assert workspace.make_search_view(True, False).judged_sample_count == 72
     assert workspace.make_search_view(False, False).judged_sample_count == 96
     shown = worker.answer(make_search_request(INT8, ("sqnr>=27",)))
@@ -131,19 +154,29 @@ def opened(tmp_path):
 @pytest.fixture
 def exports(opened, monkeypatch):
     """Has exported files yield so many decibels less than was simulated, by the number of raised groups."""
+
     def make(worse):
         def execute(workspace, store, report, config, urgency, feeds=None):
             verdict = None
             for partial in workspace.analysis.measure_accuracy(config, workspace.ranges, workspace.feeds):
                 verdict = partial.value
                 yield urgency
-            outputs = {name: OutputErrors(replace(one.errors, exact=False, sqnr_db=(
-                one.errors.sqnr_db if one.errors.sqnr_db is not None else 90.0) - worse(len(config.precision_moves))))
-                for name, one in verdict.outputs.items()}
+            outputs = {
+                name: OutputErrors(
+                    replace(
+                        one.errors,
+                        exact=False,
+                        sqnr_db=(one.errors.sqnr_db if one.errors.sqnr_db is not None else 90.0)
+                        - worse(len(config.precision_moves)),
+                    )
+                )
+                for name, one in verdict.outputs.items()
+            }
             return ExportedRun(replace(verdict, outputs=outputs, intervals=None), "ONNX Runtime 1 CPU", "cpu")
 
         monkeypatch.setattr(search_job, "execute_exported_file", execute)
         return opened
+
     return make
 
 
@@ -166,7 +199,7 @@ def test_where_an_export_misses_the_search_goes_on_with_the_difference(exports):
     assert ended.exported.is_met and SearchStatus(make_search_request(INT8, ()), end_event=ended).is_target_met
     assert ended.result.best_evaluation.score >= 3.0 and "went on with a margin of 3" in ended.remarks[0]
     assert "exported network" in ended.remarks[0] and "was simulated" in ended.remarks[0]
-    (missed, text), = ended.missed_checks.items()  # what was tried first fails, though its simulation passes
+    ((missed, text),) = ended.missed_checks.items()  # what was tried first fails, though its simulation passes
     assert ended.evaluations[missed].target_result.target_outcome.passes and "the exported network yields" in text
     rows = evaluation_table(ended, worker.network, make_search_request(INT8, ("sqnr>=40",)), {})
     assert "FAIL" in rows[1 + missed] and rows[0][-1] == "missed check" and rows[1 + missed][-1] == text
@@ -197,8 +230,11 @@ def test_after_some_rounds_it_is_not_met_as_exported(exports, monkeypatch):
     worker = exports(lambda raised: 8.0 * raised)
     request = make_search_request(INT8, ("sqnr>=40",), try_zero_cost=False)
     ended = found(worker.answer(request))
-    assert ended.result.is_met and ended.exported.is_met is False and not SearchStatus(request,
-                                                                                       end_event=ended).is_target_met
+    assert (
+        ended.result.is_met
+        and ended.exported.is_met is False
+        and not SearchStatus(request, end_event=ended).is_target_met
+    )
     assert ended.target_outcome.outcome.value == "FAIL" and ended.failed_check_text(ended.result.config)
     text = ended.exported.exported_result_text
     assert "not met as exported" in text and ended.exported.value_text in text and ended.exported.simulated_text in text
@@ -211,13 +247,17 @@ def test_an_export_that_yields_nan_is_no_margin(exports, monkeypatch):
 
     def execute(workspace, store, report, config, urgency, feeds=None):
         yield urgency
-        return ExportedRun(Accuracy({"logits": OutputErrors(ErrorMetrics(nan=4))}, samples=12), "ONNX Runtime 1 CPU",
-                           "cpu")
+        return ExportedRun(
+            Accuracy({"logits": OutputErrors(ErrorMetrics(nan=4))}, samples=12), "ONNX Runtime 1 CPU", "cpu"
+        )
 
     monkeypatch.setattr(search_job, "execute_exported_file", execute)
     ended = found(worker.answer(make_search_request(INT8, ("sqnr>=40",))))
-    assert ended.exported.is_met is False and "4 NaN or Inf" in ended.exported.exported_result_text and len(
-        ended.remarks) <= 1
+    assert (
+        ended.exported.is_met is False
+        and "4 NaN or Inf" in ended.exported.exported_result_text
+        and len(ended.remarks) <= 1
+    )
 
 
 def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
@@ -237,8 +277,18 @@ def test_what_is_not_executed_is_a_reason_for_doubt(exports, monkeypatch):
 
 def test_the_command_says_that_it_is_not_met_as_exported(run, tmp_path, monkeypatch):
     options = save_resnet(tmp_path, samples=12, size=8)
-    code, out, _ = run("search", options.model, "--data", options.data, "--batch", "4", "--tolerance", "sqnr>=38",
-                       "-o", str(tmp_path / "p.json"))
+    code, out, _ = run(
+        "search",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        "4",
+        "--tolerance",
+        "sqnr>=38",
+        "-o",
+        str(tmp_path / "p.json"),
+    )
     assert "the exported network yields" in out
     assert json.loads((tmp_path / "p.json").read_text())["evidence"]["search"]["exported_network"]["met"] is True
     assert code == 0

@@ -72,15 +72,21 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     assert exported.outputs.keys() == driven.get_run_results("config").accuracy.outputs.keys()
     assert 0 < exported.judged_error != driven.get_run_results("config").accuracy.judged_error
     runs = comparison_record(driven)["runs"]
-    assert runs["config"]["as_in_file"] and runs["exported"]["source"] == "simulated" and not mismatches(
-        comparison_record(driven), "comparison-v1")
+    assert (
+        runs["config"]["as_in_file"]
+        and runs["exported"]["source"] == "simulated"
+        and not mismatches(comparison_record(driven), "comparison-v1")
+    )
     report = comparison_markdown(driven)
     assert all(f"\n| {name} | logits | ~" in report for name in ("file precision", "as exported"))
     assert "## Where the file loses" in report and "| config |" not in report
     table = [row.split("  ")[0] for row in comparison_text(driven).splitlines() if row.startswith(("as ", "file "))]
     assert table[:2] == ["file precision", "as exported"]
-    group = next(group for group in driven.outline.groups if group.activation_qdq_sites()
-                 and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges)
+    group = next(
+        group
+        for group in driven.outline.groups
+        if group.activation_qdq_sites() and group.activation_qdq_sites()[0].tensor in driven.outline.quantized_ranges
+    )
     tensor = group.activation_qdq_sites()[0].tensor
     stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, (0,) * 30 + (9,) + (0,) * 33, {}, None)
     driven.results.store_value(GROUP_DETAILS, group.name, GroupDetails({tensor: stats}))
@@ -110,16 +116,21 @@ def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
     driven.until_idle()
     changed = driven.get_run_results("config")
     assert changed.accuracy.judged_error < before.accuracy.judged_error
-    assert set(changed.group_errors) == set(changed.shares) == {g.name
-                                                                for g in driven.outline.groups
-                                                                } and changed.has_all_group_errors
+    assert (
+        set(changed.group_errors) == set(changed.shares) == {g.name for g in driven.outline.groups}
+        and changed.has_all_group_errors
+    )
     driven.undo()
-    assert driven.get_run_results("config").accuracy == before.accuracy and driven.get_run_results(
-        "config").shares == before.shares
+    assert (
+        driven.get_run_results("config").accuracy == before.accuracy
+        and driven.get_run_results("config").shares == before.shares
+    )
     assert driven.get_run_results("config").group_errors == before.group_errors
     driven.redo()
-    assert driven.get_run_results("config").accuracy == changed.accuracy and driven.get_run_results(
-        "config").group_errors == changed.group_errors
+    assert (
+        driven.get_run_results("config").accuracy == changed.accuracy
+        and driven.get_run_results("config").group_errors == changed.group_errors
+    )
     driven.until_idle()
 
 
@@ -152,8 +163,11 @@ def test_a_rounding_of_a_weight_that_is_now_another_goes_with_a_word(session):
 
 def test_the_work_in_floats_is_counted_once_for_a_config(session, monkeypatch):
     driven, counted = session().settled(), []
-    monkeypatch.setattr(state, "measure_float_work_share",
-                        lambda *of: counted.append(of) or FloatWorkShare(len(counted) / 2, False, 1, 2))
+    monkeypatch.setattr(
+        state,
+        "measure_float_work_share",
+        lambda *of: counted.append(of) or FloatWorkShare(len(counted) / 2, False, 1, 2),
+    )
     for share, group in zip((0.5, 1.0), driven.outline.groups, strict=False):
         driven.toggle_fp32([group])
         assert {driven.collect_guard_facts().float_work.float_share for _ in range(3)} == {share}
@@ -248,8 +262,14 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
         path.write_bytes(b"read")
     made = session(options, config_path=str(config))
     read = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
-    for kind, path in (("markdown", options.model), ("json", options.data), ("onnx", options.calib_cache),
-                       ("markdown", tmp_path / "m.py"), ("trtexec", tmp_path / "out.sh"), ("markdown", config)):
+    for kind, path in (
+        ("markdown", options.model),
+        ("json", options.data),
+        ("onnx", options.calib_cache),
+        ("markdown", tmp_path / "m.py"),
+        ("trtexec", tmp_path / "out.sh"),
+        ("markdown", config),
+    ):
         with pytest.raises(InputError, match="is an input file"):
             made.export_config(kind, Path(path), overwrite=True)
     assert {path: path.read_bytes() for path in read} == read
@@ -267,7 +287,10 @@ def test_what_was_measured_is_shown_again_on_resuming(session):
     second.until(lambda e: isinstance(e, ev.JobDone) and not second.is_busy)
     again = second.get_run_results("config")
     assert again is not known and (again.accuracy, again.shares, again.exported_run) == (
-        known.accuracy, known.shares, known.exported_run)
+        known.accuracy,
+        known.shares,
+        known.exported_run,
+    )
     assert known.exported_run is not None and known.engine_result is None and second.last_built_config == built
 
 
@@ -301,7 +324,7 @@ def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content)
     first = session().settled()
     first.toggle_fp32([first.outline.groups[0]])
     first.close()
-    path, = first.session_folder.folder.glob("*.json")
+    (path,) = first.session_folder.folder.glob("*.json")
     path.write_bytes(content)
     second = session().settled()
     assert second.config == INT8 and not second.notice
@@ -318,7 +341,7 @@ def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     driven = session().settled()
     driven.toggle_fp32([driven.outline.groups[0]])
     driven.session_writer.flush()
-    path, = driven.session_folder.folder.glob("*.json")
+    (path,) = driven.session_folder.folder.glob("*.json")
     whole = path.read_bytes()
 
     def full(*args):
@@ -328,9 +351,10 @@ def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     driven.toggle_fp32([driven.outline.groups[1]])
     driven.until_idle()
     driven.session_writer.flush()
-    assert path.read_bytes() == whole and [
-        p.suffix for p in driven.session_folder.folder.iterdir() if p.suffix == ".tmp"
-    ] == []
+    assert (
+        path.read_bytes() == whole
+        and [p.suffix for p in driven.session_folder.folder.iterdir() if p.suffix == ".tmp"] == []
+    )
 
 
 def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
@@ -431,8 +455,7 @@ SOURCES = "+CUBLAS", "-CUBLAS_LT", "-CUDNN", "+EDGE_MASK_CONVOLUTIONS", "+JIT_CO
 
 def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, monkeypatch):
     """With the profile that the data have, and the effort asked for."""
-    options = replace(save_mlp(tmp_path), production=BuilderOptions(
-        optimization_level=1, tactic_sources=SOURCES))
+    options = replace(save_mlp(tmp_path), production=BuilderOptions(optimization_level=1, tactic_sources=SOURCES))
     driven = session(options).settled()
     shared = ("--precision", "int8", "--data", options.data, "--batch", "4")
     for kind in ("trtexec", "polygraphy"):
@@ -440,8 +463,19 @@ def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, mon
             (tmp_path / folder).mkdir(exist_ok=True)
         driven.written(kind, tmp_path / "app" / "net.out", overwrite=True)
         with pytest.raises(SystemExit) as stop:
-            main(["export", options.model, *shared, "--format", kind, "-o", str(tmp_path / "command" / "net.out"),
-                  "--trtexec", f"--builderOptimizationLevel=1 --tacticSources={','.join(SOURCES)}"])
+            main(
+                [
+                    "export",
+                    options.model,
+                    *shared,
+                    "--format",
+                    kind,
+                    "-o",
+                    str(tmp_path / "command" / "net.out"),
+                    "--trtexec",
+                    f"--builderOptimizationLevel=1 --tacticSources={','.join(SOURCES)}",
+                ]
+            )
         assert stop.value.code == 0
         texts = [(tmp_path / folder / "net.out").read_text() for folder in ("app", "command")]
         assert texts[0] == texts[1]

@@ -21,8 +21,9 @@ pytestmark = pytest.mark.usefixtures("quick")
 
 def opened_session(folder, wanted="", options=None):
     """A session of the small residual network that goes on from what is saved in a folder."""
-    session = local.NullSession(options or local.options(folder, "tiny_resnet", False, False), folder=folder,
-                                sweeps=False)
+    session = local.NullSession(
+        options or local.options(folder, "tiny_resnet", False, False), folder=folder, sweeps=False
+    )
     session.session_folder.requested_name = wanted
     session.start()
     return session.rest()
@@ -188,7 +189,7 @@ def test_a_session_that_goes_on_takes_the_place_of_its_entry(tmp_path, monkeypat
         change(session, place)
         session.close()
         recent_sessions.record_recent_session(session, ["net.onnx"])
-    one, = recent_sessions.load_recent_sessions()
+    (one,) = recent_sessions.load_recent_sessions()
     assert one.config == "c2 · 2 FP32" and one.resume_arguments == ["net.onnx", "--session", one.session]
 
 
@@ -210,7 +211,7 @@ def test_an_entry_has_no_argument_that_opens_another_session(tmp_path, monkeypat
     session.close()
     for typed in (["--session", "abc-2"], ["--session=abc-2"], ["--new"], ["--session"]):
         recent_sessions.record_recent_session(session, ["net.onnx", "--samples", "4", *typed])
-        one, = recent_sessions.load_recent_sessions()
+        (one,) = recent_sessions.load_recent_sessions()
         assert one.arguments == ["net.onnx", "--samples", "4"]
 
 
@@ -221,5 +222,8 @@ def test_a_list_with_a_path_that_no_system_takes_is_damaged(tmp_path, monkeypatc
     place.parent.mkdir()
     one = {"folder": "/", "arguments": [], "network": "n", "config": "c", "outcome": "o", "when": 0.0, **damaged}
     place.write_text(json.dumps([one]))
-    assert recent_sessions.load_recent_sessions(
-    ) == [] and not place.exists() and "is damaged; it is kept as" in capsys.readouterr().err
+    assert (
+        recent_sessions.load_recent_sessions() == []
+        and not place.exists()
+        and "is damaged; it is kept as" in capsys.readouterr().err
+    )

@@ -18,8 +18,9 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 
-FP32, FP16, BF16, INT8 = (PrecisionConfig.from_precision(one)
-                          for one in (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8))
+FP32, FP16, BF16, INT8 = (
+    PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
+)
 
 
 def branches(*operators: str, inner: bool = False) -> onnx.ModelProto:
@@ -34,12 +35,21 @@ def branches(*operators: str, inner: bool = False) -> onnx.ModelProto:
         return graph(name, [helper.make_node(operator, [value], [name], name=f"/{name}/{operator}")])
 
     def both(scope: str) -> dict[str, onnx.GraphProto]:
-        return {f"{name}_branch": branch(f"{scope}{name}", operator)
-                for name, operator in zip(("then", "else"), operators, strict=True)}
+        return {
+            f"{name}_branch": branch(f"{scope}{name}", operator)
+            for name, operator in zip(("then", "else"), operators, strict=True)
+        }
 
-    inside = both("") if not inner else {
-        f"{name}_branch": graph(name, [helper.make_node("If", [flag], [name], name=f"/{name}/If", **both(f"{name}_"))])
-        for name in ("then", "else")}
+    inside = (
+        both("")
+        if not inner
+        else {
+            f"{name}_branch": graph(
+                name, [helper.make_node("If", [flag], [name], name=f"/{name}/If", **both(f"{name}_"))]
+            )
+            for name in ("then", "else")
+        }
+    )
     b.node("If", [flag], "/choice", output="y", **inside)
     inputs = [floats("x", "batch", 8), helper.make_tensor_value_info("flag", TensorProto.BOOL, [])]
     return b.model(inputs, [floats("y", "batch", 8)])
@@ -50,11 +60,24 @@ def scan() -> onnx.ModelProto:
     b = Builder(0)
     rows = b.gemm("x", (8, 8), "/before")
     body = helper.make_graph(
-        [helper.make_node("Add", ["sum_in", "row"], ["sum_out"]),
-         helper.make_node("Identity", ["sum_out"], ["partial"])], "body",
-        [floats("sum_in", 8), floats("row", 8)], [floats("sum_out", 8), floats("partial", 8)])
-    b.nodes.append(helper.make_node("Scan", [b.weight("zero", np.zeros(8, np.float32)), rows], ["last", "y"],
-                                    name="/scan", num_scan_inputs=1, body=body))
+        [
+            helper.make_node("Add", ["sum_in", "row"], ["sum_out"]),
+            helper.make_node("Identity", ["sum_out"], ["partial"]),
+        ],
+        "body",
+        [floats("sum_in", 8), floats("row", 8)],
+        [floats("sum_out", 8), floats("partial", 8)],
+    )
+    b.nodes.append(
+        helper.make_node(
+            "Scan",
+            [b.weight("zero", np.zeros(8, np.float32)), rows],
+            ["last", "y"],
+            name="/scan",
+            num_scan_inputs=1,
+            body=body,
+        )
+    )
     return b.model([floats("x", "batch", 8)], [floats("y", "batch", 8)])
 
 
@@ -71,9 +94,18 @@ def gains(operator: str) -> onnx.ModelProto:
     return model
 
 
-@pytest.mark.parametrize(("model", "count"), [
-    (networks.with_if(), 2), (networks.with_loop(), 2), (scan(), 1), (branches("Relu", "Tanh"), 2),
-    (branches("Relu", "Identity", inner=True), 2), (gains("Exp"), 2), (branches("Identity", "Dropout"), 0)])
+@pytest.mark.parametrize(
+    ("model", "count"),
+    [
+        (networks.with_if(), 2),
+        (networks.with_loop(), 2),
+        (scan(), 1),
+        (branches("Relu", "Tanh"), 2),
+        (branches("Relu", "Identity", inner=True), 2),
+        (gains("Exp"), 2),
+        (branches("Identity", "Dropout"), 0),
+    ],
+)
 def test_float_layers_inside_control_flow_are_counted(opened, model, count):
     """Copies and constants do not count, and layers at any depth do."""
     network = opened(model)
@@ -89,17 +121,23 @@ def test_a_pass_is_uncertain_if_float_layers_stand_inside_control_flow(tmp_path)
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.OpenNetwork(Options(str(tmp_path / "loop.onnx"), str(tmp_path / "x.npz"), whatif_samples=0)))
     events = worker.answer(rq.CompareRuns({"fp16": FP16, "int8": INT8}, False, "int8"))
-    outcomes = {event.run: judge_accuracy([parse_target("sqnr>=20")], event.accuracy)
-                for event in of(events, ev.AccuracyMeasured) if event.final}
-    assert {run: outcome.outcome for run, outcome in outcomes.items()} == dict.fromkeys(("fp16", "int8"),
-                                                                                       Outcome.UNCERTAIN_PASS)
+    outcomes = {
+        event.run: judge_accuracy([parse_target("sqnr>=20")], event.accuracy)
+        for event in of(events, ev.AccuracyMeasured)
+        if event.final
+    }
+    assert {run: outcome.outcome for run, outcome in outcomes.items()} == dict.fromkeys(
+        ("fp16", "int8"), Outcome.UNCERTAIN_PASS
+    )
     assert all("2 float layers inside /loop/Loop" in outcome.text for outcome in outcomes.values())
 
 
 def test_exports_for_weak_typing_name_the_layers_that_take_no_precision(opened):
     network = opened(networks.with_if())
-    for lowered in (lower_to_implicit_quantization(network, FP16, {}),
-                    lower_to_explicit_quantization(network, FP16, {})[0]):
+    for lowered in (
+        lower_to_implicit_quantization(network, FP16, {}),
+        lower_to_explicit_quantization(network, FP16, {})[0],
+    ):
         assert any("2 float layers inside /switch/If run in FP16" in note for note in lowered.notes)
     assert not lower_to_implicit_quantization(network, FP32, {}).notes
     assert not lower_to_implicit_quantization(opened(networks.mlp()), FP16, {}).notes

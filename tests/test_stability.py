@@ -26,8 +26,21 @@ def engine(command, tmp_path):
 
     def build(options, name: str, fault: str = "") -> Path:
         path = tmp_path / name
-        done = command("8.6.1", "build", options.model, "--data", options.data, "--precision", "fp16", "--shapes",
-                       "x:1x16:4x16:8x16", "-o", path, f"--trtexec=--timingCacheFile={path}.cache", STANDIN_FAULT=fault)
+        done = command(
+            "8.6.1",
+            "build",
+            options.model,
+            "--data",
+            options.data,
+            "--precision",
+            "fp16",
+            "--shapes",
+            "x:1x16:4x16:8x16",
+            "-o",
+            path,
+            f"--trtexec=--timingCacheFile={path}.cache",
+            STANDIN_FAULT=fault,
+        )
         assert done.returncode == 0, done.stderr
         return path
 
@@ -36,8 +49,21 @@ def engine(command, tmp_path):
 
 def compared(command, options, tmp_path, *arguments):
     record = tmp_path / "record.json"
-    done = command("8.6.1", "compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
-                   "--no-preview", "--json", record, *arguments)
+    done = command(
+        "8.6.1",
+        "compare",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        4,
+        "--layers",
+        "none",
+        "--no-preview",
+        "--json",
+        record,
+        *arguments,
+    )
     return done, json.loads(record.read_text())
 
 
@@ -45,8 +71,9 @@ def test_two_engines_are_compared_at_each_output_and_sample(command, engine, tmp
     options = save_mlp(tmp_path)
     first = engine(options, "a.plan", "other tactic: /fc1/Gemm")
     second = engine(options, "b.plan", "wrong: /fc3/Gemm")
-    done, record = compared(command, options, tmp_path, "--engine", first, "--engine", second, "--target", "sqnr>=40",
-                            "--runs", "fp16")
+    done, record = compared(
+        command, options, tmp_path, "--engine", first, "--engine", second, "--target", "sqnr>=40", "--runs", "fp16"
+    )
     stability = record["stability"]
     assert not mismatches(record, "comparison-v1") and stability["engines"] == ["a.plan", "b.plan"]
     spread = stability["outputs"]["y"]
@@ -87,24 +114,31 @@ NAN, INF = np.nan, np.inf
 def spread_of(first, second, reference=((1, 2, 3), (4, 5, 6)), dtype=np.float32) -> OutputSpread:
     """The spread between two engines at an output of two samples."""
     arrays = [np.array(rows, dtype) for rows in (reference, first, second)]
-    analysis = SimpleNamespace(judged_outputs=[JudgedOutput("y", "y")],
-                               samples=SimpleNamespace(count_samples_of_feed=lambda index: 2,
-                                                       sample_name=lambda index, row: SampleName(row)),
-                               get_reference_outputs=lambda index: {"y": arrays[0]})
-    runs = [SimpleNamespace(run=SimpleNamespace(name=name), available_tensors={"y"},
-                            get_outputs=lambda index, array=array: {"y": array})
-            for name, array in zip("ab", arrays[1:], strict=True)]
+    analysis = SimpleNamespace(
+        judged_outputs=[JudgedOutput("y", "y")],
+        samples=SimpleNamespace(count_samples_of_feed=lambda index: 2, sample_name=lambda index, row: SampleName(row)),
+        get_reference_outputs=lambda index: {"y": arrays[0]},
+    )
+    runs = [
+        SimpleNamespace(
+            run=SimpleNamespace(name=name), available_tensors={"y"}, get_outputs=lambda index, array=array: {"y": array}
+        )
+        for name, array in zip("ab", arrays[1:], strict=True)
+    ]
     return measure_output_spreads(analysis, runs, [0])[0]
 
 
-@pytest.mark.parametrize(("first", "second", "different", "nonfinite", "largest"), [
-    (((1, 2, NAN), (4, 5, 6)), ((1, NAN, NAN), (NAN, NAN, 6)), 3, 3, 0),
-    (((1, 2, 3), (4, 5, 6)), ((NAN,) * 3,) * 2, 6, 6, 0),
-    (((1, 2, INF), (4, 5, 6)), ((1, 2, NAN), (4, 5, 6)), 1, 1, 0),
-    (((1, 2, INF), (4, 5, 6)), ((1, 2, -INF), (4, 5, 6)), 1, 1, 0),
-    (((1, 2, INF), (4, 5, 6)), ((1, 2, INF), (4, 5, INF)), 1, 1, 0),
-    (((1, 2, NAN), (4, 5, 6)), ((1, 2, NAN), (4, 5, 8)), 1, 0, 2),
-])
+@pytest.mark.parametrize(
+    ("first", "second", "different", "nonfinite", "largest"),
+    [
+        (((1, 2, NAN), (4, 5, 6)), ((1, NAN, NAN), (NAN, NAN, 6)), 3, 3, 0),
+        (((1, 2, 3), (4, 5, 6)), ((NAN,) * 3,) * 2, 6, 6, 0),
+        (((1, 2, INF), (4, 5, 6)), ((1, 2, NAN), (4, 5, 6)), 1, 1, 0),
+        (((1, 2, INF), (4, 5, 6)), ((1, 2, -INF), (4, 5, 6)), 1, 1, 0),
+        (((1, 2, INF), (4, 5, 6)), ((1, 2, INF), (4, 5, INF)), 1, 1, 0),
+        (((1, 2, NAN), (4, 5, 6)), ((1, 2, NAN), (4, 5, 8)), 1, 0, 2),
+    ],
+)
 def test_engines_that_differ_in_nan_or_inf_are_not_equal(first, second, different, nonfinite, largest) -> None:
     for spread in (spread_of(first, second), spread_of(second, first)):
         assert not spread.is_equal and spread.different_elements == different and spread.elements == 6
@@ -147,8 +181,9 @@ def test_a_batch_is_equal_only_if_each_output_was_compared_and_is_equal() -> Non
 def test_engine_files_that_differ_in_nan_alone_are_not_called_equal(command, engine, tmp_path) -> None:
     options = save_mlp(tmp_path)
     first, second = engine(options, "a.plan"), engine(options, "b.plan", "nan: /fc3/Gemm")
-    done, record = compared(command, options, tmp_path, "--engine", first, "--engine", second, "--target", "sqnr>=20",
-                            "--runs", "fp16")
+    done, record = compared(
+        command, options, tmp_path, "--engine", first, "--engine", second, "--target", "sqnr>=20", "--runs", "fp16"
+    )
     spread = record["stability"]["outputs"]["y"]
     assert not mismatches(record, "comparison-v1") and spread["nonfinite_differences"] > 0
     assert spread["nonfinite"]["a.plan"] == 0 < spread["nonfinite"]["b.plan"]
@@ -158,9 +193,27 @@ def test_engine_files_that_differ_in_nan_alone_are_not_called_equal(command, eng
 
 def test_builds_of_one_config_name_the_first_kernel_that_differs(command, tmp_path) -> None:
     options, record = save_mlp(tmp_path), tmp_path / "record.json"
-    done = command("8.6.1", "compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
-                   "--no-preview", "--runs", "fp16", "--engines", "--builds", 3, "--json", record,
-                   STANDIN_FAULT="flaky: /fc2/MatMul", STANDIN_COUNTER=str(tmp_path / "counter"))
+    done = command(
+        "8.6.1",
+        "compare",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        4,
+        "--layers",
+        "none",
+        "--no-preview",
+        "--runs",
+        "fp16",
+        "--engines",
+        "--builds",
+        3,
+        "--json",
+        record,
+        STANDIN_FAULT="flaky: /fc2/MatMul",
+        STANDIN_COUNTER=str(tmp_path / "counter"),
+    )
     assert done.returncode == 0, done.stderr
     builds = json.loads(record.read_text())["runs"]["fp16-engine"]["builds"]
     assert len({build["outputs_db"]["y"] for build in builds}) == 2

@@ -16,8 +16,14 @@ from tests import standins
 def said(release: str, check: str, real: bool = False) -> dict:
     """What a function of `tests.standins.checks` prints in a process that has the stand-in, or the real package."""
     about = {"STANDIN_RELEASE": release} if real else standins.environment(release)
-    done = subprocess.run([sys.executable, "-m", "tests.standins.checks", check], cwd=Path(__file__).parent.parent,
-                          env={**os.environ, **about}, timeout=120, capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.standins.checks", check],
+        cwd=Path(__file__).parent.parent,
+        env={**os.environ, **about},
+        timeout=120,
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -26,29 +32,63 @@ def said(release: str, check: str, real: bool = False) -> dict:
 def test_a_class_has_the_members_of_its_release_and_no_other(release: str) -> None:
     found = said(release, "members")
     assert found["extra"] == [] and found["lacking"] == []
-    assert found["unknown"] == {"module": "AttributeError", "class": "AttributeError", "instance": "AttributeError",
-                                "set": "AttributeError", "method set": "AttributeError", "constructor": "TypeError",
-                                "monitor": "TypeError" if release != "8.6.1" else "AttributeError"}
+    assert found["unknown"] == {
+        "module": "AttributeError",
+        "class": "AttributeError",
+        "instance": "AttributeError",
+        "set": "AttributeError",
+        "method set": "AttributeError",
+        "constructor": "TypeError",
+        "monitor": "TypeError" if release != "8.6.1" else "AttributeError",
+    }
 
 
-CALLED = {"builder": "Builder", "network": "INetworkDefinition", "parser": "OnnxParser", "config": "IBuilderConfig",
-          "engine": "ICudaEngine", "context": "IExecutionContext", "inspector": "EngineInspector", "tensor": "ITensor",
-          "cache": "ITimingCache", "shapes": "IOptimizationProfile", "trt": ""}
+CALLED = {
+    "builder": "Builder",
+    "network": "INetworkDefinition",
+    "parser": "OnnxParser",
+    "config": "IBuilderConfig",
+    "engine": "ICudaEngine",
+    "context": "IExecutionContext",
+    "inspector": "EngineInspector",
+    "tensor": "ITensor",
+    "cache": "ITimingCache",
+    "shapes": "IOptimizationProfile",
+    "trt": "",
+}
 """Classes by what the backend calls their objects."""
 
 TARGETS = {"num_compute_capabilities", "set_compute_capability", "ComputeCapability"}
 LACKED = {
-    "8.6.1": {"progress_monitor", "set_all_tensors_debug_state", "set_debug_listener", "unfused_tensors_debug_state",
-              "mark_unfused_tensors_as_debug_tensors", "load_initializer", "load_model_proto", "parse_model_proto",
-              "IAttentionInputLayer", "IDebugListener", "IProgressMonitor", *TARGETS},
-    "10.16.1": TARGETS, "11.4.0": TARGETS, "rtx-1.7.1": set()}
+    "8.6.1": {
+        "progress_monitor",
+        "set_all_tensors_debug_state",
+        "set_debug_listener",
+        "unfused_tensors_debug_state",
+        "mark_unfused_tensors_as_debug_tensors",
+        "load_initializer",
+        "load_model_proto",
+        "parse_model_proto",
+        "IAttentionInputLayer",
+        "IDebugListener",
+        "IProgressMonitor",
+        *TARGETS,
+    },
+    "10.16.1": TARGETS,
+    "11.4.0": TARGETS,
+    "rtx-1.7.1": set(),
+}
 """What the backend names and a release has not; it asks whether that is there, or is another's alone."""
 
 
 @pytest.mark.parametrize("release", LACKED)
 def test_the_backend_names_what_a_release_declares_or_is_known_to_lack(release: str) -> None:
-    api = {name: {one.removesuffix("()").partition("=")[0] for one in members} for name, members in
-           json.loads((Path(standins.__file__).parent / "api" / f"{release}.json").read_text()).items()}
+    api = {
+        name: {one.removesuffix("()").partition("=")[0] for one in members}
+        for name, members in json.loads(
+            (Path(standins.__file__).parent / "api" / f"{release}.json").read_text()
+        ).items()
+    }
     lacked, named = set(), 0
     source = (Path(trt_tui.__file__).parent / "backends" / "tensorrt.py").read_text("utf-8")
     for node in ast.walk(ast.parse(source)):

@@ -27,8 +27,11 @@ from trt_tui.jobs.store import EngineCache, FileCache, ResultCache, ResultStore
 
 INT8 = PrecisionConfig.from_precision(Precision.INT8)
 PACKAGE = Path(trt_tui.__file__).parent
-RULES = sorted(path.relative_to(PACKAGE).as_posix() for folder in ("core/lowering", "core/network", "core/measure")
-               for path in (PACKAGE / folder).rglob("*.py"))
+RULES = sorted(
+    path.relative_to(PACKAGE).as_posix()
+    for folder in ("core/lowering", "core/network", "core/measure")
+    for path in (PACKAGE / folder).rglob("*.py")
+)
 
 
 def put_in_place(path: str | Path, content: bytes) -> None:
@@ -92,8 +95,9 @@ def test_a_large_network_is_hashed_once_while_it_stays_as_it_is(tmp_path, monkey
     hashed = []
     monkeypatch.setattr(type(network), "sha256", lambda self: hashed.append(1) or "ab" * 32)
     assert [store.network_sha256(network) for _ in range(3)] == ["ab" * 32] * 3 and len(hashed) == 1
-    monkeypatch.setattr(input_files, "MIN_SETTLED_AGE_S",
-                        3600.0)  # a file that was written just now may change unnoticed
+    monkeypatch.setattr(
+        input_files, "MIN_SETTLED_AGE_S", 3600.0
+    )  # a file that was written just now may change unnoticed
     os.utime(network.path)
     assert [store.network_sha256(network) for _ in range(2)] == ["ab" * 32] * 2 and len(hashed) == 3
 
@@ -105,8 +109,11 @@ def test_whatever_is_replaced_in_place_while_it_is_open_ends_the_job_and_is_meas
     x = np.load(options.data)["x"]
     np.savez(options.data, x=x, y=np.zeros(16))
     np.savez(tmp_path / "framework.npz", **{"y": np.ones((16, 4), np.float32)})
-    (tmp_path / "metric.py").write_text("import numpy as np\nTRUTH = np.load('" + str(tmp_path / "truth.npy")
-                                        + "')\ndef score(outputs, labels):\n    return float(1 * TRUTH)\n")
+    (tmp_path / "metric.py").write_text(
+        "import numpy as np\nTRUTH = np.load('"
+        + str(tmp_path / "truth.npy")
+        + "')\ndef score(outputs, labels):\n    return float(1 * TRUTH)\n"
+    )
     np.save(tmp_path / "truth.npy", np.float64(3))
     output = onnx.load(options.model).graph.output[0].name
     rows = [dimension.dim_value for dimension in onnx.load(options.model).graph.output[0].type.tensor_type.shape.dim]
@@ -142,7 +149,9 @@ def test_nothing_is_stored_of_a_file_that_was_replaced_while_it_was_measured(tmp
     worker.answer(rq.OpenNetwork(options))
     worker.wire.on_event = lambda event: (
         put_in_place(options.model, next(iter(retrained(options, False).values())))
-        if isinstance(event, ev.JobStarted) else None)
+        if isinstance(event, ev.JobStarted)
+        else None
+    )
     assert isinstance(worker.answer(rq.MeasureWhatIf(INT8))[-1], ev.FilesReplaced)
     assert measured(tmp_path / "cache", options) == measured(tmp_path / "empty", options)
 
@@ -176,8 +185,12 @@ def test_samples_of_a_large_file_see_retrained_weights_and_its_ends(tmp_path):
     path.write_bytes(weights)
     known = sampled_file_sha256(path)
     assert known == sampled_file_sha256(path) != ""
-    for other in (rng.bytes(12 << 20), weights[:-1] + bytes([weights[-1] ^ 1]), bytes([weights[0] ^ 1]) + weights[1:],
-                  weights[:-1]):
+    for other in (
+        rng.bytes(12 << 20),
+        weights[:-1] + bytes([weights[-1] ^ 1]),
+        bytes([weights[0] ^ 1]) + weights[1:],
+        weights[:-1],
+    ):
         path.write_bytes(other)
         assert sampled_file_sha256(path) != known
     assert sampled_file_sha256(tmp_path / "none") == ""
@@ -207,9 +220,15 @@ def test_a_result_with_a_flipped_bit_is_measured_again_and_the_log_says_so(tmp_p
     assert measured(tmp_path / "cache", options) == before and not capsys.readouterr().err
 
 
-@pytest.mark.parametrize("damage", [lambda path: path.write_bytes(b""), lambda path: path.write_bytes(b"x"),
-                                    lambda path: path.write_bytes(path.read_bytes()[:-1])],
-                         ids=["empty", "short", "cut"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda path: path.write_bytes(b""),
+        lambda path: path.write_bytes(b"x"),
+        lambda path: path.write_bytes(path.read_bytes()[:-1]),
+    ],
+    ids=["empty", "short", "cut"],
+)
 def test_every_kind_of_record_is_checked(tmp_path, capsys, damage):
     cache = EngineCache(tmp_path / "engines")
     key = FileCache.make_key("engine")
@@ -288,8 +307,9 @@ def test_every_stored_result_is_of_one_arithmetic_and_timing_caches_outlive_it(t
         worker = DrivenWorker(tmp_path / "stored")
         worker.answer(rq.OpenNetwork(options))
         worker.answer(rq.MeasureWhatIf(INT8))
-        return len(set(records(tmp_path / "stored")) - before), EngineCache(tmp_path
-                                                                            / "engines").timing_cache_path("a GPU")
+        return len(set(records(tmp_path / "stored")) - before), EngineCache(tmp_path / "engines").timing_cache_path(
+            "a GPU"
+        )
 
     first, timings = stored()
     assert first == 2, "a calibration and a verdict"

@@ -44,13 +44,23 @@ def npz(path, method=zipfile.ZIP_STORED, **members: bytes):
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
-@pytest.mark.parametrize(("shape", "descr", "cause"), [
-    ("(17000000000, 3)", "<f4", "declares 204,000,000,000 bytes, 12 are present"),
-    ("(2, 3)", "<f4", "declares 24 bytes, 12 are present"),
-    ("(-1, 3)", "<f4", "says shape"), ("(True, 3)", "<f4", "says shape"), ("(1.0, 3)", "<f4", "cannot be read"),
-    ("(9" + "9" * 5000 + ", 3)", "<f4", "cannot be read"), ("(1, 3", "<f4", "cannot be read"),
-    ("(17000000000, 3)", "<U0", "says shape"), ("(1, 3)", "|O", "pickled"), ("((((1, 3)", "<f4", "cannot be read"),
-    ("(" * 3000, "<f4", "cannot be read"), ("'\\xff', 3)", "<f4", "cannot be read")])
+@pytest.mark.parametrize(
+    ("shape", "descr", "cause"),
+    [
+        ("(17000000000, 3)", "<f4", "declares 204,000,000,000 bytes, 12 are present"),
+        ("(2, 3)", "<f4", "declares 24 bytes, 12 are present"),
+        ("(-1, 3)", "<f4", "says shape"),
+        ("(True, 3)", "<f4", "says shape"),
+        ("(1.0, 3)", "<f4", "cannot be read"),
+        ("(9" + "9" * 5000 + ", 3)", "<f4", "cannot be read"),
+        ("(1, 3", "<f4", "cannot be read"),
+        ("(17000000000, 3)", "<U0", "says shape"),
+        ("(1, 3)", "|O", "pickled"),
+        ("((((1, 3)", "<f4", "cannot be read"),
+        ("(" * 3000, "<f4", "cannot be read"),
+        ("'\\xff', 3)", "<f4", "cannot be read"),
+    ],
+)
 def test_headers_are_held_against_the_file(tmp_path, method, shape, descr, cause):
     path = npz(tmp_path / "a.npz", method, x=npy_that_says(shape, descr, b"\0" * 12))
     tracemalloc.start()
@@ -67,7 +77,7 @@ def test_a_stored_member_is_never_filled_up_with_its_neighbour(tmp_path):
         load_samples(path, DYNAMIC)
     raw = bytearray(npz(tmp_path / "b.npz", x=npy(np.ones((4, 3), np.float32)), y=npy(np.ones(9))).read_bytes())
     size, entry = len(npy(np.ones((4, 3), np.float32))), raw.index(b"PK\x01\x02")
-    raw[entry + 20:entry + 24] = (size - 48).to_bytes(4, "little")
+    raw[entry + 20 : entry + 24] = (size - 48).to_bytes(4, "little")
     (tmp_path / "c.npz").write_bytes(raw)
     with pytest.raises(InputError, match="damaged|cannot be read"):
         load_samples(tmp_path / "c.npz", DYNAMIC)

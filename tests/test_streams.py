@@ -21,15 +21,24 @@ pytestmark = [pytest.mark.shares_cache, pytest.mark.skipif(not FULL.exists(), re
 def shell(tmp_path):
     """Runs a command as a shell does, with redirections after it; returns its exit code, stdout and stderr."""
     options = save_mlp(tmp_path)
-    words = {"compare": f"compare {options.model} --data {options.data} --batch 4 --layers none",
-             "inspect": f"inspect {options.model}", "--help": "--help",
-             "build": f"build {options.model} --precision fp16 -o {tmp_path}/typed.onnx",
-             "search": f"search {options.model} --data {options.data} --batch 4 --tolerance 'sqnr>=10' --max-builds 0"}
+    words = {
+        "compare": f"compare {options.model} --data {options.data} --batch 4 --layers none",
+        "inspect": f"inspect {options.model}",
+        "--help": "--help",
+        "build": f"build {options.model} --precision fp16 -o {tmp_path}/typed.onnx",
+        "search": f"search {options.model} --data {options.data} --batch 4 --tolerance 'sqnr>=10' --max-builds 0",
+    }
 
     def run(command: str, rest: str) -> tuple[int, str, str]:
         program = f"{sys.executable} -m trt_tui {words[command]}"
-        ran = subprocess.run(["bash", "-c", f"set -o pipefail; {program} {rest}"], capture_output=True, text=True,
-                             cwd=Path(__file__).parent.parent, env=dict(os.environ), timeout=120)
+        ran = subprocess.run(
+            ["bash", "-c", f"set -o pipefail; {program} {rest}"],
+            capture_output=True,
+            text=True,
+            cwd=Path(__file__).parent.parent,
+            env=dict(os.environ),
+            timeout=120,
+        )
         assert "Traceback" not in ran.stderr and "Exception ignored" not in ran.stderr, ran.stderr
         return ran.returncode, ran.stdout, ran.stderr
 
@@ -91,6 +100,9 @@ def test_verdicts_have_colours_in_a_terminal_alone(monkeypatch, plain):
         monkeypatch.setattr(sys, "stdout", EscapingTextStream(out))
         monkeypatch.setattr(os, "isatty", lambda descriptor, terminal=terminal: terminal)
         print_report("run  FAIL of it  PASS?\n\x1b[31m  FAIL, nothing in INT8")
-        passes, fails = ("\x1b[32m\x1b[1mPASS?\x1b[0m", "\x1b[31m\x1b[1mFAIL\x1b[0m") if terminal and not plain else (
-            "PASS?", "FAIL")
+        passes, fails = (
+            ("\x1b[32m\x1b[1mPASS?\x1b[0m", "\x1b[31m\x1b[1mFAIL\x1b[0m")
+            if terminal and not plain
+            else ("PASS?", "FAIL")
+        )
         assert out.getvalue() == f"run  FAIL of it  {passes}\n\\x1b[31m  {fails}, nothing in INT8\n"

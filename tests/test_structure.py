@@ -24,11 +24,16 @@ def network() -> onnx.ModelProto:
     x = b.node("Relu", [x], name="relu", output="r")
     c = b.node("Constant", [], name="constant", output="c", value=numpy_helper.from_array(np.ones((1, 2, 4, 4), "f4")))
     x = b.node("Concat", [x, c], name="concat", output="j", axis=1)
-    branches = [helper.make_graph([helper.make_node(operator, ["j"], [name], name=name)], f"{name}_graph", [],
-                                  [floats(name, 1, 4, 4, 4)]) for name, operator in (("p", "Relu"), ("q", "Tanh"))]
+    branches = [
+        helper.make_graph(
+            [helper.make_node(operator, ["j"], [name], name=name)], f"{name}_graph", [], [floats(name, 1, 4, 4, 4)]
+        )
+        for name, operator in (("p", "Relu"), ("q", "Tanh"))
+    ]
     b.node("If", ["go"], name="choice", output="y", then_branch=branches[0], else_branch=branches[1])
-    return b.model([floats("x", 1, 2, 4, 4), helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
-                   [floats("y", 1, 4, 4, 4)])
+    return b.model(
+        [floats("x", 1, 2, 4, 4), helper.make_tensor_value_info("go", TensorProto.BOOL, [])], [floats("y", 1, 4, 4, 4)]
+    )
 
 
 def written(model, folder):
@@ -83,10 +88,15 @@ DAMAGES = {
     "a negative opset": (lambda m: m.opset_import.append(helper.make_opsetid("trt", -1)), "opset of trt", "-1"),
     "text in place of numbers": (lambda m: _read_text(m), "/conv/Conv", "text", "STRING"),
     "an attribute that is no text": (
-        lambda m: node(m, "/conv/Conv").attribute.append(helper.make_attribute("auto_pad", b"\xff")), "/conv/Conv",
-        "auto_pad"),
-    "a type that does not exist": (lambda m: _set(node(m, "relu"), op_type="Cast", attribute=[
-        helper.make_attribute("to", 1000)]), "relu (Cast)", "1000"),
+        lambda m: node(m, "/conv/Conv").attribute.append(helper.make_attribute("auto_pad", b"\xff")),
+        "/conv/Conv",
+        "auto_pad",
+    ),
+    "a type that does not exist": (
+        lambda m: _set(node(m, "relu"), op_type="Cast", attribute=[helper.make_attribute("to", 1000)]),
+        "relu (Cast)",
+        "1000",
+    ),
     "no output at all": (lambda m: _set(node(m, "relu"), output=[]), "relu", "no output"),
     "no operator": (lambda m: _set(node(m, "relu"), op_type=""), "relu", "no operator"),
     "too few inputs": (lambda m: _set(node(m, "/conv/Conv"), input=["x"]), "/conv/Conv (Conv)", "1 inputs"),
@@ -96,28 +106,51 @@ DAMAGES = {
     "a needed attribute": (lambda m: _set(node(m, "concat"), attribute=[]), "concat", "axis"),
     "a constant of nothing": (lambda m: _set(node(m, "constant"), attribute=[]), "constant", "no value"),
     "an attribute of another type": (
-        lambda m: _set(node(m, "concat"), attribute=[helper.make_attribute("axis", 1.5)]), "concat", "axis"),
+        lambda m: _set(node(m, "concat"), attribute=[helper.make_attribute("axis", 1.5)]),
+        "concat",
+        "axis",
+    ),
     "an attribute of no type": (
-        lambda m: _set(attribute(m, "concat", "axis"), type=AttributeProto.UNDEFINED), "concat", "axis"),
+        lambda m: _set(attribute(m, "concat", "axis"), type=AttributeProto.UNDEFINED),
+        "concat",
+        "axis",
+    ),
     "an attribute twice": (
-        lambda m: node(m, "concat").attribute.append(attribute(m, "concat", "axis")), "concat", "axis"),
+        lambda m: node(m, "concat").attribute.append(attribute(m, "concat", "axis")),
+        "concat",
+        "axis",
+    ),
     "an empty tensor attribute": (lambda m: attribute(m, "constant", "value").ClearField("t"), "constant", "value"),
     "an empty branch": (lambda m: attribute(m, "choice", "then_branch").ClearField("g"), "choice", "then_branch"),
     "a parameter outside of functions": (
-        lambda m: _set(attribute(m, "concat", "axis"), ref_attr_name="axis"), "concat", "axis"),
+        lambda m: _set(attribute(m, "concat", "axis"), ref_attr_name="axis"),
+        "concat",
+        "axis",
+    ),
     "too few values": (lambda m: _set(weight(m), raw_data=weight(m).raw_data[:-1]), "conv.weight", "16 bytes"),
     "too many values": (lambda m: _set(weight(m), raw_data=weight(m).raw_data * 2), "conv.weight", "32"),
-    "too few typed values": (lambda m: m.graph.initializer.append(
-        TensorProto(name="short", data_type=TensorProto.INT64, dims=[3], int64_data=[1])), "short", "3 values"),
+    "too few typed values": (
+        lambda m: m.graph.initializer.append(
+            TensorProto(name="short", data_type=TensorProto.INT64, dims=[3], int64_data=[1])
+        ),
+        "short",
+        "3 values",
+    ),
     "a negative size": (lambda m: _set(weight(m), dims=[-2, -2, 1, 1]), "conv.weight", "-2"),
     "an unknown type": (lambda m: _set(weight(m), data_type=99), "conv.weight", "99"),
     "no type": (lambda m: _set(weight(m), data_type=0), "conv.weight", "type"),
     "an unknown input type": (lambda m: _set(m.graph.input[0].type.tensor_type, elem_type=77), "x", "77"),
     "a sequence of nothing": (lambda m: m.graph.output[0].type.sequence_type.SetInParent(), "y", "sequence"),
     "a damaged constant": (
-        lambda m: _set(attribute(m, "constant", "value").t, dims=[7]), "constant", "value", "28 bytes"),
+        lambda m: _set(attribute(m, "constant", "value").t, dims=[7]),
+        "constant",
+        "value",
+        "28 bytes",
+    ),
     "a damaged inner constant": (
-        lambda m: branch(m).initializer.append(TensorProto(name="w", data_type=1, dims=[2], float_data=[1])), "w"),
+        lambda m: branch(m).initializer.append(TensorProto(name="w", data_type=1, dims=[2], float_data=[1])),
+        "w",
+    ),
 }
 
 
@@ -141,7 +174,8 @@ FOREIGN_DAMAGES = {
     "a needed input left out": lambda one: one.input.__setitem__(0, ""),
     "a needed attribute": lambda one: _set(one, attribute=[]),
     "an attribute of another type": lambda one: one.attribute[0].CopyFrom(
-        helper.make_attribute(one.attribute[0].name, [helper.make_tensor_type_proto(1, [1])])),
+        helper.make_attribute(one.attribute[0].name, [helper.make_tensor_type_proto(1, [1])])
+    ),
 }
 
 
@@ -151,18 +185,35 @@ def can_have(schema, damage):
     return damage != "a needed attribute" or any(one.required for one in schema.attributes.values())
 
 
-@pytest.mark.parametrize(("key", "damage"), [
-    (key, damage) for key, schema in FOREIGN_SCHEMAS.items() for damage in FOREIGN_DAMAGES if can_have(schema, damage)
-    and (damage, schema.max_input) != ("too many inputs", 2**31 - 1)])
+@pytest.mark.parametrize(
+    ("key", "damage"),
+    [
+        (key, damage)
+        for key, schema in FOREIGN_SCHEMAS.items()
+        for damage in FOREIGN_DAMAGES
+        if can_have(schema, damage) and (damage, schema.max_input) != ("too many inputs", 2**31 - 1)
+    ],
+)
 def test_operators_of_other_domains_are_checked_by_their_schemas(key, damage, tmp_path):
     """Each node reads as little as its operator allows."""
     domain, operator = key
     schema, b = FOREIGN_SCHEMAS[key], Builder()
-    values = {OpSchema.AttrType.INT: 1, OpSchema.AttrType.INTS: [1], OpSchema.AttrType.FLOAT: 1.0,
-              OpSchema.AttrType.STRING: "VALID"}
-    b.nodes.append(helper.make_node(
-        operator, ["x"] * schema.min_input, ["y", "scales"][:schema.min_output], name="odd", domain=domain,
-        **{name: values[one.type] for name, one in schema.attributes.items()}))
+    values = {
+        OpSchema.AttrType.INT: 1,
+        OpSchema.AttrType.INTS: [1],
+        OpSchema.AttrType.FLOAT: 1.0,
+        OpSchema.AttrType.STRING: "VALID",
+    }
+    b.nodes.append(
+        helper.make_node(
+            operator,
+            ["x"] * schema.min_input,
+            ["y", "scales"][: schema.min_output],
+            name="odd",
+            domain=domain,
+            **{name: values[one.type] for name, one in schema.attributes.items()},
+        )
+    )
     model = b.model([floats("x", 1, 1, 4, 4)], [floats("y", 1, 1, 4, 4)], domains=[domain])
     FOREIGN_DAMAGES[damage](model.graph.node[0])
     path = written(model, tmp_path)
@@ -176,8 +227,12 @@ def test_operators_of_other_domains_are_checked_by_their_schemas(key, damage, tm
 @pytest.mark.onnxruntime("1.32")
 def test_the_schemas_of_onnx_runtimes_operators_are_its_own():
     def form(schema):
-        return ([parameter.option.name for parameter in schema.inputs], schema.min_output, schema.max_output,
-                {name: (one.type.name, one.required) for name, one in schema.attributes.items()})
+        return (
+            [parameter.option.name for parameter in schema.inputs],
+            schema.min_output,
+            schema.max_output,
+            {name: (one.type.name, one.required) for name, one in schema.attributes.items()},
+        )
 
     own = {(schema.domain, schema.name): schema for schema in get_all_operator_schema()}
     for key, schema in FOREIGN_SCHEMAS.items():
@@ -187,8 +242,7 @@ def test_the_schemas_of_onnx_runtimes_operators_are_its_own():
 def test_what_is_damaged_is_whole_before(tmp_path):
     path = tmp_path / "model.onnx"
     onnx.save(network(), path)
-    assert [layer.name for layer in open_network(path).layers] == [
-        "/conv/Conv", "relu", "constant", "concat", "choice"]
+    assert [layer.name for layer in open_network(path).layers] == ["/conv/Conv", "relu", "constant", "concat", "choice"]
 
 
 @pytest.mark.parametrize("name", ["relu", "conv.weight", "j", "Tanh", "p_graph", "go"])
@@ -201,19 +255,26 @@ def test_names_that_are_no_text_are_refused(name, tmp_path):
         open_model(path)
 
 
-@pytest.mark.parametrize("change", [
-    lambda m: m.graph.node.reverse(),
-    lambda m: m.graph.value_info.append(helper.make_value_info("r", helper.make_map_type_proto(
-        TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [1])))),
-    lambda m: m.graph.input.append(floats(m.graph.initializer[0].name, 2, 2, 1, 1)),
-    lambda m: m.graph.node.append(helper.make_node("Sparkle", ["r"], ["s"], domain="acme")),
-    lambda m: m.graph.node.append(helper.make_node("NoSuchOperator", ["r"], ["s"], many=1)),
-    lambda m: _set(m.graph.input[0].type.tensor_type.shape.dim[0], dim_value=-1),
-    lambda m: _set(m.opset_import[0], version=999),
-    lambda m: _set(m.opset_import[0], domain="ai.onnx"),
-    lambda m: m.graph.node.append(helper.make_node("Cast", ["r"], ["s"], domain="acme")),
-    lambda m: m.graph.node.append(helper.make_node("DequantizeLinear", ["r"], ["s"], domain="acme")),
-])
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda m: m.graph.node.reverse(),
+        lambda m: m.graph.value_info.append(
+            helper.make_value_info(
+                "r",
+                helper.make_map_type_proto(TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [1])),
+            )
+        ),
+        lambda m: m.graph.input.append(floats(m.graph.initializer[0].name, 2, 2, 1, 1)),
+        lambda m: m.graph.node.append(helper.make_node("Sparkle", ["r"], ["s"], domain="acme")),
+        lambda m: m.graph.node.append(helper.make_node("NoSuchOperator", ["r"], ["s"], many=1)),
+        lambda m: _set(m.graph.input[0].type.tensor_type.shape.dim[0], dim_value=-1),
+        lambda m: _set(m.opset_import[0], version=999),
+        lambda m: _set(m.opset_import[0], domain="ai.onnx"),
+        lambda m: m.graph.node.append(helper.make_node("Cast", ["r"], ["s"], domain="acme")),
+        lambda m: m.graph.node.append(helper.make_node("DequantizeLinear", ["r"], ["s"], domain="acme")),
+    ],
+)
 def test_what_is_only_odd_still_opens(change, tmp_path):
     model = network()
     change(model)
@@ -235,18 +296,27 @@ def test_operators_that_are_taken_apart_are_whole_in_any_opset(operator, opset, 
 def test_inputs_of_every_type_open(dtype, tmp_path):
     b = Builder()
     b.node("Identity", ["x"], name="copy", output="y")
-    path = written(b.model([helper.make_tensor_value_info("x", dtype, [2])],
-                         [helper.make_tensor_value_info("y", dtype, [2])]), tmp_path)
+    path = written(
+        b.model([helper.make_tensor_value_info("x", dtype, [2])], [helper.make_tensor_value_info("y", dtype, [2])]),
+        tmp_path,
+    )
     network = open_network(path)
     assert network.inputs[0].shape == (2,) and network.build_outline().inputs == network.inputs
 
 
-@pytest.mark.parametrize(("kind", "given"), [
-    ("maps", helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))),
-    ("maps", helper.make_sequence_type_proto(helper.make_map_type_proto(
-        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [1])))),
-    ("sparse tensors", helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2])),
-])
+@pytest.mark.parametrize(
+    ("kind", "given"),
+    [
+        ("maps", helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))),
+        (
+            "maps",
+            helper.make_sequence_type_proto(
+                helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))
+            ),
+        ),
+        ("sparse tensors", helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2])),
+    ],
+)
 def test_types_that_are_not_read_are_named(kind, given, tmp_path):
     b = Builder()
     b.node("ZipMap", ["x"], name="zip", domain="ai.onnx.ml", classlabels_int64s=[0, 1], output="y")
@@ -257,11 +327,21 @@ def test_types_that_are_not_read_are_named(kind, given, tmp_path):
     assert caught.value.title == f"model.onnx works on {kind}" and "y" in caught.value.cause and caught.value.next_step
 
 
-@pytest.mark.parametrize("spoil", [
-    lambda m: m.graph.sparse_initializer.add().values.CopyFrom(numpy_helper.from_array(np.ones(1, "f4"), "s")),
-    lambda m: node(m, "constant").attribute[0].CopyFrom(AttributeProto(
-        name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=onnx.SparseTensorProto())),
-])
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda m: m.graph.sparse_initializer.add().values.CopyFrom(numpy_helper.from_array(np.ones(1, "f4"), "s")),
+        lambda m: (
+            node(m, "constant")
+            .attribute[0]
+            .CopyFrom(
+                AttributeProto(
+                    name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=onnx.SparseTensorProto()
+                )
+            )
+        ),
+    ],
+)
 def test_sparse_tensors_are_refused_by_name(spoil, tmp_path):
     model = network()
     spoil(model)
@@ -285,15 +365,22 @@ def test_a_cycle_names_a_node_of_it(inner, tmp_path):
     assert any(caught.value.cause.startswith(one) for one in members), caught.value.cause
 
 
-@pytest.mark.parametrize(("operator", "shape"), [("Conv", (2, 2)), ("ConvTranspose", (2,)), ("Gemm", (2,)),
-                                                 ("Gemm", (2, 2, 2)), ("MatMul", ())])
+@pytest.mark.parametrize(
+    ("operator", "shape"),
+    [("Conv", (2, 2)), ("ConvTranspose", (2,)), ("Gemm", (2,)), ("Gemm", (2, 2, 2)), ("MatMul", ())],
+)
 def test_operands_of_an_impossible_rank_are_told_by_the_node(operator, shape, tmp_path):
     b = Builder()
     turned = b.node("Identity", [b.weight("w", np.ones(shape, "f4"))], name="turn")
     b.node(operator, ["x", turned], name="odd", output="y")
     path = tmp_path / "model.onnx"
-    onnx.save(b.model([helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
-                      [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]), path)
+    onnx.save(
+        b.model(
+            [helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+            [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        ),
+        path,
+    )
     with refused("is damaged", cause=f"odd ({operator})"):
         open_model(path)
 
@@ -337,14 +424,19 @@ def _tiled(b):
 
 
 def _counted(b):
-    count = b.node("Range", [b.weight("from", np.int64(0)), b.weight("to", np.int64(MANY * MANY)),
-                             b.weight("by", np.int64(1))], name="big")
+    count = b.node(
+        "Range",
+        [b.weight("from", np.int64(0)), b.weight("to", np.int64(MANY * MANY)), b.weight("by", np.int64(1))],
+        name="big",
+    )
     return b.node("Cast", [count], name="floats", to=TensorProto.FLOAT)
 
 
 def _broadcast(b):
-    column, row = (b.node("ConstantOfShape", [integers(b, name, *sizes)], name=name)
-                   for name, sizes in (("column", (MANY, 1)), ("row", (1, MANY))))
+    column, row = (
+        b.node("ConstantOfShape", [integers(b, name, *sizes)], name=name)
+        for name, sizes in (("column", (MANY, 1)), ("row", (1, MANY)))
+    )
     return b.node("Add", [column, row], name="big")
 
 
@@ -354,8 +446,9 @@ def _behind_arithmetic(b):
     side = b.node("Constant", [], name="side", value=numpy_helper.from_array(np.array([MANY, 1], np.int64), "v"))
     open_ = b.node("Equal", [base, integers(b, "minus", -1)], name="open")
     sizes = b.node("Where", [open_, side, base], name="where")
-    return b.node("Expand", [b.weight("one", np.float32([1])), b.node("Mul", [sizes, sizes], name="square")],
-                  name="big")
+    return b.node(
+        "Expand", [b.weight("one", np.float32([1])), b.node("Mul", [sizes, sizes], name="square")], name="big"
+    )
 
 
 def _doubled(b):
@@ -410,11 +503,16 @@ def _declaring(inner=None, output=("N", 8), read=("N", 16)):
     return model
 
 
-@pytest.mark.parametrize(("more", "words"), [
-    ({"inner": ("N", 31)}, ("/first/MatMul_output_0", "31", "32", "MatMul /first")),
-    ({"output": ("N", 7)}, ("y is declared", "dimension 1 of 7", "dimension 1 of 8")),
-    ({"output": ("N", 8, 1)}, ("3 axes", "2 axes")), ({"read": ("N", 15)}, ("MatMul /first", "do not fit")),
-    ({"read": (4, 16), "output": (1, 8)}, ("dimension 0 of 1", "dimension 0 of 4"))])
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"inner": ("N", 31)}, ("/first/MatMul_output_0", "31", "32", "MatMul /first")),
+        ({"output": ("N", 7)}, ("y is declared", "dimension 1 of 7", "dimension 1 of 8")),
+        ({"output": ("N", 8, 1)}, ("3 axes", "2 axes")),
+        ({"read": ("N", 15)}, ("MatMul /first", "do not fit")),
+        ({"read": (4, 16), "output": (1, 8)}, ("dimension 0 of 1", "dimension 0 of 4")),
+    ],
+)
 def test_a_file_that_declares_a_wrong_size_is_refused_with_both(more, words, tmp_path):
     onnx.save(_declaring(**more), tmp_path / "wrong.onnx")
     with pytest.raises(InputError, match=r"wrong.onnx declares a wrong size") as error:
@@ -422,8 +520,9 @@ def test_a_file_that_declares_a_wrong_size_is_refused_with_both(more, words, tmp
     assert error.value.next_step and all(word in error.value.cause for word in words), error.value.cause
 
 
-@pytest.mark.parametrize("more", [{}, {"inner": ("N", 32)}, {"inner": ("M", "K")}, {"output": ("M", "K")},
-                                  {"output": (1, 8)}])
+@pytest.mark.parametrize(
+    "more", [{}, {"inner": ("N", 32)}, {"inner": ("M", "K")}, {"output": ("M", "K")}, {"output": (1, 8)}]
+)
 def test_a_declared_size_that_may_be_right_is_none(more, tmp_path):
     onnx.save(_declaring(**more), tmp_path / "right.onnx")
     assert len(open_network(tmp_path / "right.onnx").groups) == 2

@@ -37,7 +37,7 @@ def test_estimates_are_unbiased_and_intervals_hold_what_they_say():
     for seed in range(250):
         stages = draw_stratified_samples(energies, list(found), seed)
         for before, after in zip(stages, stages[1:], strict=False):
-            assert after.samples[:len(before.samples)] == before.samples
+            assert after.samples[: len(before.samples)] == before.samples
         for stage in stages:
             assert len(set(stage.samples)) == len(stage.samples) and stage.part_probabilities.sum() == pytest.approx(1)
             found[len(stage.samples)].append(estimate_sum_over_all_samples(added[list(stage.samples)], stage))
@@ -54,8 +54,18 @@ def test_quantiles_are_those_of_student():
         assert student_t_quantile(freedom) == pytest.approx(expected, rel=0.005)
 
 
-@pytest.mark.parametrize(("count", "step", "sizes"), [(128, 1, [8, 64]), (96, 3, [9, 66]), (96, 8, [8, 64]),
-                                                      (32, 1, [8, 32]), (8, 1, [8]), (6, 4, [6]), (20, 12, [12, 20])])
+@pytest.mark.parametrize(
+    ("count", "step", "sizes"),
+    [
+        (128, 1, [8, 64]),
+        (96, 3, [9, 66]),
+        (96, 8, [8, 64]),
+        (32, 1, [8, 32]),
+        (8, 1, [8]),
+        (6, 4, [6]),
+        (20, 12, [12, 20]),
+    ],
+)
 def test_stages_are_multiples_of_the_batch_up_to_all(count, step, sizes):
     planner = SweepPlanner(["a"], np.ones(count), step=step)
     assert [len(draw.samples) for draw in planner.sample_draws] == sizes
@@ -78,7 +88,8 @@ def run(energies, added, **options):
         for name, units in asked.items():
             sweep.add_error_contributions(name, added[int(name)][list(units)])
             course.append(
-                (sweep.measured_count, sweep.measured_count + sum(sweep.estimate_remaining_samples().values())))
+                (sweep.measured_count, sweep.measured_count + sum(sweep.estimate_remaining_samples().values()))
+            )
     return sweep, course
 
 
@@ -98,8 +109,11 @@ def test_what_matters_is_known_well_enough_in_few_runs(noise, count, seed):
     for one, other in ((i, j) for i in found for j in found if exact[i] - exact[j] > 0.04):
         assert found[one].value > found[other].value
     for one in found.values():
-        assert one.samples == SECOND_SAMPLES or one.samples == FIRST_SAMPLES and (
-            one.half_width <= MAX_HALF_WIDTH or one.value + one.half_width < MIN_RELEVANT_SHARE)
+        assert (
+            one.samples == SECOND_SAMPLES
+            or one.samples == FIRST_SAMPLES
+            and (one.half_width <= MAX_HALF_WIDTH or one.value + one.half_width < MIN_RELEVANT_SHARE)
+        )
     whole, _ = run(energies, added, measures_all_samples=True)
     assert [whole.estimate_group_contribution(name).value for name in whole.group_names] == pytest.approx(exact)
     assert all(whole.estimate_group_contribution(name).half_width == 0 for name in whole.group_names)
@@ -113,8 +127,9 @@ def test_the_order_of_results_does_not_change_where_a_sweep_ends():
         while asked := sweep.plan_next_measurements():
             for name in sorted(asked, reverse=reverse):
                 sweep.add_error_contributions(name, added[int(name)][list(asked[name])])
-        ends.append((sweep.measured_count, [sweep.estimate_group_contribution(name).value
-                                            for name in sweep.group_names]))
+        ends.append(
+            (sweep.measured_count, [sweep.estimate_group_contribution(name).value for name in sweep.group_names])
+        )
     assert ends[0] == ends[1]
 
 
@@ -214,6 +229,7 @@ def test_a_sweep_goes_on_from_what_was_measured(tmp_path, backend):
     again = GroupSweep(analysis, INT8, ranges, earlier_state=cut.state)
     runs = [done for done, _ in again.measure_groups()]
     assert 0 < runs[-1] < whole.planner.measured_count
-    assert [again.estimate_group_effect(name)
-            for name in again.measured_groups] == [whole.estimate_group_effect(name) for name in whole.measured_groups]
+    assert [again.estimate_group_effect(name) for name in again.measured_groups] == [
+        whole.estimate_group_effect(name) for name in whole.measured_groups
+    ]
     analysis.close()

@@ -14,11 +14,19 @@ ROOT = Path(__file__).parent.parent
 
 def run_in(folder: Path, value: str, *words: str) -> subprocess.CompletedProcess:
     """Runs Python with all of the user's folders under ``folder``, and telemetry asked for by ``value``."""
-    places = {"HOME": folder, "XDG_CACHE_HOME": folder / "cache", "XDG_STATE_HOME": folder / "state",
-              "TMPDIR": folder / "tmp"}
+    places = {
+        "HOME": folder,
+        "XDG_CACHE_HOME": folder / "cache",
+        "XDG_STATE_HOME": folder / "state",
+        "TMPDIR": folder / "tmp",
+    }
     (folder / "tmp").mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **{name: str(place) for name, place in places.items()}, "OMP_NUM_THREADS": "1",
-                   "ORT_DISABLE_TELEMETRY": value}
+    environment = {
+        **os.environ,
+        **{name: str(place) for name, place in places.items()},
+        "OMP_NUM_THREADS": "1",
+        "ORT_DISABLE_TELEMETRY": value,
+    }
     return subprocess.run([sys.executable, *words], env=environment, cwd=ROOT, capture_output=True, text=True)
 
 
@@ -31,8 +39,9 @@ def left_by_others(folder: Path) -> list[str]:
 def test_a_comparison_leaves_nothing_of_it(tmp_path):
     options = save_mlp(tmp_path)
     home = tmp_path / "home"
-    run = run_in(home, "0", "-m", "trt_tui", "compare", options.model, "--data", options.data, "--batch", "4",
-                 "--layers", "none")
+    run = run_in(
+        home, "0", "-m", "trt_tui", "compare", options.model, "--data", options.data, "--batch", "4", "--layers", "none"
+    )
     assert run.returncode == 0, run.stderr
     assert list((home / "cache" / "trt-tui").rglob("*")), "the child process ran there"
     assert not left_by_others(home)

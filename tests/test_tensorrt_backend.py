@@ -27,8 +27,14 @@ CONTRACT = "tests/standins/contract.py"
 def run(command: list[str], release: str, **variables: str) -> subprocess.CompletedProcess:
     plain = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}  # it needs none of the plugins
     environment = {**os.environ, **plain, **(standins.environment(release) if release else {}), **variables}
-    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment, capture_output=True, text=True,
-                          timeout=120 if release else 500)  # real builds take minutes
+    return subprocess.run(
+        [sys.executable, "-m", *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120 if release else 500,
+    )  # real builds take minutes
 
 
 @pytest.mark.parametrize("release", standins.RELEASES)
@@ -61,15 +67,24 @@ def module(monkeypatch):
     return put
 
 
-@pytest.mark.parametrize(("name", "version"), [("tensorrt", "8.6.1"), ("tensorrt", "8.6.1.post1"), ("tensorrt", "10.0"),
-                                               ("tensorrt", "11.99.1.2"), ("tensorrt-rtx", "1.0.0.21")])
+@pytest.mark.parametrize(
+    ("name", "version"),
+    [
+        ("tensorrt", "8.6.1"),
+        ("tensorrt", "8.6.1.post1"),
+        ("tensorrt", "10.0"),
+        ("tensorrt", "11.99.1.2"),
+        ("tensorrt-rtx", "1.0.0.21"),
+    ],
+)
 def test_known_releases_are_served(module, name, version) -> None:
     module(version, name.replace("-", "_"))
     assert import_tensorrt(name).__version__ == version
 
 
-@pytest.mark.parametrize(("name", "version"), [("tensorrt", "12.0.0"), ("tensorrt", "8.5.3"), ("tensorrt", "7.2"),
-                                               ("tensorrt-rtx", "2.0")])
+@pytest.mark.parametrize(
+    ("name", "version"), [("tensorrt", "12.0.0"), ("tensorrt", "8.5.3"), ("tensorrt", "7.2"), ("tensorrt-rtx", "2.0")]
+)
 def test_other_releases_are_refused_and_what_is_served_is_said(module, name, version) -> None:
     module(version, name.replace("-", "_"))
     with pytest.raises(BackendUnavailableError, match=f"trt-tui does not support .*{version}") as raised:
@@ -105,10 +120,15 @@ class Driver:
         return 0
 
 
-@pytest.mark.parametrize(("driver", "title", "cause"), [
-    (None, "no NVIDIA driver", "libcuda.so.1 does not load"), (Driver(100), "no GPU is visible", ""),
-    (Driver(0, 0), "no GPU is visible", ""), (Driver(803), "driver does not work", r"unsupported display.*\(803\)"),
-])
+@pytest.mark.parametrize(
+    ("driver", "title", "cause"),
+    [
+        (None, "no NVIDIA driver", "libcuda.so.1 does not load"),
+        (Driver(100), "no GPU is visible", ""),
+        (Driver(0, 0), "no GPU is visible", ""),
+        (Driver(803), "driver does not work", r"unsupported display.*\(803\)"),
+    ],
+)
 def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> None:
     def load(name: str):
         if driver is None:
@@ -121,11 +141,18 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
     assert re.search(cause, raised.value.cause) and raised.value.next_step
 
 
-@pytest.mark.parametrize(("text", "memory"), [
-    ("Could not find any implementation for node /bloom/0/MatMul.", False),
-    ("Could not find any implementation for node room.conv + oomph.", False),
-    ("TensorRT encountered OOM while building", True), ("Error Code 2: OutOfMemory (Requested amount)", True),
-    ("Cuda error 2", True), ("Cuda error 209", False), ("CUDA out of memory", True)])
+@pytest.mark.parametrize(
+    ("text", "memory"),
+    [
+        ("Could not find any implementation for node /bloom/0/MatMul.", False),
+        ("Could not find any implementation for node room.conv + oomph.", False),
+        ("TensorRT encountered OOM while building", True),
+        ("Error Code 2: OutOfMemory (Requested amount)", True),
+        ("Cuda error 2", True),
+        ("Cuda error 209", False),
+        ("CUDA out of memory", True),
+    ],
+)
 def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> None:
     error = translate_build_error([("error", text)], (), RuntimeError("Invalid Engine"))
     assert ("out of device memory" in error.title) == memory and error.cause == text
@@ -142,14 +169,27 @@ def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
     assert [error.is_refused for error in told] == [False, True]
 
 
-@pytest.mark.parametrize(("text", "code", "title"), [
-    ("Error Code 1: Cuda Runtime (CUDA driver version is insufficient for CUDA runtime version)",
-     ExitCode.BACKEND_UNAVAILABLE, "does not start"),
-    ("CUDA initialization failure with error: 35. Please check your CUDA installation", ExitCode.BACKEND_UNAVAILABLE,
-     "does not start"),
-    ("CUDA initialization failure with error: 2. Please check your CUDA installation", ExitCode.BAD_INPUT,
-     "device memory"),
-    ("Error Code 1: Serialization (magicTag)", ExitCode.BAD_INPUT, "cannot load this engine")])
+@pytest.mark.parametrize(
+    ("text", "code", "title"),
+    [
+        (
+            "Error Code 1: Cuda Runtime (CUDA driver version is insufficient for CUDA runtime version)",
+            ExitCode.BACKEND_UNAVAILABLE,
+            "does not start",
+        ),
+        (
+            "CUDA initialization failure with error: 35. Please check your CUDA installation",
+            ExitCode.BACKEND_UNAVAILABLE,
+            "does not start",
+        ),
+        (
+            "CUDA initialization failure with error: 2. Please check your CUDA installation",
+            ExitCode.BAD_INPUT,
+            "device memory",
+        ),
+        ("Error Code 1: Serialization (magicTag)", ExitCode.BAD_INPUT, "cannot load this engine"),
+    ],
+)
 def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
     error = translate_engine_load_error("tensorrt 10.16.1", "it", [("error", text)], None)
     assert error.exit_code == code and title in error.title and text in (error.cause, error.raw_message)
@@ -178,8 +218,9 @@ print(json.dumps([found and found.name, notes, named,
 
 def probed(release: str, **variables: str) -> list:
     environment = {**os.environ, **standins.environment(release), **variables}
-    done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, env=environment, capture_output=True, text=True,
-                          timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+    )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -193,7 +234,7 @@ def test_auto_takes_tensorrt_where_it_works() -> None:
 def test_auto_and_doctor_say_that_a_builder_does_not_start() -> None:
     found, notes, named, states = probed("8.6.1", STANDIN_FAULT="wrong driver")
     old = "the NVIDIA driver is too old for its CUDA release"
-    (title, cause, raw), = notes
+    ((title, cause, raw),) = notes
     assert found is None and title == "tensorrt 8.6.1 does not start" and cause == old and "error: 35" in raw
     assert named.startswith(f"tensorrt 8.6.1 does not start\n{old}\n") and "error: 35" not in named
     assert states["tensorrt"][:2] == [False, f"does not start on Stand-in GPU: {old}"]

@@ -73,8 +73,12 @@ INT8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
 
 
 def options(**changes) -> Options:
-    given = {"metric": demo.metric_spec(), "whatif_samples": 16, "backend": "tensorrt",
-             "production": BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL)}
+    given = {
+        "metric": demo.metric_spec(),
+        "whatif_samples": 16,
+        "backend": "tensorrt",
+        "production": BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL),
+    }
     paths = (demo.network_path(), demo.samples_path(), demo.calibration_path())
     return Options(*map(str, paths), **given | changes)
 
@@ -133,7 +137,8 @@ def test_engines_do_what_is_simulated(open_session):
     outline = one.outline
     assert {made.precision for made in int8.implementations.values()} >= {Precision.INT8, Precision.FP16}
     as_asked = [
-        group for group in outline.groups
+        group
+        for group in outline.groups
         if group.name in int8.implementations and not has_unrequested_precision(group, INT8, int8.implementations)
     ]
     assert len(as_asked) >= 0.7 * len(outline.groups)
@@ -159,17 +164,25 @@ def test_a_marked_engine_is_looked_into_group_by_group(open_session, config):
     assert engine.is_built_as_requested and engine.engine_errors is not None
     inside = engine.engine_errors
     assert (inside.source, inside.missing_reason) == ("marked", ""), (inside, one.log[-20:])
-    assert len(inside.group_errors) + len(inside.hidden_groups) == len(one.outline.groups) and len(
-        inside.group_errors) > 30
+    assert (
+        len(inside.group_errors) + len(inside.hidden_groups) == len(one.outline.groups)
+        and len(inside.group_errors) > 30
+    )
     gaps = {
         name: known.group_errors[name].accumulated.sqnr_db - errors.sqnr_db
         for name, errors in inside.group_errors.items()
         if errors.sqnr_db is not None and known.group_errors[name].accumulated.sqnr_db is not None
     }
     print(config.quantized.value, {name: round(gap, 1) for name, gap in gaps.items()})
-    print("as built", engine.accuracy.worst_output[1].errors.sqnr_db, "marked",
-          inside.accuracy.worst_output[1].errors.sqnr_db, "simulated", known.accuracy.worst_output[1].errors.sqnr_db,
-          one.find_engine_divergence("int8" if config is INT8 else "fp16"))
+    print(
+        "as built",
+        engine.accuracy.worst_output[1].errors.sqnr_db,
+        "marked",
+        inside.accuracy.worst_output[1].errors.sqnr_db,
+        "simulated",
+        known.accuracy.worst_output[1].errors.sqnr_db,
+        one.find_engine_divergence("int8" if config is INT8 else "fp16"),
+    )
     assert np.median(list(gaps.values())) < (1 if config is INT8 else 8)
 
 
@@ -187,8 +200,11 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     """The fault is made up, 20 dB while the result of one group is no output; every engine is real."""
     driven.isolate(monkeypatch, tmp_path)
     worker = driven.DrivenWorker(tmp_path)
-    given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
-                    production=BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL))
+    given = replace(
+        driven.save_resnet(tmp_path),
+        backend="tensorrt",
+        production=BuilderOptions(tactic_sources=TACTICS, optimization_level=LEVEL),
+    )
     assert isinstance(worker.answer(rq.OpenNetwork(given))[-1], ev.JobDone)
     tail, making, built = worker.network.groups[3].final_tensor, building.build_and_measure_worst_engine, []
 
@@ -209,14 +225,27 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
             assert worker.scheduler.arrival_event.wait(WAIT_S), (built, worker.wire.events[-5:])
     ended = next((event for event in worker.wire.events if isinstance(event, ev.SearchEnded)), None)
     heard = [
-        event for event in worker.wire.events
+        event
+        for event in worker.wire.events
         if isinstance(event, ev.LogMessage | ev.JobFailed | ev.EngineErrorsMeasured)
     ]
     assert ended is not None, "\n".join(map(str, [*built, *heard, worker.wire.events[-1]]))
-    found, simulated = list(
-        ended.result.config.get_moves(BarrierMove)), ended.result.best_evaluation.target_result.value_text
-    said = "\n".join(map(str, ["every engine as it was built, without the fault:", *built, *heard,
-                               ("found", found, "wanted", tail, "simulated", simulated), *ended.remarks]))
+    found, simulated = (
+        list(ended.result.config.get_moves(BarrierMove)),
+        ended.result.best_evaluation.target_result.value_text,
+    )
+    said = "\n".join(
+        map(
+            str,
+            [
+                "every engine as it was built, without the fault:",
+                *built,
+                *heard,
+                ("found", found, "wanted", tail, "simulated", simulated),
+                *ended.remarks,
+            ],
+        )
+    )
     print(said)
     assert ended.confirmed, said
     assert found == [tail] and "a fusion computes something else" in ended.remarks[0], said
@@ -224,20 +253,28 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
 
 def _told(config: PrecisionConfig, made: EngineResult, tail: str) -> str:
     """What explains what a triage makes of an engine: its config, how it was built, its figures, its listing."""
-    figures = {name: one.errors.sqnr_db
-               for name, one in made.accuracy.outputs.items()} if made.accuracy else made.measurement_note
-    rows = [f"    {one.precision} {one.name} <- {one.network_layers}"
-            for one in made.engine_report.layers] if made.engine_report else []
-    return ("\n".join([
-        f"barriers "
-        f"{list(config.get_moves(BarrierMove))}, raised "
-        f"{list(config.precision_moves)}, fault {tail not in config.get_moves(BarrierMove)}",
-        f"  as asked "
-        f"{made.is_built_as_requested}, rungs "
-        f"{made.attempts}, otherwise {made.other_precisions}, failed {made.failure_reason!r}",
-        f"  dB {figures}, NaN or Inf {made.accuracy.nonfinite_count if made.accuracy else None}, {made.build_s} s",
-        *rows
-    ]))
+    figures = (
+        {name: one.errors.sqnr_db for name, one in made.accuracy.outputs.items()}
+        if made.accuracy
+        else made.measurement_note
+    )
+    rows = (
+        [f"    {one.precision} {one.name} <- {one.network_layers}" for one in made.engine_report.layers]
+        if made.engine_report
+        else []
+    )
+    return "\n".join(
+        [
+            f"barriers "
+            f"{list(config.get_moves(BarrierMove))}, raised "
+            f"{list(config.precision_moves)}, fault {tail not in config.get_moves(BarrierMove)}",
+            f"  as asked "
+            f"{made.is_built_as_requested}, rungs "
+            f"{made.attempts}, otherwise {made.other_precisions}, failed {made.failure_reason!r}",
+            f"  dB {figures}, NaN or Inf {made.accuracy.nonfinite_count if made.accuracy else None}, {made.build_s} s",
+            *rows,
+        ]
+    )
 
 
 def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session):
@@ -250,24 +287,29 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
     assert abs(sqnr_gap_of_engine_db(simulated, result.accuracy)) < 1
 
 
-@pytest.mark.parametrize("asked", [
-    BuilderOptions(refit=True),
-    BuilderOptions(workspace=512, sparsity=True),
-    BuilderOptions(hardware_compatibility="ampere+")
-])
+@pytest.mark.parametrize(
+    "asked",
+    [
+        BuilderOptions(refit=True),
+        BuilderOptions(workspace=512, sparsity=True),
+        BuilderOptions(hardware_compatibility="ampere+"),
+    ],
+)
 def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
     from trt_tui.backends.tensorrt import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
     told = TOLD_NOTHING if not backend.capabilities.strongly_typed else None
     more = {"image": ((16, 1, 96, 96), (32, 1, 96, 96), (32, 1, 96, 96))}
-    settings = BuildSettings(PROFILE, builder_options=replace(asked, optimization_level=0, tactic_sources=TACTICS),
-                             more_profiles=(more, ))
+    settings = BuildSettings(
+        PROFILE, builder_options=replace(asked, optimization_level=0, tactic_sources=TACTICS), more_profiles=(more,)
+    )
     feeds = {"image": np.ones((4, 1, 96, 96), np.float32)}
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner._engine.refittable == asked.refit
         assert runner._engine.hardware_compatibility_level.name == (
-            "AMPERE_PLUS" if asked.hardware_compatibility else "NONE")
+            "AMPERE_PLUS" if asked.hardware_compatibility else "NONE"
+        )
         before = runner.run(feeds)
         times = [np.median([take(feeds) for _ in range(30)]) for take in (runner.latency_ms, runner.graph_latency_ms)]
         print(asked.requested_option_texts, "enqueued and as a CUDA graph, ms:", times)
@@ -290,8 +332,9 @@ def test_what_a_release_lacks_is_refused_by_name(open_session):
     if backend.capabilities.strongly_typed:
         pytest.skip("this release has all of it")
     with pytest.raises(InputError, match="has no STRIP_PLAN"):
-        backend.build(demo.network_path(), BuildSettings(PROFILE, builder_options=BuilderOptions(strip_plan=True)),
-                      TOLD_NOTHING)
+        backend.build(
+            demo.network_path(), BuildSettings(PROFILE, builder_options=BuilderOptions(strip_plan=True)), TOLD_NOTHING
+        )
     one = open_session(metric=None)
     one.history.push_config(PrecisionConfig.from_precision(Precision.FP16_ACC_FP32))
     one.request_build()
@@ -332,8 +375,9 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
     weak, _ = build(open_session(weak=True), INT8)
     assert not weak.accuracy.nonfinite_count
     assert abs(sqnr_gap_of_engine_db(simulated, explicit.accuracy)) < 1
-    assert (weak.accuracy.headline_metric
-            > explicit.accuracy.headline_metric - 5)  # INT8 is allowed there, and demanded nowhere
+    assert (
+        weak.accuracy.headline_metric > explicit.accuracy.headline_metric - 5
+    )  # INT8 is allowed there, and demanded nowhere
 
 
 def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
@@ -355,8 +399,19 @@ def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session
 def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
     engine = tmp_path / "scenes.engine"
-    said = command("build", demo.network_path(), "--precision", "fp16", "-o", engine, "--backend", "tensorrt",
-                   "--shapes", "image:1x1x96x96:4x1x96x96:8x1x96x96", *EFFORT)
+    said = command(
+        "build",
+        demo.network_path(),
+        "--precision",
+        "fp16",
+        "-o",
+        engine,
+        "--backend",
+        "tensorrt",
+        "--shapes",
+        "image:1x1x96x96:4x1x96x96:8x1x96x96",
+        *EFFORT,
+    )
     assert engine.stat().st_size > 100_000 and "trtexec" in said
     told = command("inspect", demo.network_path(), "--engine", engine, "--backend", "tensorrt")
     assert "/enc1/widen/conv/Conv" in told and "FP16" in told
@@ -367,8 +422,9 @@ def test_the_batch_may_be_any_of_the_profile(open_session):
     result, _ = build(one, FP16)
     assert set(result.shape_accuracies) == {"min", "max"}
     for verdict in result.shape_accuracies.values():
-        assert verdict.worst_output[1].errors.sqnr_db == pytest.approx(result.accuracy.worst_output[1].errors.sqnr_db,
-                                                                       abs=3)
+        assert verdict.worst_output[1].errors.sqnr_db == pytest.approx(
+            result.accuracy.worst_output[1].errors.sqnr_db, abs=3
+        )
 
 
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
@@ -389,8 +445,9 @@ def polygraphy(folder: Path, *words: str) -> str:
     """Runs Polygraphy's command-line tool in a folder; returns what it prints."""
     effort = ["--builder-optimization-level", str(LEVEL)] if LEVEL is not None else []
     effort += ["--tactic-sources", *SOURCES] if SOURCES else []
-    done = subprocess.run([sys.executable, "-c", POLYGRAPHY, *words, *effort], cwd=folder, capture_output=True,
-                          text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", POLYGRAPHY, *words, *effort], cwd=folder, capture_output=True, text=True
+    )
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -420,10 +477,12 @@ def decibels(engine: Path) -> float:
     with np.load(demo.samples_path()) as data:
         images = data["image"][:16]
     network, sums = open_network(demo.network_path()), ErrorSums()
-    with (OnnxRuntimeBackend("cpu").load(network.model) as reference,
-          TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner):
+    with (
+        OnnxRuntimeBackend("cpu").load(network.model) as reference,
+        TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner,
+    ):
         for start in range(0, 16, 4):
-            feed = {"image": images[start:start + 4]}
+            feed = {"image": images[start : start + 4]}
             (expected,), (got,) = reference.run(feed).values(), runner.run(feed).values()
             sums.add_tensor_pair(expected, got)
     return sums.compute_error_metrics().sqnr_db
@@ -459,7 +518,7 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
         path.parent.mkdir()
         one.written("polygraphy", path)
         text = ast.get_docstring(ast.parse(path.read_text()))
-        words = shlex.split(text[text.index("polygraphy convert"):].partition("\n\n")[0].replace("\\\n", " "))
+        words = shlex.split(text[text.index("polygraphy convert") :].partition("\n\n")[0].replace("\\\n", " "))
         said = polygraphy(path.parent, *words[1:], "--profiling-verbosity", "detailed")
         assert "Loading calibration cache" in said and "Saving calibration cache" not in said, said[-4000:]
         engine = path.parent / words[words.index("-o") + 1]
@@ -480,13 +539,24 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
 @needs_weak
 def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
-    command("export", *BUNDLED, "--precision", "int8", "--format", "calibration-cache", "-o",
-            tmp_path / "scenes.cache")
+    command("export", *BUNDLED, "--precision", "int8", "--format", "calibration-cache", "-o", tmp_path / "scenes.cache")
     before = (tmp_path / "scenes.cache").read_bytes()
-    shapes = [word for key, batch in (("min", 1), ("opt", 4), ("max", 8))
-              for word in (f"--trt-{key}-shapes", f"image:[{batch},1,96,96]")]
-    polygraphy(tmp_path, "convert", str(demo.network_path()), "-o", "scenes.engine", "--int8",
-               "--calibration-cache", "scenes.cache", *shapes)
+    shapes = [
+        word
+        for key, batch in (("min", 1), ("opt", 4), ("max", 8))
+        for word in (f"--trt-{key}-shapes", f"image:[{batch},1,96,96]")
+    ]
+    polygraphy(
+        tmp_path,
+        "convert",
+        str(demo.network_path()),
+        "-o",
+        "scenes.engine",
+        "--int8",
+        "--calibration-cache",
+        "scenes.cache",
+        *shapes,
+    )
     assert (tmp_path / "scenes.cache").read_bytes() == before  # nothing was calibrated
     assert 5 < decibels(tmp_path / "scenes.engine") < 80
 
@@ -513,10 +583,31 @@ def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_pa
     ran("sh", "verify.sh", "--onnxrt")
     ran("sh", "build.sh", *effort)
     ran("sh", "verify.sh")
-    ran(str(tools / "polygraphy"), "run", "model.engine", "--model-type", "engine", "--trt", "--load-inputs",
-        "inputs.json", "--save-outputs", "prod.json")
-    judging = ["compare", demo.network_path(), "--data", made / "inputs.json", "--config", made / "precision.json",
-               "--layers", "none", "--backend", "tensorrt", *EFFORT]
+    ran(
+        str(tools / "polygraphy"),
+        "run",
+        "model.engine",
+        "--model-type",
+        "engine",
+        "--trt",
+        "--load-inputs",
+        "inputs.json",
+        "--save-outputs",
+        "prod.json",
+    )
+    judging = [
+        "compare",
+        demo.network_path(),
+        "--data",
+        made / "inputs.json",
+        "--config",
+        made / "precision.json",
+        "--layers",
+        "none",
+        "--backend",
+        "tensorrt",
+        *EFFORT,
+    ]
     said = command(*judging, "--outputs", made / "prod.json", codes=(0, 1))
     print(said)
     assert "production agrees with the tested config" in said, said
@@ -536,11 +627,36 @@ def test_engine_files_are_compared_for_stability(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
     engines = [tmp_path / "a.plan", tmp_path / "b.plan"]
     for engine, level in zip(engines, (0, 1), strict=True):
-        command("build", *BUNDLED, "--precision", "fp16", "--batch", 8, "-o", engine, "--backend", "tensorrt",
-                f"--trtexec=--builderOptimizationLevel={level}", *SOURCE_WORDS)
+        command(
+            "build",
+            *BUNDLED,
+            "--precision",
+            "fp16",
+            "--batch",
+            8,
+            "-o",
+            engine,
+            "--backend",
+            "tensorrt",
+            f"--trtexec=--builderOptimizationLevel={level}",
+            *SOURCE_WORDS,
+        )
     record = tmp_path / "comparison.json"
-    said = command("compare", *BUNDLED, "--batch", 8, "--layers", "none", "--backend", "tensorrt", *SOURCE_WORDS,
-                   *(word for engine in engines for word in ("--engine", engine)), "--json", record, codes=(0, 1))
+    said = command(
+        "compare",
+        *BUNDLED,
+        "--batch",
+        8,
+        "--layers",
+        "none",
+        "--backend",
+        "tensorrt",
+        *SOURCE_WORDS,
+        *(word for engine in engines for word in ("--engine", engine)),
+        "--json",
+        record,
+        codes=(0, 1),
+    )
     print(said)
     stability = json.loads(record.read_text())["stability"]
     assert stability["engines"] == ["a.plan", "b.plan"], stability
@@ -554,24 +670,56 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
     from polygraphy.comparator import RunResults
 
     model = str(demo.network_path())
-    command("bundle", *BUNDLED, "--precision", "fp16", "--batch", 1, "--for", "8.6", "-o",
-            tmp_path / "made")
-    subprocess.run([sys.executable, "-c", POLYGRAPHY, "run", model, "--onnxrt", "--onnx-outputs", "*",
-                    "--load-inputs", "made/inputs.json", "--save-outputs", "a.json"], cwd=tmp_path, check=True)
+    command("bundle", *BUNDLED, "--precision", "fp16", "--batch", 1, "--for", "8.6", "-o", tmp_path / "made")
+    subprocess.run(
+        [
+            sys.executable,
+            "-c",
+            POLYGRAPHY,
+            "run",
+            model,
+            "--onnxrt",
+            "--onnx-outputs",
+            "*",
+            "--load-inputs",
+            "made/inputs.json",
+            "--save-outputs",
+            "a.json",
+        ],
+        cwd=tmp_path,
+        check=True,
+    )
     results = RunResults.load(str(tmp_path / "a.json"))
     spoilt = "/enc2/widen/conv/Conv_output_0"
     for _, iterations in results.items():
         for one in iterations:
             one[spoilt] = one[spoilt] * np.float32(1.5)
     results.save(str(tmp_path / "b.json"))
-    said = command("dumps", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "-o",
-                   tmp_path / "fix.json", codes=(1,))
+    said = command(
+        "dumps", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "-o", tmp_path / "fix.json", codes=(1,)
+    )
     command("export", model, "--config", tmp_path / "fix.json", "--format", "polygraphy", "-o", tmp_path / "fix.py")
     assert "/enc2/widen" in said
-    polygraphy(tmp_path, "convert", model, "-o", "fixed.engine", "--fp16", "--precision-constraints", "obey",
-               "--trt-network-postprocess-script", "fix.py", "--trt-min-shapes", "image:[4,1,96,96]",
-               "--trt-opt-shapes", "image:[4,1,96,96]", "--trt-max-shapes", "image:[4,1,96,96]",
-               "--profiling-verbosity", "detailed")
+    polygraphy(
+        tmp_path,
+        "convert",
+        model,
+        "-o",
+        "fixed.engine",
+        "--fp16",
+        "--precision-constraints",
+        "obey",
+        "--trt-network-postprocess-script",
+        "fix.py",
+        "--trt-min-shapes",
+        "image:[4,1,96,96]",
+        "--trt-opt-shapes",
+        "image:[4,1,96,96]",
+        "--trt-max-shapes",
+        "image:[4,1,96,96]",
+        "--profiling-verbosity",
+        "detailed",
+    )
     layers = [one for one in compute_layers(tmp_path / "fixed.engine") if "/enc2/widen/conv/Conv" in one.network_layers]
     print(*map(told_of, compute_layers(tmp_path / "fixed.engine")), sep="\n")
     assert layers and all(one.precision in (Precision.FP32, None) for one in layers)
@@ -580,9 +728,25 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
 
 def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
-    told = command("search", *BUNDLED, "--metric", demo.metric_spec(), "--precision", "int8", "--no-ranges",
-                   "--no-free", "--backend", "tensorrt", *EFFORT, "--tolerance", "metric>=base-0.5", "-o",
-                   tmp_path / "found.json", "--markdown", tmp_path / "found.md")
+    told = command(
+        "search",
+        *BUNDLED,
+        "--metric",
+        demo.metric_spec(),
+        "--precision",
+        "int8",
+        "--no-ranges",
+        "--no-free",
+        "--backend",
+        "tensorrt",
+        *EFFORT,
+        "--tolerance",
+        "metric>=base-0.5",
+        "-o",
+        tmp_path / "found.json",
+        "--markdown",
+        tmp_path / "found.md",
+    )
     assert ") meets it too" in told
     found = json.loads((tmp_path / "found.json").read_text())
     raised = [name for move in found["moves"] if move["kind"] == "precision" for name in move["layers"]]
@@ -592,15 +756,31 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
 
 def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
-    said = command("search", *BUNDLED, "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *EFFORT,
-                   "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", tmp_path / "found.json", codes=(1,))
+    said = command(
+        "search",
+        *BUNDLED,
+        "--precision",
+        "int8",
+        "--no-ranges",
+        "--backend",
+        "tensorrt",
+        *EFFORT,
+        "--tolerance",
+        "sqnr>=25",
+        "--max-latency",
+        "0.001",
+        "-o",
+        tmp_path / "found.json",
+        codes=(1,),
+    )
     assert "no config stays within the budget" in said
 
 
 @needs_weak
 @pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
 def test_what_is_refused_as_asked_is_built_on_a_lower_rung_or_is_a_row_with_its_reason(
-        make, tmp_path, monkeypatch, folder) -> None:
+    make, tmp_path, monkeypatch, folder
+) -> None:
     """Which rung it takes is TensorRT's word; that its figures stand by what was made, and the others too, is ours."""
     from click.testing import CliRunner
 
@@ -613,8 +793,20 @@ def test_what_is_refused_as_asked_is_built_on_a_lower_rung_or_is_a_row_with_its_
     shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
     data = np.random.default_rng(0).standard_normal((8, *shape[1:]), dtype=np.float32)
     np.savez(tmp_path / "data.npz", **{given.name: data})
-    words = ["compare", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data.npz"), "--engines", "--layers",
-             "none", "--backend", "tensorrt", "--json", str(out), *EFFORT]
+    words = [
+        "compare",
+        str(tmp_path / "model.onnx"),
+        "--data",
+        str(tmp_path / "data.npz"),
+        "--engines",
+        "--layers",
+        "none",
+        "--backend",
+        "tensorrt",
+        "--json",
+        str(out),
+        *EFFORT,
+    ]
     done = CliRunner().invoke(main, words)
     assert done.exit_code in (0, 1), done.output
     runs = json.loads(out.read_text())["runs"]

@@ -30,8 +30,7 @@ from tests.driven import LIMIT_S
 from tests.test_hostile_names import hostile_mlp
 from trt_tui.tui.state.marks import RUNNING_MARK
 
-pytestmark = [pytest.mark.terminal,
-              pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
+pytestmark = [pytest.mark.terminal, pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
 
 SLOW = 5000
 """Bytes a second."""
@@ -51,17 +50,40 @@ class Shell:
 
     def __init__(self, folder: Path, size: tuple[int, int] = (80, 24), term: str = "screen-256color") -> None:
         self.name = f"trt-tui-{uuid.uuid4().hex[:8]}"
-        environment = {"XDG_STATE_HOME": folder / "state", "XDG_CACHE_HOME": folder / "cache", "OMP_NUM_THREADS": "2",
-                       "PYTHONPATH": Path(__file__).parents[1], "TERM": term, "LC_ALL": "C.UTF-8",
-                       "PS1": "ready> "}
+        environment = {
+            "XDG_STATE_HOME": folder / "state",
+            "XDG_CACHE_HOME": folder / "cache",
+            "OMP_NUM_THREADS": "2",
+            "PYTHONPATH": Path(__file__).parents[1],
+            "TERM": term,
+            "LC_ALL": "C.UTF-8",
+            "PS1": "ready> ",
+        }
         settings = " ".join(f"{key}={shlex.quote(str(value))}" for key, value in environment.items())
-        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(folder),
-                  f"env -u COLUMNS -u LINES {settings} bash --norc --noprofile -i")  # readline sets both
+        self.tmux(
+            "-f",
+            "/dev/null",
+            "new-session",
+            "-d",
+            "-x",
+            str(size[0]),
+            "-y",
+            str(size[1]),
+            "-c",
+            str(folder),
+            f"env -u COLUMNS -u LINES {settings} bash --norc --noprofile -i",
+        )  # readline sets both
         self.wait_for("ready>")
 
     def tmux(self, *arguments: str) -> str:
-        return subprocess.run(("tmux", "-u", "-L", self.name, *arguments), check=True, text=True, encoding="utf-8",
-                              capture_output=True, timeout=20).stdout
+        return subprocess.run(
+            ("tmux", "-u", "-L", self.name, *arguments),
+            check=True,
+            text=True,
+            encoding="utf-8",
+            capture_output=True,
+            timeout=20,
+        ).stdout
 
     def type(self, line: str) -> None:
         self.tmux("send-keys", "-l", line)
@@ -119,9 +141,14 @@ def shell(tmp_path: Path) -> Iterator[Callable[..., Shell]]:
 MLP = "mlp.onnx --no-preview"
 
 
-@pytest.mark.parametrize(("no_terminal", "term", "why"), [
-    ((0,), "xterm", "stdin is not a terminal"), ((1,), "xterm", "stdout is not a terminal"),
-    ((), "dumb", "TERM is dumb")])
+@pytest.mark.parametrize(
+    ("no_terminal", "term", "why"),
+    [
+        ((0,), "xterm", "stdin is not a terminal"),
+        ((1,), "xterm", "stdout is not a terminal"),
+        ((), "dumb", "TERM is dumb"),
+    ],
+)
 def test_it_says_why_it_does_not_open(run, monkeypatch, no_terminal, term, why):
     monkeypatch.setattr(os, "isatty", lambda descriptor: descriptor not in no_terminal)
     monkeypatch.setenv("TERM", term)
@@ -203,9 +230,15 @@ def on_a_line(folder: Path, size: tuple[int, int], **variables: str) -> Iterator
     environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
     environment |= {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color"}
     environment |= variables
-    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview",
-                            "--whatif-samples", "4"], stdin=its, stdout=its, stderr=its, env=environment,
-                           start_new_session=True, preexec_fn=own_terminal)
+    app = subprocess.Popen(
+        [sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview", "--whatif-samples", "4"],
+        stdin=its,
+        stdout=its,
+        stderr=its,
+        env=environment,
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    )
     os.close(its)
     try:
         yield app, ours
@@ -250,13 +283,14 @@ def test_a_terminal_that_tells_no_size_is_drawn_on_and_left_by_a_key_or_by_its_l
         while app.poll() is None and time.monotonic() < end and len(written) < 1_000_000:
             written += read(ours)
         assert app.wait(5) == 0, written[-500:]
-    assert b"\x1b[m" in written[:written.rindex(b"\x1b[?1049l")][-200:], "the shell gets its own colours back"
+    assert b"\x1b[m" in written[: written.rindex(b"\x1b[?1049l")][-200:], "the shell gets its own colours back"
     assert len(written) < 1_000_000
 
 
 def test_it_is_used_over_a_line_of_5_kilobytes_a_second_and_leaves_no_process_when_that_is_lost(tmp_path):
     """What makes keys slow on such a line are the bytes of a move, of a page and of going back."""
     with on_a_line(tmp_path, (24, 80), COLORTERM="truecolor") as (app, ours):
+
         def drawn(rate: float, quiet_s: float = 0.4, *, waits: bool = False) -> tuple[bytes, float]:
             """What is written, read at so many bytes a second, until that pauses; and seconds up to its last byte.
 
@@ -303,11 +337,17 @@ def test_what_is_written_cell_by_cell_is_what_a_repaint_shows_and_hostile_names_
     def drawn() -> list[list[tuple]]:
         """The cells of the screen with their colours, of blanks that behind them, once it stands still."""
         shown: list[str] = []
-        until(lambda: shown.append(one.tmux("capture-pane", "-p", "-e")) or shown[-10:] == shown[-1:] * 10,
-              "stood still")
-        lines = [[(mark, style.bgcolor if mark == " " else style)
-                  for text, style, _ in line.render(Console(), end="") for mark in text]
-                 for line in AnsiDecoder().decode(shown[-1])]
+        until(
+            lambda: shown.append(one.tmux("capture-pane", "-p", "-e")) or shown[-10:] == shown[-1:] * 10, "stood still"
+        )
+        lines = [
+            [
+                (mark, style.bgcolor if mark == " " else style)
+                for text, style, _ in line.render(Console(), end="")
+                for mark in text
+            ]
+            for line in AnsiDecoder().decode(shown[-1])
+        ]
         for cells in lines:  # tmux leaves out cells at the end of a line that were erased instead of written
             while cells and cells[-1][0] == " ":
                 cells.pop()

@@ -6,10 +6,25 @@ import pytest
 
 from tests import networks
 
-BUILT = {build.__name__: build for build in (
-    networks.bert, networks.bert_block, networks.half, networks.mlp, networks.opset7, networks.quantized,
-    networks.small_resnet, networks.unet_small, networks.vit, networks.vit_block, networks.with_if,
-    networks.with_local_function, networks.with_loop, networks.with_sequence)}
+BUILT = {
+    build.__name__: build
+    for build in (
+        networks.bert,
+        networks.bert_block,
+        networks.half,
+        networks.mlp,
+        networks.opset7,
+        networks.quantized,
+        networks.small_resnet,
+        networks.unet_small,
+        networks.vit,
+        networks.vit_block,
+        networks.with_if,
+        networks.with_local_function,
+        networks.with_loop,
+        networks.with_sequence,
+    )
+}
 MANY = {
     "synthetic_tree": lambda: networks.synthetic_tree(300),
     "many_layers": lambda: networks.many_layers(60),

@@ -1,5 +1,4 @@
-"""trt_tui.tui.textual_internals: private parts of Textual stand in one module, and the app goes on without each of them
-"""
+"""trt_tui.tui.textual_internals: private parts of Textual stand in one module, and the app goes on without each of them"""
 
 import ast
 import functools
@@ -48,9 +47,18 @@ def is_private(name: str) -> bool:
 
 def private_names(tree: ast.AST, context: type = ast.AST) -> set[str]:
     """Private attributes and methods that a class or a module names."""
-    return {name for node in ast.walk(tree) for name in (
-        [node.attr] if isinstance(node, ast.Attribute) and isinstance(node.ctx, context) else
-        [node.name] if isinstance(node, ast.FunctionDef) else []) if is_private(name)}
+    return {
+        name
+        for node in ast.walk(tree)
+        for name in (
+            [node.attr]
+            if isinstance(node, ast.Attribute) and isinstance(node.ctx, context)
+            else [node.name]
+            if isinstance(node, ast.FunctionDef)
+            else []
+        )
+        if is_private(name)
+    }
 
 
 def test_private_parts_are_named_in_one_module_alone():
@@ -59,8 +67,9 @@ def test_private_parts_are_named_in_one_module_alone():
         module = importlib.import_module(found.name)
         classes = [one for one in vars(module).values() if inspect.isclass(one) and one.__module__ == found.name]
         for one in classes:
-            theirs = set().union(*(names_of_textual(base) for base in one.__mro__
-                                   if base.__module__.partition(".")[0] == "textual"))
+            theirs = set().union(
+                *(names_of_textual(base) for base in one.__mro__ if base.__module__.partition(".")[0] == "textual")
+            )
             if named := private_names(tree_of(one)) & theirs:
                 used.setdefault(found.name, set()).update(named)
     assert set(used) == {OURS}, "a private name of Textual is used, or overridden by chance"
@@ -69,11 +78,17 @@ def test_private_parts_are_named_in_one_module_alone():
 
 def test_no_module_imports_or_reaches_into_what_is_private_elsewhere():
     sources = {path.relative_to(ROOT).as_posix(): path.read_text() for path in ROOT.rglob("*.py")}
-    own = {name for source in sources.values()
-           for name in re.findall(r"(?:def |class |self\.|^(?:    )?)(_[a-z]\w*)(?=[ (:,])", source, re.M)}
-    reached = {(place, name) for place, source in sources.items()
-               for name in re.findall(r"(?<!self)(?<!cls)(?<!super\(\))\.(_[a-z]\w*)(?![\w\"'])", source)
-               if name not in own or place.startswith("tui/")}
+    own = {
+        name
+        for source in sources.values()
+        for name in re.findall(r"(?:def |class |self\.|^(?:    )?)(_[a-z]\w*)(?=[ (:,])", source, re.M)
+    }
+    reached = {
+        (place, name)
+        for place, source in sources.items()
+        for name in re.findall(r"(?<!self)(?<!cls)(?<!super\(\))\.(_[a-z]\w*)(?![\w\"'])", source)
+        if name not in own or place.startswith("tui/")
+    }
     assert {place for place, name in reached if name != "_exit"} == {MODULE}, "os._exit alone is public"
 
 
@@ -99,11 +114,15 @@ def test_an_update_that_is_not_known_is_written_by_textual_and_all_is_painted_an
     from textual._compositor import LayoutUpdate
 
     update = LayoutUpdate([[Strip.blank(4)]], Region(0, 0, 4, 1))
-    assert app.replace_screen_update(
-        update) is update and app.replace_screen_update(None) is None  # no terminal of ours
+    assert (
+        app.replace_screen_update(update) is update and app.replace_screen_update(None) is None
+    )  # no terminal of ours
     app.terminal_cells = Mock(TerminalCells)
-    assert isinstance(app.replace_screen_update(update),
-                      TerminalUpdate) and app.replace_screen_update(None) is None and not app.terminal_cells.mock_calls
+    assert (
+        isinstance(app.replace_screen_update(update), TerminalUpdate)
+        and app.replace_screen_update(None) is None
+        and not app.terminal_cells.mock_calls
+    )
     del update.strips  # a release that calls it otherwise
     for other in (update, "text", SimpleNamespace(spans=(), chops=(), chop_ends=())):
         app.terminal_cells.reset_mock()

@@ -89,10 +89,14 @@ def nameless(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-MADE = {**{name: getattr(networks, name) for name in (
-            "bert", "vit", "small_resnet", "badly_named", "with_local_function", "with_if")},
-        "bert_nameless": lambda: nameless(networks.bert()),
-        **{f"light_{name}": partial(light, name) for name in ("resnet50", "inception_v1", "vgg19")}}
+MADE = {
+    **{
+        name: getattr(networks, name)
+        for name in ("bert", "vit", "small_resnet", "badly_named", "with_local_function", "with_if")
+    },
+    "bert_nameless": lambda: nameless(networks.bert()),
+    **{f"light_{name}": partial(light, name) for name in ("resnet50", "inception_v1", "vgg19")},
+}
 
 
 @pytest.mark.parametrize("name", MADE)

@@ -1,7 +1,6 @@
 """The FP32 network that a quantized one was made from: its weights are proposed by
 trt_tui.core.network.original_network, and used if the network with them reproduces its outputs."""
 
-
 import json
 from pathlib import Path
 
@@ -65,15 +64,18 @@ def renamed(model):
 
 
 @pytest.mark.parametrize("change", [lambda model: model, renamed])
-@pytest.mark.parametrize("form", [networks.quantized, networks.half,
-                                  lambda: networks.quantized(extra={"AddQDQPairToWeight": True})])
+@pytest.mark.parametrize(
+    "form", [networks.quantized, networks.half, lambda: networks.quantized(extra={"AddQDQPairToWeight": True})]
+)
 def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend):
     model, exact = form(), conv_net(0)
     reference = saved(change(conv_net(0)), "fp32.onnx")
     network = checked(saved(model, "given.onnx"), reference)
     feeds = networks.feeds(exact, 9, n=4)
-    own = {name: array.astype(np.float16) if network.inputs[0].dtype == np.float16 else array
-           for name, array in feeds.items()}
+    own = {
+        name: array.astype(np.float16) if network.inputs[0].dtype == np.float16 else array
+        for name, array in feeds.items()
+    }
     expected = run_model(backend, ir.from_proto(exact), feeds)
     alone = open_network(saved(model, "given.onnx"))
     assert sqnr(expected, simulated(backend, network, FP32, own)) > 50, "but for inputs in 16 bits"
@@ -96,10 +98,14 @@ def test_a_raised_group_is_exported_with_the_weights_that_are_simulated(form, sa
     model = lower_from_source_model(network, AS_GIVEN.with_group_precision([group], Precision.FP32), {}).model
     graph = LayerGraph(model)
     weight = graph.by_name["/conv2/Conv"].inputs[1]
-    np.testing.assert_array_equal(ConstantValues(graph, model, lambda: backend).constant_value(weight),
-                                  network.constant_value(network.get_layer("/conv2/Conv").inputs[1]))
-    assert np.abs(network.constant_value(network.get_layer("/conv2/Conv").inputs[1]).astype(np.float16)
-                  - network.constant_value(network.get_layer("/conv2/Conv").inputs[1])).any(), "FP16 cannot hold them"
+    np.testing.assert_array_equal(
+        ConstantValues(graph, model, lambda: backend).constant_value(weight),
+        network.constant_value(network.get_layer("/conv2/Conv").inputs[1]),
+    )
+    assert np.abs(
+        network.constant_value(network.get_layer("/conv2/Conv").inputs[1]).astype(np.float16)
+        - network.constant_value(network.get_layer("/conv2/Conv").inputs[1])
+    ).any(), "FP16 cannot hold them"
 
 
 def _changed_arrays(model, change):
@@ -115,13 +121,17 @@ def _changed_arrays(model, change):
 def _trained_further():
     """The weights of a network before it was trained further with quantized weights, whose biases stayed."""
     rng = np.random.default_rng(1)
-    return _changed_arrays(conv_net(0), lambda array, _: array + 0.03 * array.std() * rng.normal(
-        size=array.shape) if array.ndim > 1 else None)
+    return _changed_arrays(
+        conv_net(0),
+        lambda array, _: array + 0.03 * array.std() * rng.normal(size=array.shape) if array.ndim > 1 else None,
+    )
 
 
 def _with_constant_nodes(model):
-    nodes = [helper.make_node("Constant", [], [tensor.name], name=f"c_{tensor.name}", value=tensor)
-             for tensor in model.graph.initializer]
+    nodes = [
+        helper.make_node("Constant", [], [tensor.name], name=f"c_{tensor.name}", value=tensor)
+        for tensor in model.graph.initializer
+    ]
     rest = list(model.graph.node)
     del model.graph.node[:], model.graph.initializer[:]
     model.graph.node.extend([*nodes, *rest])
@@ -134,8 +144,9 @@ def _with_cast_weights(model):
         array, name = numpy_helper.to_array(tensor), tensor.name
         if array.dtype == np.float32 and array.ndim > 1:
             tensor.CopyFrom(numpy_helper.from_array(array.astype(np.float16), f"{name}_stored"))
-            nodes.append(helper.make_node("Cast", [f"{name}_stored"], [name], name=f"cast_{name}",
-                                          to=onnx.TensorProto.FLOAT))
+            nodes.append(
+                helper.make_node("Cast", [f"{name}_stored"], [name], name=f"cast_{name}", to=onnx.TensorProto.FLOAT)
+            )
     rest = list(model.graph.node)
     del model.graph.node[:]
     model.graph.node.extend([*nodes, *rest])
@@ -149,12 +160,15 @@ def _with_fp8_weights(model):
         array, name = numpy_helper.to_array(tensor), tensor.name
         if array.dtype == np.float32 and array.ndim > 1:
             scale = np.float32(np.abs(array).max() / 448)
-            codes = helper.make_tensor(f"{name}_codes", onnx.TensorProto.FLOAT8E4M3FN, array.shape,
-                                       (array / scale).ravel())
+            codes = helper.make_tensor(
+                f"{name}_codes", onnx.TensorProto.FLOAT8E4M3FN, array.shape, (array / scale).ravel()
+            )
             model.graph.initializer.remove(tensor)
             model.graph.initializer.extend([codes, numpy_helper.from_array(scale, f"{name}_factor")])
-            nodes += [helper.make_node("Cast", [codes.name], [f"{name}_cast"], to=onnx.TensorProto.FLOAT),
-                      helper.make_node("Mul", [f"{name}_cast", f"{name}_factor"], [name])]
+            nodes += [
+                helper.make_node("Cast", [codes.name], [f"{name}_cast"], to=onnx.TensorProto.FLOAT),
+                helper.make_node("Mul", [f"{name}_cast", f"{name}_factor"], [name]),
+            ]
     rest = list(model.graph.node)
     del model.graph.node[:]
     model.graph.node.extend([*nodes, *rest])
@@ -185,16 +199,27 @@ def _other_neighbours(model):
     return model
 
 
-@pytest.mark.parametrize(("given", "reference"), [
-    (lambda: _with_constant_nodes(_with_weights_behind_quantizers()), lambda: conv_net(0)),
-    (lambda: _with_constant_nodes(networks.quantized()), lambda: _with_constant_nodes(conv_net(0))),
-    (lambda: _with_cast_weights(_with_weights_behind_quantizers()), lambda: conv_net(0)),
-    (lambda: _with_constant_nodes(_with_cast_weights(conv_net(0))), lambda: conv_net(0)),
-    (lambda: _other_neighbours(networks.quantized()), lambda: conv_net(0)),
-    (lambda: networks.quantized(nodes_to_exclude=["/conv2/Conv"]), lambda: renamed(conv_net(0))),
-    (networks.quantized, lambda: _with_other_output_name(conv_net(0))),
-], ids=["constants behind quantizers", "constants in both", "casts", "casts of constants", "chosen rounding", "partly",
-        "other output name"])
+@pytest.mark.parametrize(
+    ("given", "reference"),
+    [
+        (lambda: _with_constant_nodes(_with_weights_behind_quantizers()), lambda: conv_net(0)),
+        (lambda: _with_constant_nodes(networks.quantized()), lambda: _with_constant_nodes(conv_net(0))),
+        (lambda: _with_cast_weights(_with_weights_behind_quantizers()), lambda: conv_net(0)),
+        (lambda: _with_constant_nodes(_with_cast_weights(conv_net(0))), lambda: conv_net(0)),
+        (lambda: _other_neighbours(networks.quantized()), lambda: conv_net(0)),
+        (lambda: networks.quantized(nodes_to_exclude=["/conv2/Conv"]), lambda: renamed(conv_net(0))),
+        (networks.quantized, lambda: _with_other_output_name(conv_net(0))),
+    ],
+    ids=[
+        "constants behind quantizers",
+        "constants in both",
+        "casts",
+        "casts of constants",
+        "chosen rounding",
+        "partly",
+        "other output name",
+    ],
+)
 def test_weights_are_found_in_every_form_of_the_file(given, reference, saved, backend):
     exact = reference()
     network = checked(saved(given(), "given.onnx"), saved(exact, "fp32.onnx"))
@@ -203,27 +228,37 @@ def test_weights_are_found_in_every_form_of_the_file(given, reference, saved, ba
     assert sqnr(run_model(backend, ir.from_proto(exact), feeds), simulated(backend, network, FP32, feeds)) > 100
 
 
-@pytest.mark.parametrize("path", sorted((Path(__file__).parent / "files" / "modelopt").glob("*.onnx")),
-                         ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", sorted((Path(__file__).parent / "files" / "modelopt").glob("*.onnx")), ids=lambda path: path.stem
+)
 def test_files_of_modelopt_have_the_weights_of_their_original(path, saved):
     assert checked(path, saved(plain(), "plain.onnx")).weights_source_name == "plain.onnx"
 
 
-@pytest.mark.parametrize(("reference", "cause"), [
-    (_trained_further, "/conv1/Conv"),
-    # A scale of a norm near 1 that was folded into one Conv
-    (lambda: _changed_arrays(conv_net(0), lambda array, name: array * 1.1 if name == "conv2.weight" else None),
-     "lacks the weights of /conv2/Conv,"),
-    # Weights that round to those of the file, with other biases
-    (lambda: _changed_arrays(conv_net(0), lambda array, _: array + 0.02 if array.ndim == 1 else None),
-     "with its weights logits differs"),
-    (networks.quantized, "is itself quantized"),
-    (networks.half, "in 16 bits"),
-    (lambda: _with_fp8_weights(conv_net(0)), "only outputs are compared"),
-    (lambda: _with_cast_weights(conv_net(0)), "only outputs are compared"),
-], ids=["trained further", "folded", "other biases", "quantized", "16 bits", "FP8 codes", "casts"])
-def test_weights_that_do_not_reproduce_the_reference_are_refused_for_the_whole_network(reference, cause, saved,
-                                                                                       backend):
+@pytest.mark.parametrize(
+    ("reference", "cause"),
+    [
+        (_trained_further, "/conv1/Conv"),
+        # A scale of a norm near 1 that was folded into one Conv
+        (
+            lambda: _changed_arrays(conv_net(0), lambda array, name: array * 1.1 if name == "conv2.weight" else None),
+            "lacks the weights of /conv2/Conv,",
+        ),
+        # Weights that round to those of the file, with other biases
+        (
+            lambda: _changed_arrays(conv_net(0), lambda array, _: array + 0.02 if array.ndim == 1 else None),
+            "with its weights logits differs",
+        ),
+        (networks.quantized, "is itself quantized"),
+        (networks.half, "in 16 bits"),
+        (lambda: _with_fp8_weights(conv_net(0)), "only outputs are compared"),
+        (lambda: _with_cast_weights(conv_net(0)), "only outputs are compared"),
+    ],
+    ids=["trained further", "folded", "other biases", "quantized", "16 bits", "FP8 codes", "casts"],
+)
+def test_weights_that_do_not_reproduce_the_reference_are_refused_for_the_whole_network(
+    reference, cause, saved, backend
+):
     path, exact = saved(networks.quantized(), "given.onnx"), conv_net(0)
     network, alone = checked(path, saved(reference(), "fp32.onnx")), open_network(path)
     note = network.reference_weights_text
@@ -250,13 +285,34 @@ def test_norms_folded_before_the_quantization(saved, tmp_path, run, backend):
     images = networks.random_images(np.random.default_rng(2), (16, 3, 16, 16))
     np.savez(tmp_path / "data.npz", image=images)
     quant_pre_process(str(exact), str(tmp_path / "folded.onnx"))
-    quantize_static(tmp_path / "folded.onnx", tmp_path / "q.onnx", networks.Handed([{"image": images}]),
-                    quant_format=QuantFormat.QDQ, per_channel=True, activation_type=QuantType.QInt8,
-                    weight_type=QuantType.QInt8, extra_options={"ActivationSymmetric": True})
+    quantize_static(
+        tmp_path / "folded.onnx",
+        tmp_path / "q.onnx",
+        networks.Handed([{"image": images}]),
+        quant_format=QuantFormat.QDQ,
+        per_channel=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        extra_options={"ActivationSymmetric": True},
+    )
     assert checked(tmp_path / "q.onnx", tmp_path / "folded.onnx").weights_source_name == "folded.onnx"
-    code, out, err = run("compare", tmp_path / "q.onnx", "--data", tmp_path / "data.npz", "--calib-data",
-                         tmp_path / "data.npz", "--reference", exact, *QUICK, "--runs", "fp16", "--json",
-                         tmp_path / "r.json", "--markdown", tmp_path / "r.md")
+    code, out, err = run(
+        "compare",
+        tmp_path / "q.onnx",
+        "--data",
+        tmp_path / "data.npz",
+        "--calib-data",
+        tmp_path / "data.npz",
+        "--reference",
+        exact,
+        *QUICK,
+        "--runs",
+        "fp16",
+        "--json",
+        tmp_path / "r.json",
+        "--markdown",
+        tmp_path / "r.md",
+    )
     record = json.loads((tmp_path / "r.json").read_text())
     assert code in (0, 1) and mismatches(record, "comparison-v1") == [], err
     weights = record["reference"]["weights"]
@@ -292,7 +348,8 @@ def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path
         return read_config(file, target)
 
     config = AS_GIVEN.with_group_precision([given.get_group("/conv2/Conv")], Precision.FP32).with_group_precision(
-        [given.get_group("/fc/Gemm")], Precision.FP16)
+        [given.get_group("/fc/Gemm")], Precision.FP16
+    )
     loaded = moved(config, given, exact)
     asked = {group.name: loaded.config.precision_of(group) for group in exact.groups}
     assert asked.pop("/conv2/Conv") is Precision.FP32 and asked.pop("/fc/Gemm") is Precision.FP16

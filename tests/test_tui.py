@@ -130,8 +130,12 @@ async def test_moves_opens_and_goes_to_rows_by_key_and_mouse(tmp_path):
             assert tree.cursor_index == start + 2
             await press(pilot, up)
             assert tree.cursor_index == start + 1
-        for key, row in (("end", len(tree.rows) - 1), ("pageup", len(tree.rows) - 1 - tree.page_size), ("home", 0),
-                         ("pagedown", tree.page_size)):
+        for key, row in (
+            ("end", len(tree.rows) - 1),
+            ("pageup", len(tree.rows) - 1 - tree.page_size),
+            ("home", 0),
+            ("pagedown", tree.page_size),
+        ):
             await press(pilot, key)
             assert tree.cursor_index == row
         loud, sent = main.layer_list.row_values.bad_rows, len(app.session.child.sent)
@@ -194,10 +198,18 @@ async def test_space_raises_and_returns_a_group_or_a_scope_while_old_shares_are_
 async def test_steps_chooses_undoes_redoes_and_tries_ranges(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         group = main.current_group
-        for key, precision in (("=", Precision.FP16), ("=", Precision.FP32), ("=", Precision.FP32),
-                               ("-", Precision.FP16), ("z", Precision.FP32), ("z", Precision.FP16),
-                               ("z", Precision.INT8), (".", Precision.FP16), ("z", Precision.INT8),
-                               ("z", Precision.INT8)):
+        for key, precision in (
+            ("=", Precision.FP16),
+            ("=", Precision.FP32),
+            ("=", Precision.FP32),
+            ("-", Precision.FP16),
+            ("z", Precision.FP32),
+            ("z", Precision.FP16),
+            ("z", Precision.INT8),
+            (".", Precision.FP16),
+            ("z", Precision.INT8),
+            ("z", Precision.INT8),
+        ):
             before = app.session.config
             await press(pilot, key)
             assert app.session.config.precision_of(group) is precision
@@ -270,8 +282,9 @@ async def test_rows_are_sorted_after_a_change_and_after_the_last_value_and_the_c
         assert listing.measure is ColourMeasure.ISOLATED and "isolated error" in title(main)
         await press(pilot, "v", "6")
         assert (listing.measure, listing.run) == (ColourMeasure.ACCUMULATED, "fp16")
-        assert all(session.get_run_results("fp16").group_errors[name].accumulated
-                   for name in listing.row_values.group_values)
+        assert all(
+            session.get_run_results("fp16").group_errors[name].accumulated for name in listing.row_values.group_values
+        )
         main.sort_rows_by(LAYER_COLUMNS_BY_ID["operator"])
         await press(pilot, *["t"] * (2 if listing.view is View.TREE else 1))
         assert title(main).startswith("1 Blocks in FP16 ─")
@@ -287,7 +300,8 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
         shares = session.results.get_results_or_empty(session.config).shares
         groups = session.outline.groups
         assert listing.tree_model.weightless_groups == {
-            group.name for group in groups if group.operator in ("Softmax", "Concat")}
+            group.name for group in groups if group.operator in ("Softmax", "Concat")
+        }
         quiet = [group.name for group in groups if group.operator == "LayerNormalization"]
         listing.tree_model.weightless_groups = frozenset(quiet)
         main.go_to_group(quiet[0])
@@ -306,8 +320,13 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
         main.go_to_group(quiet[1])
         assert current(main) == quiet[1], "what is looked for is not hidden"
         values, (first, *_) = listing.row_values, quiet
-        for change in ({"divergence_group": first}, {"search_marks": {first: "»"}}, {"nonfinite_groups": {first}},
-                       {"warned_groups": {first}}, {"group_values": {**values.group_values, first: 0.01}}):
+        for change in (
+            {"divergence_group": first},
+            {"search_marks": {first: "»"}},
+            {"nonfinite_groups": {first}},
+            {"warned_groups": {first}},
+            {"group_values": {**values.group_values, first: 0.01}},
+        ):
             assert first not in replace(values, **change).small_weightless_groups, "a row with a finding is not hidden"
 
 
@@ -347,7 +366,8 @@ async def test_worst_first_agrees_with_the_shares_of_raised_rows(tmp_path):
         rows = [line for line in main.layer_tree.rows if isinstance(line.row, GroupRow)]
         cells = [build_row_cells(listing.row_values, line).cells["share"] for line in rows]
         assert rows[0].row.group == groups[2] and [cell.replacement for cell in cells] == ["raised"] + [""] * (
-            len(cells) - 1)
+            len(cells) - 1
+        )
         shown = [line.row.group.name for line in rows[1:]]
         assert {group.name for group in groups[:2]} < set(shown)
         assert shown == sorted(shown, key=lambda name: -listing.row_values.group_values[name])
@@ -450,8 +470,8 @@ async def test_the_current_config_is_always_visible_among_the_configs(tmp_path):
 
         def is_current_visible() -> bool:
             region = configs.region
-            lines = screen_text(app).splitlines()[region.y:region.bottom]
-            return any(f">{session.config_names[session.config]} " in f"{line[region.x:]} " for line in lines)
+            lines = screen_text(app).splitlines()[region.y : region.bottom]
+            return any(f">{session.config_names[session.config]} " in f"{line[region.x :]} " for line in lines)
 
         for _ in range(10):
             await press(pilot, "space", "down")
@@ -653,6 +673,7 @@ async def test_log_help_theme_and_palette(tmp_path):
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
     async with opened(tmp_path, size=size) as (app, main, pilot):
+
         def place(name: str, word: str) -> tuple[int, int]:
             pane = main.query_one(f"#{name}")
             rows = [pane.render_line(y).text for y in range(pane.size.height)]
@@ -680,7 +701,8 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
             assert f", by {listing.sort_column.order_title}" in title(main)
         await click("tree-header", "layer")
         assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
-            row.group.name for row in listing.tree_model.group_rows]
+            row.group.name for row in listing.tree_model.group_rows
+        ]
         tree, detail = main.layer_tree, main.query_one("#detail", Lines)
         tree.scroll_to(y=0, animate=False)
         for pane in ("#verdict", "#footer"):
@@ -698,8 +720,11 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
         assert app.session.config.precision_moves
         await click("footer", "undo")
         assert not app.session.config.precision_moves
-        where = next(name for name in ("verdict", "header") if any(
-            "≥ 20 dB" in main.query_one(f"#{name}").render_line(y).text for y in range(2)))
+        where = next(
+            name
+            for name in ("verdict", "header")
+            if any("≥ 20 dB" in main.query_one(f"#{name}").render_line(y).text for y in range(2))
+        )
         await click(where, "≥ 20 dB")
         assert isinstance(app.screen, Prompt)
         await press(pilot, "escape")
@@ -721,10 +746,8 @@ async def test_resizes_live(tmp_path):
             await pilot.resize_terminal(*size)
             await settle(pilot)
             assert main.has_class("-wide") is (size[0] >= 120) and main.layer_tree.size.height >= 3
-            assert max(spans.line_width(main.layer_tree.get_line(i))
-                       for i in range(3)) <= main.layer_tree.size.width
-            assert main.layer_tree.size.height >= (26 if size == (120, 40) else
-                                                             3) and main.layer_tree.size.width <= 120
+            assert max(spans.line_width(main.layer_tree.get_line(i)) for i in range(3)) <= main.layer_tree.size.width
+            assert main.layer_tree.size.height >= (26 if size == (120, 40) else 3) and main.layer_tree.size.width <= 120
         await pilot.resize_terminal(70, 24)
         await settle(pilot)
         assert len(verdict(main)) == 2 and main.query_one("#detail").size.height == 1

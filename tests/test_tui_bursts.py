@@ -60,8 +60,7 @@ async def test_each_key_goes_where_the_one_before_it_led(tmp_path):
         for before in ((), ("p", "escape"), ("c", "j", "escape")):
             burst(app, *before, "slash", *"qkv", "enter", "space")
             await taken_in(pilot)
-            assert (app.screen is main and main.filter_input.value == "qkv"
-                    and main.layer_tree.has_focus), before
+            assert app.screen is main and main.filter_input.value == "qkv" and main.layer_tree.has_focus, before
             burst(app, "z", "escape", "slash", *"norm", "escape")
             await taken_in(pilot)
             assert main.filter_input.value == "" and not main.has_class("-filtering"), before
@@ -77,8 +76,9 @@ async def test_what_is_put_off_is_done_however_late(tmp_path, monkeypatch):
     async with opened(tmp_path) as (app, main, _):
         for one in (app, main):
             away, fired = itertools.count(1), asyncio.Event()
-            monkeypatch.setattr(textual._time, "get_time",
-                                lambda away=away: time.monotonic() + 0.05 * min(next(away), 30))
+            monkeypatch.setattr(
+                textual._time, "get_time", lambda away=away: time.monotonic() + 0.05 * min(next(away), 30)
+            )
             one.set_timer(0.01, fired.set)
             await asyncio.wait_for(fired.wait(), 5)
 

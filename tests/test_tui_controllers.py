@@ -72,8 +72,11 @@ def test_every_action_has_a_plain_key_first_and_no_key_two_actions():
 
 FILES = {
     "none": (None, {}, ""),
-    "a key and keys": ('{"build": "f4", "help": "h,?", "left": "left"}',
-                       {"build": ("f4",), "help": ("h", "question_mark"), "left": ("left",)}, ""),
+    "a key and keys": (
+        '{"build": "f4", "help": "h,?", "left": "left"}',
+        {"build": ("f4",), "help": ("h", "question_mark"), "left": ("left",)},
+        "",
+    ),
     "two swap": ('{"build": "g", "target": "b"}', {"build": ("g",), "target": ("b",)}, ""),
     "the key of another action": ('{"undo": "g"}', {"undo": ("g",), "target": ()}, ""),
     "a key of dialogs": ('{"stop": "n", "name": "b"}', {"stop": ("n",), "next_bad": (), "name": ("b",)}, ""),
@@ -121,16 +124,22 @@ def test_dialogs_bind_what_the_table_has():
     dialogs = [one for one in subclasses(OverlayScreen) if one.__module__.startswith("trt_tui")]
     assert len(dialogs) > 10
     for kind in (*dialogs, KeyedOptionList, ChoiceField):
-        bound = [one for base in kind.__mro__ if base.__module__.startswith("trt_tui")
-                 for one in base.__dict__.get("BINDINGS", ())]
+        bound = [
+            one
+            for base in kind.__mro__
+            if base.__module__.startswith("trt_tui")
+            for one in base.__dict__.get("BINDINGS", ())
+        ]
         for one in bound:
             assert set(one.key.split(",")) <= set(keys.DEFAULT_KEYS[one.id]), (kind, one)
 
 
 async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
     keys.user_keys_path().parent.mkdir(parents=True)
-    keys.user_keys_path().write_text('{"toggle": "f4", "build": "f10", "undo": "g", "configs": "m", "name": "f11", '
-                                     '"pane_detail": "f13", "biuld": "f5"}')
+    keys.user_keys_path().write_text(
+        '{"toggle": "f4", "build": "f10", "undo": "g", "configs": "m", "name": "f11", '
+        '"pane_detail": "f13", "biuld": "f5"}'
+    )
     async with opened(tmp_path) as (app, main, pilot):
         assert "biuld" in app.session.log[0] and "biuld" in status(main)
         await press(pilot, "down", "up")
@@ -141,7 +150,8 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
         assert app.session.config.precision_moves and app.session.get_run_results("config").exported_run is None
         await press(pilot, "f1", *"undo the")
         assert "g" in app.screen.text.splitlines()[1] and 'keys.json: "undo"' in str(
-            app.screen.query_one(".hint").render())
+            app.screen.query_one(".hint").render()
+        )
         await answered(pilot, "enter", "f10")
         assert not app.session.config.precision_moves and app.session.get_run_results("config").exported_run is not None
         await press(pilot, "f4", "g")
@@ -179,7 +189,7 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
         session.apply_event(replace(complete, value=replace(event, is_complete=False)))
         assert not any(item.key for item in main._list_zero_cost_items()), "still moving"
         session.apply_event(complete)
-        costs = [item.cells[-1] for item in app.screen.items[1:len(changes) + 1]]
+        costs = [item.cells[-1] for item in app.screen.items[1 : len(changes) + 1]]
         assert costs == ["+2 kernels", *["none"] * (len(changes) - 1)]
         await press(pilot, "1")
         assert session.config == first
@@ -189,8 +199,10 @@ async def test_the_list_shows_changes_of_the_network_and_the_kernels_that_they_a
 
 async def test_a_table_to_choose_from_never_wraps(tmp_path):
     async with opened(tmp_path, size=(60, 15)) as (app, main, pilot):
-        for keys, titles in ((("9",), ["change", "layers", "SQNR", "run time"]),
-                             (("7", "7"), ["method", "SQNR", "target"])):
+        for keys, titles in (
+            (("9",), ["change", "layers", "SQNR", "run time"]),
+            (("7", "7"), ["method", "SQNR", "target"]),
+        ):
             await answered(pilot, *keys)
             for size in ((60, 15), (200, 60), (60, 15)):
                 await pilot.resize_terminal(*size)
@@ -200,8 +212,11 @@ async def test_a_table_to_choose_from_never_wraps(tmp_path):
                 assert all(title in header for title in titles)
                 assert size[0] == 60 or all(column.title in header for column in app.screen.columns)
                 for item in [item for item in app.screen.items if item.cells][:5]:
-                    shown = [cell for cell, column in zip(item.cells, app.screen.columns, strict=True)
-                             if column.title in titles[1:]]
+                    shown = [
+                        cell
+                        for cell, column in zip(item.cells, app.screen.columns, strict=True)
+                        if column.title in titles[1:]
+                    ]
                     assert any(all(cell in line for cell in shown) for line in lines), shown
             shown = len([item for item in app.screen.items if item.key])
             assert str(app.screen.query_one(KeyHints).render()).startswith(f"enter or 1-{min(9, shown)} selects")
@@ -220,18 +235,23 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         await press(pilot, "9")
         assert [item.refusal for item in app.screen.items if item.text == "further values"] == ["are being measured"]
         remedies = session.results.get_values(ev.REMEDIES)[group.name, before]
-        known = {remedy.config: target_value_span(session, remedy.accuracy)[0]
-                 for remedy in remedies if remedy.key == ev.ZERO_COST_KEY}
-        assert known and known.items() <= {
-            item.value: item.cells[2] for item in app.screen.items if item.cells}.items(), "values of the detail pane"
+        known = {
+            remedy.config: target_value_span(session, remedy.accuracy)[0]
+            for remedy in remedies
+            if remedy.key == ev.ZERO_COST_KEY
+        }
+        assert (
+            known and known.items() <= {item.value: item.cells[2] for item in app.screen.items if item.cells}.items()
+        ), "values of the detail pane"
         await settle(pilot)
         shown = {item.cells[0] if item.cells else item.text: item for item in app.screen.items}
         assert not any(item.text == "further values" for item in app.screen.items)
-        assert "bias correction" in shown and any(item.refusal for name, item in shown.items()
-                                                  if name.startswith("operator,"))
+        assert "bias correction" in shown and any(
+            item.refusal for name, item in shown.items() if name.startswith("operator,")
+        )
         table = [line for line in screen_text(app).splitlines() if " none" in line]
         assert table and not any("…" in line for line in table), "no label is cut"
-        smooth, = (item for item in app.screen.items if "SmoothQuant" in "".join(item.cells) and "this" in item.cells)
+        (smooth,) = (item for item in app.screen.items if "SmoothQuant" in "".join(item.cells) and "this" in item.cells)
         assert "~" in smooth.cells[2] and smooth.cells[-1] == "none"
         event = session.results.get_values(ev.ZERO_COST_CHANGES)[group.name, before]
         values = {change.config: change.accuracy.judged_error for change in event.changes}
@@ -239,9 +259,11 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert len(errors) == len(values) and errors == sorted(errors), "the best comes first"
         assert {change.is_for_network for change in event.changes} == {False, True}
         await press(pilot, smooth.key)
-        (key, move), = session.config.moves.items()
-        assert key == ("smooth", session.outline.zero_cost_support.find_channel_scaling_key(
-            group.name, group.layers)) and move.reason == "user"
+        ((key, move),) = session.config.moves.items()
+        assert (
+            key == ("smooth", session.outline.zero_cost_support.find_channel_scaling_key(group.name, group.layers))
+            and move.reason == "user"
+        )
         await settle(pilot)
         assert session.results[session.config].accuracy is not None
         await press(pilot, "9")
@@ -261,8 +283,12 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
 async def test_a_step_up_and_a_step_down_lead_back_to_the_scales_of_the_file(tmp_path):
     onnx.save(qdq.residual(skip=False), tmp_path / "q.onnx")
     np.savez(tmp_path / "x.npz", image=np.random.default_rng(1).standard_normal((8, 32, 16, 16)).astype("f4"))
-    app = TrtTuiApp(Options(str(tmp_path / "q.onnx"), str(tmp_path / "x.npz")),
-                    partial(NullSession, folder=tmp_path, sweeps=False), target="sqnr>=20", resume=False)
+    app = TrtTuiApp(
+        Options(str(tmp_path / "q.onnx"), str(tmp_path / "x.npz")),
+        partial(NullSession, folder=tmp_path, sweeps=False),
+        target="sqnr>=20",
+        resume=False,
+    )
     async with app.run_test(size=(120, 40)) as pilot:
         await settle(pilot)
         session, presenter = app.session, app.main_screen

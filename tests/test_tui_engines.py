@@ -1,5 +1,4 @@
-"""What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, and what others add.
-"""
+"""What the screen says of engines, without a screen: trt_tui.tui.state.engine_texts, and what others add."""
 
 import re
 import time
@@ -52,6 +51,7 @@ WIDTHS = (80, 120)
 @pytest.fixture
 def start(tmp_path, measured_before):
     """Opens sessions that have measured everything, with TensorRT on a GPU to build."""
+
     def make(builder=H200, target="sqnr>=20", **options):
         return local.measured(tmp_path, target=target, builder=builder, **options)
 
@@ -61,6 +61,7 @@ def start(tmp_path, measured_before):
 @pytest.fixture
 def build(start):
     """Opens a session and builds all in INT8; returns it with the engine."""
+
     def make(*arguments, **options):
         session = start(*arguments, **options)
         session.request_build()
@@ -103,20 +104,28 @@ def edited(session) -> str:
 
 def test_an_engine_has_its_own_columns(build):
     session, result = build()
-    score, gap = result.accuracy.headline_metric, sqnr_gap_of_engine_db(
-        session.get_run_results("config").accuracy, result.accuracy)
-    figures = [decibels(result.accuracy), formatting.metric_text(score), number_text(result.latency_ms[0]),
-               megabytes_text(result.engine_bytes)]
+    score, gap = (
+        result.accuracy.headline_metric,
+        sqnr_gap_of_engine_db(session.get_run_results("config").accuracy, result.accuracy),
+    )
+    figures = [
+        decibels(result.accuracy),
+        formatting.metric_text(score),
+        number_text(result.latency_ms[0]),
+        megabytes_text(result.engine_bytes),
+    ]
     assert table(session, 80)["c0 ="].partition("│")[2].split() == [*figures, "FAIL"]
-    share, wide = engine_texts.quantized_time_share_text(result, Precision.INT8), table(session,
-                                                                                        120)["c0 ="].partition("│")[2]
-    assert share.endswith("%") and wide.split() == [
-        figures[0], f"{gap:.1f}", *figures[1:], *share.split(), "FAIL"]
+    share, wide = (
+        engine_texts.quantized_time_share_text(result, Precision.INT8),
+        table(session, 120)["c0 ="].partition("│")[2],
+    )
+    assert share.endswith("%") and wide.split() == [figures[0], f"{gap:.1f}", *figures[1:], *share.split(), "FAIL"]
     header = text(summary.summary_lines(session, 120)[0])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
     assert "score" in header and "gap" not in text(summary.summary_lines(session, 80)[0])
     assert abs(gap) < UNEXPLAINED_GAP_DB and (f"{gap:.1f}", "dim") in [
-        (part.strip(), style) for part, style in summary.summary_lines(session, 120)[3]]
+        (part.strip(), style) for part, style in summary.summary_lines(session, 120)[3]
+    ]
     assert edited(session).partition("│")[2].split()[:4] == figures
 
 
@@ -147,8 +156,11 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
 
 def test_the_engine_decides_where_it_and_the_simulation_differ(build):
     session, result = build(NOISY, target="sqnr>=5")
-    assert result.accuracy.worst_output[1].errors.sqnr_db < 5 < session.get_run_results(
-        "config").accuracy.worst_output[1].errors.sqnr_db
+    assert (
+        result.accuracy.worst_output[1].errors.sqnr_db
+        < 5
+        < session.get_run_results("config").accuracy.worst_output[1].errors.sqnr_db
+    )
     assert table(session, 120)["c0 ="].endswith("FAIL ~PASS") and table(session, 80)["c0 ="].endswith("FAIL")
     assert not found(session).is_target_met
 
@@ -175,20 +187,27 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
 def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     session, _ = build()
     session.apply_event(
-        ev.ValueMeasured(0, FP32_ENGINE, None,
-                         EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation")))
+        ev.ValueMeasured(0, FP32_ENGINE, None, EngineResult(None, "TensorRT 8.6.1", failure_reason="no implementation"))
+    )
     for width in WIDTHS:
         line = table(session, width, 24)["FP32"]
         assert "FP32 engine OK" not in line and line.count("not built") == 2
-        assert any("not built: no implementation" in text(line)
-                   for line in engine_texts.engine_page_lines(session, width))
+        assert any(
+            "not built: no implementation" in text(line) for line in engine_texts.engine_page_lines(session, width)
+        )
 
 
-@pytest.mark.parametrize(("made", "shown"), [(None, ""), (GroupImplementation(Precision.INT8, False, ("a", )), "INT8"),
-                                             (GroupImplementation(Precision.FP16, False, ("a", )), "≠ FP16"),
-                                             (GroupImplementation(None, True, ("a", )), "fused"),
-                                             (GroupImplementation(None, False, ("a", "b")), "?"),
-                                             (GroupImplementation(Precision.INT8, True, ("a", )), "INT8")])
+@pytest.mark.parametrize(
+    ("made", "shown"),
+    [
+        (None, ""),
+        (GroupImplementation(Precision.INT8, False, ("a",)), "INT8"),
+        (GroupImplementation(Precision.FP16, False, ("a",)), "≠ FP16"),
+        (GroupImplementation(None, True, ("a",)), "fused"),
+        (GroupImplementation(None, False, ("a", "b")), "?"),
+        (GroupImplementation(Precision.INT8, True, ("a",)), "INT8"),
+    ],
+)
 def test_what_became_of_a_group_fits_its_column(made, shown):
     assert engine_texts.implementation_text(made, Precision.INT8) == shown and len(shown) <= 9
 
@@ -203,16 +222,17 @@ def test_the_tree_says_what_the_engine_made_and_how_long_it_takes(start):
     assert cells(session, CORE).cells["engine"][0] == "fused" and cells(session, QKV, "fp16").cells["engine"][0] == "?"
     scopes = {
         line.row.path: build_row_cells(found(session), line)
-        for line in MODEL.list_tree_rows({s.path
-                                          for s in MODEL.scopes})
+        for line in MODEL.list_tree_rows({s.path for s in MODEL.scopes})
         if isinstance(line.row, Scope)
     }
     with_others = {path for path, one in scopes.items() if one.cells and one.cells["engine"][0] == "1 ≠"}
     assert with_others == {s.path for s in MODEL.ancestors[QKV]}
     header = text(column_title_line(fit_columns(120, True), found(session))).split()
     assert "engine" in header and header[-1] == "ms"
-    assert cells(session, QKV).cells["cost"] == number_text(result.implementations[QKV].latency_ms) and cells(
-        session, CORE).cells["cost"] == ""
+    assert (
+        cells(session, QKV).cells["cost"] == number_text(result.implementations[QKV].latency_ms)
+        and cells(session, CORE).cells["cost"] == ""
+    )
     scope = MODEL.ancestors[CORE][-1]
     inside = {node for name in scope.groups for node in VIT.group_by_name[name].layers}
     layers = [
@@ -238,7 +258,10 @@ def test_rows_with_engines_fit_any_width(build):
             assert spans.line_width(drawn) <= width
             if isinstance(line.row, GroupRow):
                 start_of = text(header).index("engine") if "engine" in columns else 0
-                shown, whole = text(drawn)[start_of:start_of + columns.get("engine", 0)], build_row_cells(figures, line)
+                shown, whole = (
+                    text(drawn)[start_of : start_of + columns.get("engine", 0)],
+                    build_row_cells(figures, line),
+                )
                 assert shown.rstrip() == whole.cells["engine"][0] * ("engine" in columns)
 
 
@@ -246,8 +269,9 @@ def test_the_detail_says_what_the_engine_made(build):
     session, result = build(OTHERWISE)
 
     def said(group: str, width: int, height: int) -> str:
-        lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), width,
-                                    height)
+        lines = detail.detail_lines(
+            session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), width, height
+        )
         assert all(spans.line_width(line) <= width for line in lines)
         return " ".join(" ".join(map(text, lines)).split())
 
@@ -255,7 +279,8 @@ def test_the_detail_says_what_the_engine_made(build):
     sizes = ((80, 3), (48, 20))
     for size in sizes:
         assert f"FP16, requested INT8 · {number_text(result.implementations[QKV].latency_ms)} ms" in said(
-            QKV, *size) and "≠" in said(QKV, *size)
+            QKV, *size
+        ) and "≠" in said(QKV, *size)
         assert "1 reformat around it" in said(around, *size)
         assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
     assert "TensorRT 11.4: precision not reported" in said(CORE, *sizes[1])
@@ -267,28 +292,41 @@ def test_the_detail_says_what_the_engine_made(build):
         assert "c0: FP16, INT8 was requested" in said(QKV, *size)
         assert "c0: INT8, FP32 requested since" in said(FIRST[0].name, *size)
     session.undo()
-    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(result,
-                                                            implementations={CORE: result.implementations[CORE]})
+    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(
+        result, implementations={CORE: result.implementations[CORE]}
+    )
     assert "no engine layer is named after it" in said(QKV, 80, 3)
 
 
 def test_the_result_says_as_much_as_fits(build):
     _, result = build()
     whole = engine_texts.build_result_text(result, 400)
-    for part in ("built in", " cold", f"{number_text(result.latency_ms[0])} ms (", "reformats 1, ", "unfused Q/DQ 1, ",
-                 f"INT8 {result.engine_report.precision_shares()['INT8'][0]}, ",
-                 f"{megabytes_text(result.engine_bytes)} MB",
-                 f"{megabytes_text(result.device_memory_bytes)} MB of device memory"):
+    for part in (
+        "built in",
+        " cold",
+        f"{number_text(result.latency_ms[0])} ms (",
+        "reformats 1, ",
+        "unfused Q/DQ 1, ",
+        f"INT8 {result.engine_report.precision_shares()['INT8'][0]}, ",
+        f"{megabytes_text(result.engine_bytes)} MB",
+        f"{megabytes_text(result.device_memory_bytes)} MB of device memory",
+    ):
         assert part in whole
     assert all(len(engine_texts.build_result_text(result, width)) <= width for width in range(20, 200, 7))
 
 
-@pytest.mark.parametrize(("origin", "seconds", "shown"), [
-    ("cold", 103.0, "built in 1 min 43 s cold"), ("timing cache", 26.0, "built in 26 s with a timing cache"),
-    ("engine cache", 0.0, "built, from the engine cache")])
+@pytest.mark.parametrize(
+    ("origin", "seconds", "shown"),
+    [
+        ("cold", 103.0, "built in 1 min 43 s cold"),
+        ("timing cache", 26.0, "built in 26 s with a timing cache"),
+        ("engine cache", 0.0, "built, from the engine cache"),
+    ],
+)
 def test_where_a_build_started_from_is_told(origin, seconds, shown):
-    assert engine_texts.build_origin_text(EngineResult(None, "TensorRT 10", build_s=seconds,
-                                                       build_origin=origin)) == shown
+    assert (
+        engine_texts.build_origin_text(EngineResult(None, "TensorRT 10", build_s=seconds, build_origin=origin)) == shown
+    )
 
 
 def test_the_page_tells_all(build):
@@ -318,8 +356,13 @@ def test_while_a_build_goes_on(start):
         assert job_texts(session, job)[0] == shown
     session.apply_event(ev.JobProgress(number, "building: Timing tactics", 12, 98, 61.0))
     assert job_texts(session, job, "x") == [
-        "build of c0: Timing tactics 12/98, 61 s left, x stops", "build of c0: Timing tactics 12/98, 61 s left",
-        "build of c0 12/98, 61 s left", "build of c0 12/98", "build of c0", "build"]
+        "build of c0: Timing tactics 12/98, 61 s left, x stops",
+        "build of c0: Timing tactics 12/98, 61 s left",
+        "build of c0 12/98, 61 s left",
+        "build of c0 12/98",
+        "build of c0",
+        "build",
+    ]
     job.progress_time -= 62
     assert job_texts(session, job)[0] == "build of c0: Timing tactics 12/98", "the estimate was wrong"
     session.apply_event(ev.JobProgress(number, "building: Timing tactics", 98, 98))
@@ -362,15 +405,24 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
     known = session.results.get_results_or_empty(session.config)
     known.group_errors = {name: GroupErrors(Precision.INT8, ErrorMetrics(sqnr_db=40.0)) for name in (SCORES, QKV)}
     known.has_all_group_errors = True
-    session.apply_event(ev.EngineErrorsMeasured(0, session.config, EngineErrors("unfused", {
-        SCORES: ErrorMetrics(sqnr_db=12.0), QKV: ErrorMetrics(sqnr_db=39.0)}, (WEIGHTS,), 4)))
+    session.apply_event(
+        ev.EngineErrorsMeasured(
+            0,
+            session.config,
+            EngineErrors(
+                "unfused", {SCORES: ErrorMetrics(sqnr_db=12.0), QKV: ErrorMetrics(sqnr_db=39.0)}, (WEIGHTS,), 4
+            ),
+        )
+    )
     shown = build_row_values(session, MODEL, ColourMeasure.ENGINE, "config")
     rows = {
-        name: build_row_cells(shown, VisibleRow("x", 0, MODEL.rows_by_group[name]))
-        for name in (SCORES, QKV, WEIGHTS)
+        name: build_row_cells(shown, VisibleRow("x", 0, MODEL.rows_by_group[name])) for name in (SCORES, QKV, WEIGHTS)
     }
     assert {name: (row.mark, row.cells["share"].text) for name, row in rows.items()} == {
-        SCORES: (DIVERGENCE_MARK, "12.0"), QKV: (" ", "39.0"), WEIGHTS: (" ", "")}
+        SCORES: (DIVERGENCE_MARK, "12.0"),
+        QKV: (" ", "39.0"),
+        WEIGHTS: (" ", ""),
+    }
     lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[SCORES]), 100, 30)
     said = " ".join("\n".join(map(text, lines)).split())
     assert "⚡ kernel error, not rounding: 12.0 dB for ~40.0 dB simulated" in said
@@ -378,13 +430,19 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
 
 
 SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.attention == CORE)
-PREVIEW = Preview("1.7.1", (8, 9), implementations={
-    QKV: GroupImplementation(Precision.FP16, False, ("a",), cast_count=1, reformat_count=3),
-    SCORES: GroupImplementation(Precision.INT8, False, ("b",), sharing_groups=(WEIGHTS, PRODUCT), in_mha=True),
-    WEIGHTS: GroupImplementation(None, False, ("b",), sharing_groups=(SCORES, PRODUCT), in_mha=True),
-    FIRST[0].name: GroupImplementation(Precision.INT8, False, ("c",), sharing_groups=(QKV,), qdq_count=1)},
+PREVIEW = Preview(
+    "1.7.1",
+    (8, 9),
+    implementations={
+        QKV: GroupImplementation(Precision.FP16, False, ("a",), cast_count=1, reformat_count=3),
+        SCORES: GroupImplementation(Precision.INT8, False, ("b",), sharing_groups=(WEIGHTS, PRODUCT), in_mha=True),
+        WEIGHTS: GroupImplementation(None, False, ("b",), sharing_groups=(SCORES, PRODUCT), in_mha=True),
+        FIRST[0].name: GroupImplementation(Precision.INT8, False, ("c",), sharing_groups=(QKV,), qdq_count=1),
+    },
     kernels=(Kernel("gemm", ("INT8",), ("FP16",), (QKV,)), Kernel("mha", ("INT8",), ("INT8",), (SCORES,))),
-    ineffective_groups=(), mha_breakers=())
+    ineffective_groups=(),
+    mha_breakers=(),
+)
 
 
 def previewed(session, preview: Preview, config=None) -> None:
@@ -393,12 +451,23 @@ def previewed(session, preview: Preview, config=None) -> None:
 
 @pytest.mark.parametrize(
     ("group", "about", "differs"),
-    [(QKV, {}, True), (QKV, {"ineffective_groups": (QKV, )}, True), (SCORES, {}, False), (WEIGHTS, {}, False),
-     (SCORES, {"mha_breakers": (SCORES, )}, True), (FIRST[0].name, {}, True), (PRODUCT, {}, False),
-     (PRODUCT, {"barrier_effects": {VIT.group_by_name[PRODUCT].final_tensor: BarrierEffect(PREVIEW.kernels, ())}},
-      True),
-     (QKV, {"refusal": PreviewRefusal("no", layer=QKV)}, True),
-     (SCORES, {"refusal": PreviewRefusal("no", layer=QKV)}, False)])
+    [
+        (QKV, {}, True),
+        (QKV, {"ineffective_groups": (QKV,)}, True),
+        (SCORES, {}, False),
+        (WEIGHTS, {}, False),
+        (SCORES, {"mha_breakers": (SCORES,)}, True),
+        (FIRST[0].name, {}, True),
+        (PRODUCT, {}, False),
+        (
+            PRODUCT,
+            {"barrier_effects": {VIT.group_by_name[PRODUCT].final_tensor: BarrierEffect(PREVIEW.kernels, ())}},
+            True,
+        ),
+        (QKV, {"refusal": PreviewRefusal("no", layer=QKV)}, True),
+        (SCORES, {"refusal": PreviewRefusal("no", layer=QKV)}, False),
+    ],
+)
 def test_a_mark_names_the_rows_of_which_the_builder_would_make_something_else(start, group, about, differs) -> None:
     session = start(builder=None)
     assert not cells(session, group).cells["precision"].preview_mark
@@ -429,11 +498,15 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
         return "\n".join(
             map(
                 text,
-                detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), 90,
-                                    height)))
+                detail.detail_lines(
+                    session, found(session), VisibleRow("x", 0, MODEL.rows_by_group[group]), 90, height
+                ),
+            )
+        )
 
     assert "preview RTX 1.7, SM89: ≠ FP16, requested INT8 · 1 cast, 2 reformats around it" in " ".join(
-        lines(QKV, 30).split())
+        lines(QKV, 30).split()
+    )
     assert "one kernel in MHA with" in lines(SCORES, 30) and "splits MHA: without this choice" in lines(SCORES, 30)
     assert lines(SCORES, 5).splitlines()[-1].startswith(" made  splits MHA")
     scope = MODEL.ancestors[QKV][-1]
@@ -444,15 +517,21 @@ def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
 def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:
     session = start(builder=None)
     row = VisibleRow("x", 0, MODEL.rows_by_group[QKV])
-    before = (cells(session, QKV), text(column_title_line(fit_columns(80),
-                                                          found(session))), len(session.warnings))
+    before = (cells(session, QKV), text(column_title_line(fit_columns(80), found(session))), len(session.warnings))
     for _ in range(2):
         previewed(
             session,
-            Preview(refusal=PreviewRefusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]'",
-                                           is_rtx_missing=True)))
-    assert (cells(session, QKV), text(column_title_line(fit_columns(80),
-                                                        found(session))), len(session.warnings)) == before
+            Preview(
+                refusal=PreviewRefusal(
+                    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]'", is_rtx_missing=True
+                )
+            ),
+        )
+    assert (
+        cells(session, QKV),
+        text(column_title_line(fit_columns(80), found(session))),
+        len(session.warnings),
+    ) == before
     explanation = explain_cell(session, found(session), row, LAYER_COLUMNS_BY_ID["precision"])
     assert sum("pip install 'trt-tui[rtx]'" in part for _, part in explanation.texts) == 1
     session.requests_previews = True

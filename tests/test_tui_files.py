@@ -24,6 +24,7 @@ async def test_a_file_that_exists_or_cannot_be_written_loses_nothing(tmp_path, m
     monkeypatch.chdir(tmp_path)
     (tmp_path / "there.md").write_text("mine")
     async with opened(tmp_path, size=(60, 15)) as (app, main, pilot):
+
         async def write_to(name, *more):
             app.screen.query_one(Input).value = str(tmp_path / name)
             await answered(pilot, "enter", *more)
@@ -56,16 +57,23 @@ async def test_a_file_that_exists_or_cannot_be_written_loses_nothing(tmp_path, m
 @pytest.mark.parametrize("size", [(60, 15), (120, 40)])
 async def test_the_footer_follows_the_focus(tmp_path, size):
     async with opened(tmp_path, size=size) as (app, main, pilot):
+
         def footer():
-            return screen_text(app).splitlines()[-1] if app.screen is not main else main.query_one("#footer",
-                                                                                                  Lines).text
+            return (
+                screen_text(app).splitlines()[-1] if app.screen is not main else main.query_one("#footer", Lines).text
+            )
 
         assert footer().startswith(" space FP32  = up") and footer().rstrip().endswith("f1 keys")
         for opens, shown, closes in (
-                (("slash",), "enter keep  esc clear", ("escape",)), (("t", "t"), "enter go to row", ("t",)),
-                (("2",), "2 less", ("2",)), (("p",), "its key selects  esc close", ("escape",)),
-                (("g",), "enter selects", ("escape",)), (("f9",), "x stops this one", ("escape",)),
-                (("f1",), "type to find", ("escape",)), (("o",), "↑↓ scroll  esc close", ("escape",))):
+            (("slash",), "enter keep  esc clear", ("escape",)),
+            (("t", "t"), "enter go to row", ("t",)),
+            (("2",), "2 less", ("2",)),
+            (("p",), "its key selects  esc close", ("escape",)),
+            (("g",), "enter selects", ("escape",)),
+            (("f9",), "x stops this one", ("escape",)),
+            (("f1",), "type to find", ("escape",)),
+            (("o",), "↑↓ scroll  esc close", ("escape",)),
+        ):
             await answered(pilot, *opens)
             assert shown in footer() and "space FP32" not in footer()[:20], opens
             await answered(pilot, *closes)
@@ -80,8 +88,7 @@ async def test_the_footer_is_not_drawn_again_by_keys_that_leave_the_focus(tmp_pa
         footer = main.query_one("#footer", Lines)
         footer.refresh = lambda *regions, **options: drawn.append(regions)
         await answered(pilot, "down", "down", "n", "w", "end", "home", "left", "right")
-        line = footer_action_line(main.screen_width, main.disabled_reason, Focus.LIST,
-                                  main._list_current_labels())
+        line = footer_action_line(main.screen_width, main.disabled_reason, Focus.LIST, main._list_current_labels())
         assert [text for text, _ in footer.lines[0]] == [text for text, _ in line]
         assert len(drawn) <= 4, "only where an action becomes possible or impossible"
         for key, text in {"Y": "e exports a report", "m": "--config A --config B", "Z": "z undoes"}.items():

@@ -16,8 +16,15 @@ from trt_tui.tui.screens.forms import ExportDialog
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-PLACES = {"the rows": ("end", "up"), "a dialog": ("p",), "a line to type": ("g",), "a page": ("o",),
-          "the jobs": ("f9",), "the configs": ("4",), "the filter": ("slash", "c")}
+PLACES = {
+    "the rows": ("end", "up"),
+    "a dialog": ("p",),
+    "a line to type": ("g",),
+    "a page": ("o",),
+    "the jobs": ("f9",),
+    "the configs": ("4",),
+    "the filter": ("slash", "c"),
+}
 """Where the keys may be, and how they get there."""
 
 
@@ -46,8 +53,11 @@ async def test_no_job_moves_what_has_the_focus(tmp_path):
             await settle(pilot)
             assert place(app) == before and session.method_comparison is not None, where
             assert session.last_built_config == first != session.config and (tmp_path / f"{where}.json").exists()
-            for event in (ev.JobFailed(99, "out of memory", "it is full",
-                                       "Free some."), ev.ChildProcessDied(99, -9, "Killed"), ev.JobCancelled(99)):
+            for event in (
+                ev.JobFailed(99, "out of memory", "it is full", "Free some."),
+                ev.ChildProcessDied(99, -9, "Killed"),
+                ev.JobCancelled(99),
+            ):
                 app.post_session_event(event)
                 await settle(pilot)
                 assert place(app) == before, (where, event)
@@ -96,6 +106,7 @@ async def test_a_failure_waits_until_it_is_asked_for_or_closed(tmp_path):
 async def test_an_export_tells_in_its_dialog_that_it_is_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     async with opened(tmp_path, network="tiny_resnet") as (app, main, pilot):
+
         def keys():
             return str(app.screen.query_one(KeyHints).render())
 

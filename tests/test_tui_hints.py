@@ -55,14 +55,23 @@ async def follow(app, main, pilot) -> Hint:
     return hint
 
 
-WAYS = {"as it opens": (), "from the end": ("end",), "worst first": ("t", "home", "down"),
-        "by INT8's errors": ("v", "1", "down"), "among the configs": ("4",),
-        "the detail alone": ("2", "end"), "a row's nodes": ("enter", "down"), "filtered": ("slash", "c", "enter"),
-        "typing": ("slash", "c")}
+WAYS = {
+    "as it opens": (),
+    "from the end": ("end",),
+    "worst first": ("t", "home", "down"),
+    "by INT8's errors": ("v", "1", "down"),
+    "among the configs": ("4",),
+    "the detail alone": ("2", "end"),
+    "a row's nodes": ("enter", "down"),
+    "filtered": ("slash", "c", "enter"),
+    "typing": ("slash", "c"),
+}
 
 
-@pytest.mark.parametrize(("network", "target", "ways"), [
-    ("tiny_resnet", "sqnr>=60", WAYS), ("vit", "sqnr>=20", {"in a cell of the blocks": ("t", "t", "right", "down")})])
+@pytest.mark.parametrize(
+    ("network", "target", "ways"),
+    [("tiny_resnet", "sqnr>=60", WAYS), ("vit", "sqnr>=20", {"in a cell of the blocks": ("t", "t", "right", "down")})],
+)
 async def test_the_keys_of_a_hint_raise_the_row_that_it_names(tmp_path, network, target, ways):
     options = {"size": (120, 40), "network": network, "target": target, "sweeps": True}
     async with opened(tmp_path, **options) as (app, main, pilot):
@@ -147,8 +156,11 @@ async def test_bad_rows_are_passed_in_the_order_of_the_list(tmp_path):
             main.set_view(view)
             listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}
             main.draw_layer_tree()
-            bad = [line.row.group.name for line in main.layer_tree.rows
-                   if isinstance(line.row, GroupRow) and line.row.group.name in listing.row_values.bad_rows]
+            bad = [
+                line.row.group.name
+                for line in main.layer_tree.rows
+                if isinstance(line.row, GroupRow) and line.row.group.name in listing.row_values.bad_rows
+            ]
             assert len(bad) > 3
             main.go_to_group(bad[0])
             for name in bad:
@@ -193,9 +205,16 @@ async def test_the_hint_follows_the_focus_dialogs_and_messages(tmp_path):
     options = {"size": (120, 40), "network": "tiny_resnet", "target": "sqnr>=60", "sweeps": True}
     async with opened(tmp_path, **options) as (app, main, pilot):
         await add_config(main, pilot)
-        for keys, said in (((), "raises this one"), (("slash",), "goes to the rows"), (("escape",), "raises this one"),
-                           (("tab",), "raises fc"), (("tab",), "raises this one"), (("2",), "raises fc"),
-                           (("c", "c", "escape", "2"), "raises fc"), (("2", "1"), "raises this one")):
+        for keys, said in (
+            ((), "raises this one"),
+            (("slash",), "goes to the rows"),
+            (("escape",), "raises this one"),
+            (("tab",), "raises fc"),
+            (("tab",), "raises this one"),
+            (("2",), "raises fc"),
+            (("c", "c", "escape", "2"), "raises fc"),
+            (("2", "1"), "raises this one"),
+        ):
             await press(pilot, *keys)
             assert said in status(main), keys
         for key in ("p", "9", "5", "a", "e"):
@@ -246,8 +265,9 @@ async def test_a_row_whose_raise_is_known_to_lower_the_value_is_not_recommended(
             toggled = config.with_toggled_fp32([outline.get_group(group)])
             session.results.store_event_results(ev.AccuracyMeasured(1, "config", toggled, raised, True))
 
-        order = sorted((group for group in shares if shares[group].fraction > 0),
-                       key=lambda group: -shares[group].fraction)
+        order = sorted(
+            (group for group in shares if shares[group].fraction > 0), key=lambda group: -shares[group].fraction
+        )
         for group in order:
             measure_raise(group, 5)
         seen = []
@@ -281,8 +301,9 @@ def test_a_hint_counts_no_rows_for_a_target_that_only_the_export_misses(tmp_path
     row_values = build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
     results = session.results[session.config]
     name, values = results.accuracy.worst_output
-    low = replace(results.accuracy, intervals=None, outputs={
-        name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))})
+    low = replace(
+        results.accuracy, intervals=None, outputs={name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))}
+    )
     results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(low, "ONNX Runtime 1 CPU", "cpu")}
     monkeypatch.setattr("trt_tui.tui.state.status.count_rows_to_raise_for_target", lambda *_: 3)
     missed = next_step_hint(session, row_values)
@@ -304,7 +325,8 @@ def test_a_hint_advises_as_soon_as_the_shares_are_final(tmp_path, measured_befor
 def test_a_config_all_in_fp32_leads_back_to_lower_precisions(tmp_path, measured_before):
     session = local.measured(tmp_path)
     session.set_precision(session.outline.groups, Precision.FP32)
-    hint = next_step_hint(session.rest(), build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE,
-                                                           "config"))
+    hint = next_step_hint(
+        session.rest(), build_row_values(session, TreeModel(session.outline), ColourMeasure.SHARE, "config")
+    )
     assert hint.text == f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row"
     assert hint.actions == ("toggle",)

@@ -18,16 +18,22 @@ from trt_tui.tui.state.status import clock_text
 pytestmark = pytest.mark.usefixtures("quick")
 
 CHANGES = {
-    "toggle": ("space",), "higher": ("equals_sign",), "lower": ("equals_sign", "equals_sign", "minus"),
+    "toggle": ("space",),
+    "higher": ("equals_sign",),
+    "lower": ("equals_sign", "equals_sign", "minus"),
     "precision": ("slash", *"conv", "enter", "p", "0", "3"),
-    "barrier": ("slash", *"relu", "enter", "end", "f"), "rules": ("5", "right", "enter"),
+    "barrier": ("slash", *"relu", "enter", "end", "f"),
+    "rules": ("5", "right", "enter"),
     "range": ("r",),
-    "type_range": ("6", *["backspace"] * 9, "2", "full_stop", "5", "enter"), "methods": ("7", "7", "3"),
+    "type_range": ("6", *["backspace"] * 9, "2", "full_stop", "5", "enter"),
+    "methods": ("7", "7", "3"),
     "filter": ("slash", *"fc", "enter"),
-    "close": ("slash", *"fc", "enter", "escape"), "target": ("g", "end", "backspace", "5", "enter"),
+    "close": ("slash", *"fc", "enter", "escape"),
+    "target": ("g", "end", "backspace", "5", "enter"),
     "configs": ("space", "down", "space", "c", "end", "enter", "1"),
     "name": ("c", "c", "n", *"best", "enter", "escape", "1"),
-    "next_bad": ("slash", *"pool", "enter", "n")}
+    "next_bad": ("slash", *"pool", "enter", "n"),
+}
 """The keys of each action that changes what is kept in a session: config, target, filter, names and notes."""
 
 UNDONE_ELSEWHERE = {"free", "find"}
@@ -35,10 +41,37 @@ UNDONE_ELSEWHERE = {"free", "find"}
 test_tui_controllers.py and test_tui_search.py."""
 
 NO_CHANGES = {
-    "up", "down", "left", "right", "open", "page_up", "page_down", "first", "last", "first_nan", "undo",
-    "redo", "view", "colour", "sort", "copy", "pane_tree", "pane_detail", "pictures", "build", "engine",
-    "compare", "stop", "jobs", "export", "log",
-    "help", "explain", "quit", "sessions"}
+    "up",
+    "down",
+    "left",
+    "right",
+    "open",
+    "page_up",
+    "page_down",
+    "first",
+    "last",
+    "first_nan",
+    "undo",
+    "redo",
+    "view",
+    "colour",
+    "sort",
+    "copy",
+    "pane_tree",
+    "pane_detail",
+    "pictures",
+    "build",
+    "engine",
+    "compare",
+    "stop",
+    "jobs",
+    "export",
+    "log",
+    "help",
+    "explain",
+    "quit",
+    "sessions",
+}
 """Actions that look, measure or write, and leave what the user has decided as it is."""
 
 
@@ -76,11 +109,17 @@ def change_at_random(session, chance) -> None:
     """Makes one of the changes of a session."""
     groups = session.outline.groups
     group, config = chance.choice(groups), chance.choice(list(session.config_names))
-    chance.choice([
-        lambda: session.toggle_fp32([group]), lambda: session.set_precision([group], Precision.FP16),
-        lambda: session.step_precisions(groups[:3], False), lambda: session.set_config(config),
-        lambda: session.set_target(f"sqnr>={chance.randint(5, 30)}"), lambda: session.set_filter(chance.choice("abc")),
-        lambda: session.rename_config(config, f"name{chance.randint(0, 999)}")])()
+    chance.choice(
+        [
+            lambda: session.toggle_fp32([group]),
+            lambda: session.set_precision([group], Precision.FP16),
+            lambda: session.step_precisions(groups[:3], False),
+            lambda: session.set_config(config),
+            lambda: session.set_target(f"sqnr>={chance.randint(5, 30)}"),
+            lambda: session.set_filter(chance.choice("abc")),
+            lambda: session.rename_config(config, f"name{chance.randint(0, 999)}"),
+        ]
+    )()
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -115,10 +154,12 @@ def test_changes_in_plain_words(tmp_path, measured_before):
     raised = config.with_group_precision(groups[:2], Precision.FP32)
     name = session.config_names[config]
     for state, text in (
-            (UserState(raised, start.target_text), "2 layers: INT8 → FP32"),
-            (UserState(config, "sqnr>=3"), f"target: {start.target_text} → sqnr>=3"),
-            (UserState(config, start.target_text, "a"), "filter: a"),
-            (UserState(config, start.target_text, "", {config: "best"}), f"{name} named best"), (start, "")):
+        (UserState(raised, start.target_text), "2 layers: INT8 → FP32"),
+        (UserState(config, "sqnr>=3"), f"target: {start.target_text} → sqnr>=3"),
+        (UserState(config, start.target_text, "a"), "filter: a"),
+        (UserState(config, start.target_text, "", {config: "best"}), f"{name} named best"),
+        (start, ""),
+    ):
         assert change_text(session, start, state, {}) == text
     back = UserState(PrecisionConfig.from_precision(Precision.FP32), "", "b")
     assert change_text(session, back, start, {}).count("→") == 3

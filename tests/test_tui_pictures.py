@@ -62,23 +62,35 @@ def test_marks_stand_under_their_columns_and_overlap_nothing():
     assert rows == ["p99 1           p99.99 25  amax 32"]
     narrow = text(text_plots.bar_label_lines([BarLabel(18, "p99 1"), BarLabel(19, "p99.99 25")], 20)).split("\n")
     assert narrow[1] == "    p99 1  p99.99 25"
-    assert text(text_plots.bar_label_lines([BarLabel(1, "p99 1"), BarLabel(2, "p99.99 25")],
-                                           12)).endswith("\np99 1\np99.99 25")
+    assert text(text_plots.bar_label_lines([BarLabel(1, "p99 1"), BarLabel(2, "p99.99 25")], 12)).endswith(
+        "\np99 1\np99.99 25"
+    )
 
 
 def test_the_front_is_what_no_other_beats():
     for seed in range(40):
-        points = [(random.Random(seed + place).randint(0, 4), random.Random(seed * 7 + place).randint(0, 4))
-                  for place in range(8)]
-        beaten = {one for one, other in itertools.permutations(points, 2)
-                  if other[0] <= one[0] and other[1] >= one[1] and other != one}
+        points = [
+            (random.Random(seed + place).randint(0, 4), random.Random(seed * 7 + place).randint(0, 4))
+            for place in range(8)
+        ]
+        beaten = {
+            one
+            for one, other in itertools.permutations(points, 2)
+            if other[0] <= one[0] and other[1] >= one[1] and other != one
+        }
         assert {points[place] for place in pareto_front(points)} == set(points) - beaten
         assert len(pareto_front(points)) == len(set(points) - beaten)
 
 
-@pytest.mark.parametrize(("amax", "said", "silent"), [
-    (None, "amax 16.0", "range"), (16.0, "amax 16.0", "range"), (64.0, "range 64.0", "clips"),
-    (2.0, "range 2.00, clips 21%", "?")])
+@pytest.mark.parametrize(
+    ("amax", "said", "silent"),
+    [
+        (None, "amax 16.0", "range"),
+        (16.0, "amax 16.0", "range"),
+        (64.0, "range 64.0", "clips"),
+        (2.0, "range 2.00, clips 21%", "?"),
+    ],
+)
 @pytest.mark.parametrize("width", [40, 90])
 def test_a_histogram_marks_amax_percentiles_and_what_is_clipped(width, amax, said, silent):
     lines = text_plots.histogram_lines("x", stats(), width, 3, amax)
@@ -97,8 +109,9 @@ def test_channels_are_kept_by_runs_where_there_are_many():
     assert top.channel_count == many.size and len(top.amaxes) == MAX_CHANNEL_RUNS and max(top.amaxes) == many[-1]
     assert DominantChannels.from_channel_amaxes(1, np.zeros(4)) is None
     assert text_plots.channel_range_lines("x", DominantChannels(1, 1, (0,), (3.0,)), 60) == []
-    assert "4 channels, max 8.00 #2, median 4.00" in text(text_plots.channel_range_lines(
-        "x", DominantChannels.from_channel_amaxes(1, np.array([4.0, 1.0, 8.0, 2.0])), 60))
+    assert "4 channels, max 8.00 #2, median 4.00" in text(
+        text_plots.channel_range_lines("x", DominantChannels.from_channel_amaxes(1, np.array([4.0, 1.0, 8.0, 2.0])), 60)
+    )
 
 
 def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
@@ -106,8 +119,10 @@ def test_each_sample_has_its_error_and_one_is_judged_alone(tmp_path):
     assert "being measured" in text(DRAW["samples"](frame(session)).lines)
     session.request_sample_errors()
     session.rest()
-    errors, worst = session.results.get_values(SAMPLE_ERRORS)[session.config], session.get_run_results(
-        "config").accuracy.worst_output[1]
+    errors, worst = (
+        session.results.get_values(SAMPLE_ERRORS)[session.config],
+        session.get_run_results("config").accuracy.worst_output[1],
+    )
     name = errors.names[errors.worst_position]
     assert name == worst.worst_sample and errors.values[errors.worst_position] == pytest.approx(worst.worst_sqnr_db)
     drawn = DRAW["samples"](frame(session))

@@ -45,8 +45,7 @@ from trt_tui.tui.widgets.lines import Lines
 pytestmark = pytest.mark.usefixtures("quick")
 opened = partial(screen.opened, network="tiny_resnet", target="sqnr>=40")
 
-EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16,
-                                  Precision.TF32))
+EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16, Precision.TF32))
 """The last choice of what layers are raised to: FP32, or FP8 or FP16 where that does."""
 
 
@@ -60,18 +59,29 @@ def raised_by(main, config) -> tuple[str, ...]:
 
 def job(main) -> int:
     """The number of the search."""
-    return next(number for number, one in main.session.pending_requests.items()
-                if isinstance(one, rq.FindMixedPrecisionConfig))
+    return next(
+        number for number, one in main.session.pending_requests.items() if isinstance(one, rq.FindMixedPrecisionConfig)
+    )
 
 
 def test_every_method_can_be_chosen():
     assert set(STRATEGY_TEXTS) == set(SEARCH_METHODS) and next(iter(STRATEGY_TEXTS)) == "auto"
 
 
-@pytest.mark.parametrize(("text", "budget"), [
-    ("8", (8, None)), ("8 layers", (8, None)), ("1 layer", (1, None)), ("1.5 ms", (None, 1.5)), ("2ms", (None, 2.0)),
-    ("", (None, None)), ("1.5", (None, None)), ("1.5 layers", (None, None)), ("-1 ms", (None, None)),
-])
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("8", (8, None)),
+        ("8 layers", (8, None)),
+        ("1 layer", (1, None)),
+        ("1.5 ms", (None, 1.5)),
+        ("2ms", (None, 2.0)),
+        ("", (None, None)),
+        ("1.5", (None, None)),
+        ("1.5 layers", (None, None)),
+        ("-1 ms", (None, None)),
+    ],
+)
 def test_budgets_are_read(text, budget):
     assert parse_budget(text) == budget
 
@@ -118,7 +128,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         assert not request.config.find_raised_groups(main.session.outline), "fewer than in the current config"
         log = main.session.log
         header = next(place for place, line in enumerate(log) if "similarity" in line)
-        table = log[header + 1:header + 1 + len(rows)]
+        table = log[header + 1 : header + 1 + len(rows)]
         assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
         app.post_session_event(ev.JobFailed(99, "no metric", "none was named", "Name one."))
         await settle(pilot)
@@ -155,8 +165,12 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         assert [one.value for one in app.screen.query(ChoiceField)] == ["greedy", EVERY_RUNG, False]
         await answered(pilot, "enter")
         request = next(one for one in main.session.child.sent if isinstance(one, rq.FindMixedPrecisionConfig))
-        assert (request.tolerances, request.method, (request.higher_precision, request.intermediate_precisions),
-                request.try_ranges) == (("sqnr>=45", ), "greedy", EVERY_RUNG, False)
+        assert (
+            request.tolerances,
+            request.method,
+            (request.higher_precision, request.intermediate_precisions),
+            request.try_ranges,
+        ) == (("sqnr>=45",), "greedy", EVERY_RUNG, False)
         assert request.max_builds == MAX_BUILDS and main.session.target.text == "sqnr>=45"
         assert request.max_raised is request.max_latency is None
         assert main.session.search_status.end_event is not None
@@ -187,9 +201,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
         assert f"tried; best: {said}" in status(main) and "a shows the best so far" in status(main)
         figures = main.layer_list.row_values
         assert set(finding.best_evaluation.raised_groups) == {
-            name
-            for name, mark in figures.search_marks.items()
-            if mark == BEST_SET_MARK
+            name for name, mark in figures.search_marks.items() if mark == BEST_SET_MARK
         }
         marked = [
             line.row.group.name
@@ -258,8 +270,9 @@ async def test_engines_confirm_what_was_found(tmp_path):
         assert main.session.target.is_met_by(main.session.results[main.session.config].engine_result.accuracy)
 
 
-LONG_REASONS = tuple(f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}"
-                     for number in range(3))
+LONG_REASONS = tuple(
+    f"the {number}th reason takes {'many, ' * 20} many lines, and ends in word{number}" for number in range(3)
+)
 
 
 async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_until_it_is_taken(tmp_path):
@@ -271,8 +284,9 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
         ended = search_status.end_event
 
         def list_changes():
-            return [line for line in app.screen.text.splitlines() if line.split()[:1] and line.split()[0] in
-                    titles.values()]
+            return [
+                line for line in app.screen.text.splitlines() if line.split()[:1] and line.split()[0] in titles.values()
+            ]
 
         for size in ((60, 15), SMALL, LARGE):
             await pilot.resize_terminal(*size)
@@ -292,9 +306,11 @@ async def test_a_result_shows_changes_and_long_reasons_at_every_size_and_waits_u
             await press(pilot, "escape")
             assert app.screen is main and main.session.config == before and not main.session.history.can_undo
             assert "a shows what the search found" in status(main)
-            search_status.end_event = replace(ended, target_outcome=TargetOutcome(
-                Outcome.UNCERTAIN_PASS, LONG_REASONS), result=replace(
-                    ended.result, config=search_status.request.config.with_toggled_fp32(outline.groups)))
+            search_status.end_event = replace(
+                ended,
+                target_outcome=TargetOutcome(Outcome.UNCERTAIN_PASS, LONG_REASONS),
+                result=replace(ended.result, config=search_status.request.config.with_toggled_fp32(outline.groups)),
+            )
             await press(pilot, "a")
             page, first = app.screen, list_changes()
             height = page.query_one("#page", Lines).size.height
@@ -328,7 +344,7 @@ async def test_each_config_of_the_front_can_be_taken_as_one_change(tmp_path):
         relations = [option.relation for option in app.screen.options]
         place = relations.index(RESULT)
         assert relations[0] == CURRENT and set(relations[1:place]) == {CHEAPER}
-        assert set(relations[place + 1:]) == {MORE_ACCURATE}
+        assert set(relations[place + 1 :]) == {MORE_ACCURATE}
         scores = [option.evaluation.score for option in app.screen.options[1:]]
         assert scores == sorted(scores)
         await answered(pilot, "down")
@@ -354,8 +370,13 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
         ended, opened_network = search_status.end_event, session.opened_network
         start = ended.evaluations[0]
         assert not start.target_result.target_outcome.passes and ended.target_outcome.passes
-        doubted = replace(start, target_result=replace(start.target_result, measured_outcome=TargetOutcome(
-            Outcome.UNCERTAIN_FAIL, ("the metric has no interval",))))
+        doubted = replace(
+            start,
+            target_result=replace(
+                start.target_result,
+                measured_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, ("the metric has no interval",)),
+            ),
+        )
         search_status.end_event = replace(ended, evaluations=(doubted, *ended.evaluations[1:]), pareto_configs={})
         await press(pilot, "a")
         current = next(line for line in app.screen.text.splitlines() if CURRENT in line)
@@ -375,8 +396,11 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
         results = session.results.get_or_create_results(search_status.request.config)
         accuracy = results.accuracy
         page_status = app.screen.search_status
-        for what_if, judged, text in ((8, 16, "all 16 samples"), (32, 48, "16 of 48 samples"),
-                                      (16, 48, "other 16 of 48 samples")):
+        for what_if, judged, text in (
+            (8, 16, "all 16 samples"),
+            (32, 48, "16 of 48 samples"),
+            (16, 48, "other 16 of 48 samples"),
+        ):
             page_status.end_event = ended
             data = replace(opened_network.data, what_if_count=what_if, judged_count=judged)
             session._opened_network = replace(opened_network, data=data)
@@ -391,18 +415,27 @@ async def test_what_is_known_of_a_result_stands_beside_it(tmp_path):
         session._opened_network = opened_network
         results.store_accuracy(accuracy)
         await press(pilot, "escape")
-        search_status.end_event = replace(ended, result=replace(
-            ended.result, is_met=False, summary="the tolerance (with a margin of 12) cannot be met"))
+        search_status.end_event = replace(
+            ended,
+            result=replace(ended.result, is_met=False, summary="the tolerance (with a margin of 12) cannot be met"),
+        )
         session.search_status = replace(search_status)  # another search for the controller
         app.post_session_event(search_status.end_event)
         await settle(pilot)
         assert "PASS, " in status(main) and "without the margin that an exported network" in status(main)
         assert "cannot be met" not in status(main)
         value = HeldOutValue("sqnr>=40", "41 dB", "", "39 dB", "38 to 41 dB")
-        held_out = HeldOutResult(TargetResult(False, -1.0, measured_outcome=TargetOutcome(
-            Outcome.UNCERTAIN_FAIL, ("the interval spans the target",))), 16, 48, (value,))
-        session.search_status.end_event = replace(ended, held_out=held_out, target_outcome=TargetOutcome(
-            Outcome.UNCERTAIN_PASS, (held_out.miss_text,)))
+        held_out = HeldOutResult(
+            TargetResult(
+                False, -1.0, measured_outcome=TargetOutcome(Outcome.UNCERTAIN_FAIL, ("the interval spans the target",))
+            ),
+            16,
+            48,
+            (value,),
+        )
+        session.search_status.end_event = replace(
+            ended, held_out=held_out, target_outcome=TargetOutcome(Outcome.UNCERTAIN_PASS, (held_out.miss_text,))
+        )
         await press(pilot, "a")
         chosen = next(line for line in app.screen.text.splitlines() if line.startswith(">"))
         assert chosen.endswith("PASS?") and "on 16 held out: ~39 dB" in app.screen.text
@@ -439,7 +472,7 @@ async def test_a_config_whose_export_or_engine_missed_the_target_is_no_pass(tmp_
         poor = replace(session.results.get_results_or_empty(search_status.request.config).accuracy)
         results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(poor, "ONNX Runtime 1 CPU", "cpu")}
         failed = next(option for option in list_search_options(session, search_status) if option.config == config)
-        reason, = failed.outcome.reasons
+        (reason,) = failed.outcome.reasons
         assert failed.outcome.outcome is Outcome.FAIL
         assert reason.startswith("the exported network yields") and "~" not in reason
 
@@ -454,7 +487,7 @@ def test_offered_configs_differ_and_each_change_shows_the_value_without_it(sessi
     search_status = driven.search_status
     best = search_status.best_evaluation
     options = list_search_options(driven, search_status)
-    result, = (option for option in options if option.relation == RESULT)
+    (result,) = (option for option in options if option.relation == RESULT)
     assert len(result.config.range_moves) < len(best.range_moves)
     effects = {(option.config.find_raised_groups(driven.outline), option.evaluation.score) for option in options}
     assert len(effects) == len(options)

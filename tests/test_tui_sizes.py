@@ -64,7 +64,7 @@ async def test_precisions_stand_on_tints_and_an_exact_value_has_no_interval(tmp_
         await answered(pilot, "w", "space", "t")
         region = main.layer_tree.region
         tints = {}
-        for strip in app.screen._compositor.render_strips()[region.y:region.bottom]:
+        for strip in app.screen._compositor.render_strips()[region.y : region.bottom]:
             for segment in strip.crop(*Region(*region).column_span):
                 if segment.text.strip() in ("FP32", "INT8", "FP16"):
                     tints.setdefault(segment.text.strip(), set()).add(segment.style.bgcolor)
@@ -74,8 +74,9 @@ async def test_precisions_stand_on_tints_and_an_exact_value_has_no_interval(tmp_
         await answered(pilot, *"n space n space".split())
         row = next(line for line in verdict(main) if line.startswith(" c3"))
         assert "PASS" in row and "░" not in row and (size[0] == 60 or row.endswith("dB margin"))
-        main.session.toggle_fp32([group for group in main.session.outline.groups
-                                  if group.name not in main.session.config.precision_moves])
+        main.session.toggle_fp32(
+            [group for group in main.session.outline.groups if group.name not in main.session.config.precision_moves]
+        )
         await settle(pilot)
         row = next(line for line in verdict(main) if "exact" in line)
         assert "±" not in row, "an exact value has no interval"

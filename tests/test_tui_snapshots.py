@@ -29,44 +29,94 @@ SNAPSHOTS = Path(__file__).parent / "__snapshots__"
 SIZES = {"tiny": (60, 15), "small": SMALL, "large": LARGE, "huge": (200, 60)}
 OTHERWISE = replace(H200, otherwise={QKV: Precision.FP16})
 NOISY = replace(OTHERWISE, worse=0.8)
-FAILING = replace(H200, fails="\n".join((
-    "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node "
-    "{ForeignNode[node_matmul...node_matmul_1]}.)",
-    *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20)))))
+FAILING = replace(
+    H200,
+    fails="\n".join(
+        (
+            "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node "
+            "{ForeignNode[node_matmul...node_matmul_1]}.)",
+            *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20)),
+        )
+    ),
+)
 EVENTS = {
-    "error-small": ev.JobFailed(0, "vit.onnx is not an ONNX file", "It begins with <html>.",
-                                "Download it again: a web page was saved in its place."),
-    "building-small": ev.JobProgress(0, "building: Timing tactics", 34, 128, 61.0)}
+    "error-small": ev.JobFailed(
+        0,
+        "vit.onnx is not an ONNX file",
+        "It begins with <html>.",
+        "Download it again: a web page was saved in its place.",
+    ),
+    "building-small": ev.JobProgress(0, "building: Timing tactics", 34, 128, 61.0),
+}
 
-IN_COLOUR = {"compared-large", "light-large", "target_met-small", "worst_first-small", "blocks-small", "error-small",
-             "search_result-large", "nan-large", "engine_fresh-large", "engine_stale-small", "engine_no_color-large",
-             "building-small"}
+IN_COLOUR = {
+    "compared-large",
+    "light-large",
+    "target_met-small",
+    "worst_first-small",
+    "blocks-small",
+    "error-small",
+    "search_result-large",
+    "nan-large",
+    "engine_fresh-large",
+    "engine_stale-small",
+    "engine_no_color-large",
+    "building-small",
+}
 
 WALKS = {
-    "pages": ({}, {
-        "compared-small": "", "colours-small": "v", "precision-small": "escape p", "target-small": "escape g",
-        "configs-small": "escape c", "help-small": "escape question_mark", "rules-small": "escape 5",
-        "find-small": "escape a down down", "explanation-small": "escape w f3", "values-small": "escape n 8",
-        "samples-small": "2 enter", "classes-small": "3", "methods-small": "escape 7 7", "detail-small": "escape w 2",
-        "worst_first-small": "2 t", "blocks-small": "t down right", "target_met-small": "t w space w space w space",
-        "sessions-small": "S", "sessions-tiny": "", "search_result-small": "escape z z z a enter a",
-        "stale-small": "escape w b space"}),
-    "wide pages": ({}, {
-        "compared-large": "", "compared-huge": "", "explanation-large": "w f3",
-        "worst_first-huge": "escape t", "blocks-large": "t down right", "search_result-large": "t w a enter a",
-        "found-large": "enter n", "stale-large": "z w b space"}),
+    "pages": (
+        {},
+        {
+            "compared-small": "",
+            "colours-small": "v",
+            "precision-small": "escape p",
+            "target-small": "escape g",
+            "configs-small": "escape c",
+            "help-small": "escape question_mark",
+            "rules-small": "escape 5",
+            "find-small": "escape a down down",
+            "explanation-small": "escape w f3",
+            "values-small": "escape n 8",
+            "samples-small": "2 enter",
+            "classes-small": "3",
+            "methods-small": "escape 7 7",
+            "detail-small": "escape w 2",
+            "worst_first-small": "2 t",
+            "blocks-small": "t down right",
+            "target_met-small": "t w space w space w space",
+            "sessions-small": "S",
+            "sessions-tiny": "",
+            "search_result-small": "escape z z z a enter a",
+            "stale-small": "escape w b space",
+        },
+    ),
+    "wide pages": (
+        {},
+        {
+            "compared-large": "",
+            "compared-huge": "",
+            "explanation-large": "w f3",
+            "worst_first-huge": "escape t",
+            "blocks-large": "t down right",
+            "search_result-large": "t w a enter a",
+            "found-large": "enter n",
+            "stale-large": "z w b space",
+        },
+    ),
     "the light theme": ({}, {"light-large": ""}),
     "a failed opening": ({"held": (rq.OpenNetwork,)}, {"loading-small": "", "error-small": "", "error-large": ""}),
     "no values": ({"random": True, "held": (rq.CompareRuns,)}, {"empty-small": "", "empty-large": ""}),
     "NaN": ({"network": "overflowing", "metric": False}, {"nan-large": "v 6"}),
-    "an engine": ({"builder": OTHERWISE}, {
-        "engine_fresh-small": "b", "engine_fresh-large": "", "log-small": "o", "engine_stale-small": "escape space"}),
+    "an engine": (
+        {"builder": OTHERWISE},
+        {"engine_fresh-small": "b", "engine_fresh-large": "", "log-small": "o", "engine_stale-small": "escape space"},
+    ),
     "without colours": ({"builder": OTHERWISE}, {"engine_no_color-large": "b space"}),
     "an engine that loses": ({"builder": NOISY}, {"engine_page-small": "b i", "engine_page-large": "escape i"}),
     "an engine for elsewhere": ({"builder": NO_GPU}, {"engine_cannot_run-small": "b"}),
     "FP32 that loses": ({"builder": replace(H200, check=0.3, worse=0.8)}, {"fp32_engine_fails-small": "b j"}),
-    "before a build": ({"builder": H200}, {
-        "exports-small": "e", "find_with_builds-large": "escape a down down"}),
+    "before a build": ({"builder": H200}, {"exports-small": "e", "find_with_builds-large": "escape a down down"}),
     "a build": ({"builder": H200, "held": (rq.BuildEngine,)}, {"building-small": "b", "jobs-small": "f9"}),
     "a failed build": ({"builder": FAILING}, {"build_failed-small": "b"}),
     "a search": ({"searched": 20}, {"searching-small": "a enter"}),

@@ -77,8 +77,9 @@ def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
     model = listing.tree_model
     before, inside, after = (row.group.name for row in model.group_rows)
     lines = {line.key: line for line in model.list_tree_rows({scope.path for scope in model.scopes})}
-    scope, ungrouped = (next(line for line in lines.values() if isinstance(line.row, kind))
-                        for kind in (Scope, UngroupedRow))
+    scope, ungrouped = (
+        next(line for line in lines.values() if isinstance(line.row, kind)) for kind in (Scope, UngroupedRow)
+    )
     rows = [lines[row.path] for row in model.group_rows]
     node = VisibleRow(f"{rows[1].key}\0node", 2, None, node="node")
     folded = VisibleRow("\0folded", 0, None)
@@ -86,8 +87,14 @@ def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
         listing.view = view
         listing._row_values = RowValues(model, session.config, group_values=dict.fromkeys((before, inside, after), 0.5))
         listing.sort_rows()
-        for row, following in ((rows[0], inside), (rows[1], after), (node, after), (rows[2], before), (folded, before),
-                               (None, before)):
+        for row, following in (
+            (rows[0], inside),
+            (rows[1], after),
+            (node, after),
+            (rows[2], before),
+            (folded, before),
+            (None, before),
+        ):
             assert listing.find_next_bad_group(row) == following
         assert listing.find_next_bad_group(rows[1], includes_current=True) == inside
         listing._row_values = RowValues(model, session.config)
@@ -98,40 +105,71 @@ def test_the_next_bad_row_is_found_from_every_kind_of_row(session):
         assert listing.find_next_bad_group(row) == inside
 
 
-@pytest.mark.parametrize(("drawn", "shown"),
-                         [(spans.shorten_middle("abc", 3), "abc"), (spans.shorten_middle("abcdefgh", 5), "a…fgh"),
-                          (spans.shorten_middle("abc", 1), "…"), (spans.shorten_middle("abc", 0), ""),
-                          (spans.clip_line([("try ", ""), ("", ""), ("space: FP32", "")], 9), "try spac…"),
-                          (spans.clip_line([("12345678", ""), ("9", "")], 9), "123456789"),
-                          (spans.clip_line([("12345678", ""), ("9a", "")], 9), "12345678…"),
-                          (spans.justify_line([("abc", "")], 8, [("xy", "")]), "abc   xy"),
-                          (spans.justify_line([("abc", "")], 5, [("xyz", "")]), "abc  "),
-                          (spans.justify_line([("abcdef", "")], 4), "abc…"), (bar_text(1.0, 4), "████"),
-                          (bar_text(0.53, 4), "██▏ "), (bar_text(-1.0, 4), "    "), (bar_text(0.0, 4), "    ")])
+@pytest.mark.parametrize(
+    ("drawn", "shown"),
+    [
+        (spans.shorten_middle("abc", 3), "abc"),
+        (spans.shorten_middle("abcdefgh", 5), "a…fgh"),
+        (spans.shorten_middle("abc", 1), "…"),
+        (spans.shorten_middle("abc", 0), ""),
+        (spans.clip_line([("try ", ""), ("", ""), ("space: FP32", "")], 9), "try spac…"),
+        (spans.clip_line([("12345678", ""), ("9", "")], 9), "123456789"),
+        (spans.clip_line([("12345678", ""), ("9a", "")], 9), "12345678…"),
+        (spans.justify_line([("abc", "")], 8, [("xy", "")]), "abc   xy"),
+        (spans.justify_line([("abc", "")], 5, [("xyz", "")]), "abc  "),
+        (spans.justify_line([("abcdef", "")], 4), "abc…"),
+        (bar_text(1.0, 4), "████"),
+        (bar_text(0.53, 4), "██▏ "),
+        (bar_text(-1.0, 4), "    "),
+        (bar_text(0.0, 4), "    "),
+    ],
+)
 def test_texts_and_bars_are_cut_to_their_place(drawn, shown):
     assert (drawn if isinstance(drawn, str) else text(drawn)) == shown
 
 
-@pytest.mark.parametrize(("path", "short"), [
-    ("enc1/residual/depthwise/conv", "enc1/…/depthwise/conv"),
-    ("model/layer/10/attention/self/key", "model/…/10/…/self/key"),
-    ("model/model/18/m/0/cv2/conv", "…/18/m/0/cv2/conv"), ("a/conv", "a/conv"), ("x" * 30, "xxxxxxx…" + "x" * 14)])
+@pytest.mark.parametrize(
+    ("path", "short"),
+    [
+        ("enc1/residual/depthwise/conv", "enc1/…/depthwise/conv"),
+        ("model/layer/10/attention/self/key", "model/…/10/…/self/key"),
+        ("model/model/18/m/0/cv2/conv", "…/18/m/0/cv2/conv"),
+        ("a/conv", "a/conv"),
+        ("x" * 30, "xxxxxxx…" + "x" * 14),
+    ],
+)
 def test_a_path_gives_up_names_before_numbers(path, short):
     assert spans.shorten_path(path, 22) == short
 
 
-@pytest.mark.parametrize(("errors", "shown"), [
-    (None, "–"), (ErrorMetrics(nan=3), "NaN"), (ErrorMetrics(inf=1), "Inf"), (ErrorMetrics(exact=True), "exact"),
-    (ErrorMetrics(12.34), "~12.3"), (ErrorMetrics(), "–")])
+@pytest.mark.parametrize(
+    ("errors", "shown"),
+    [
+        (None, "–"),
+        (ErrorMetrics(nan=3), "NaN"),
+        (ErrorMetrics(inf=1), "Inf"),
+        (ErrorMetrics(exact=True), "exact"),
+        (ErrorMetrics(12.34), "~12.3"),
+        (ErrorMetrics(), "–"),
+    ],
+)
 def test_decibels(errors, shown):
     assert spans.sqnr_span(errors)[0] == shown
 
 
-@pytest.mark.parametrize(("value", "measure", "band"), [(0.2, ColourMeasure.SHARE, 0), (0.19, ColourMeasure.SHARE, 1),
-                                                        (0.05, ColourMeasure.SHARE, 1), (0.01, ColourMeasure.SHARE, 2),
-                                                        (0.002, ColourMeasure.SHARE, 3), (-0.3, ColourMeasure.SHARE, 4),
-                                                        (5.0, ColourMeasure.ISOLATED, 0),
-                                                        (math.inf, ColourMeasure.ISOLATED, 4)])
+@pytest.mark.parametrize(
+    ("value", "measure", "band"),
+    [
+        (0.2, ColourMeasure.SHARE, 0),
+        (0.19, ColourMeasure.SHARE, 1),
+        (0.05, ColourMeasure.SHARE, 1),
+        (0.01, ColourMeasure.SHARE, 2),
+        (0.002, ColourMeasure.SHARE, 3),
+        (-0.3, ColourMeasure.SHARE, 4),
+        (5.0, ColourMeasure.ISOLATED, 0),
+        (math.inf, ColourMeasure.ISOLATED, 4),
+    ],
+)
 def test_bands(value, measure, band):
     assert find_colour_band(value, measure) == band
 
@@ -161,8 +199,11 @@ def test_weights_order_siblings_and_the_folded_row_stays_last():
 def test_a_filter_takes_all_words_and_opens_what_matches():
     def matching(text, share=None, asked=Precision.INT8, kept=False):
         wanted = parse_filter(text)
-        return {row.group.name for row in MODEL.group_rows
-                if wanted.matches_all_terms(FilterItem(row.group, MODEL.search_text(row), share, asked, kept))}
+        return {
+            row.group.name
+            for row in MODEL.group_rows
+            if wanted.matches_all_terms(FilterItem(row.group, MODEL.search_text(row), share, asked, kept))
+        }
 
     every, matches = {group.name for group in VIT.groups}, matching("QKV matmul")
     assert len(matches) == 3
@@ -170,8 +211,14 @@ def test_a_filter_takes_all_words_and_opens_what_matches():
     assert {line.row.group.name for line in lines if isinstance(line.row, GroupRow)} == matches
     assert parse_filter("   ") is None
     assert matching("!qkv") == every - matching("qkv") and matching("/qkv.*MatMul/ op:matmul") == matches
-    for text, share, found in (("share>1%", 0.02, True), ("share>1%", 0.01, False), ("share>=.01", 0.01, True),
-                               ("share<1%", None, False), ("!share<1%", None, True), ("share<1%", -0.5, True)):
+    for text, share, found in (
+        ("share>1%", 0.02, True),
+        ("share>1%", 0.01, False),
+        ("share>=.01", 0.01, True),
+        ("share<1%", None, False),
+        ("!share<1%", None, True),
+        ("share<1%", -0.5, True),
+    ):
         assert matching(text, share) == (every if found else set()), text
     assert matching("prec:int8") == every and not matching("prec:fp16") and matching("prec:kept", kept=True) == every
 
@@ -183,7 +230,8 @@ def test_what_is_wrong_with_a_filter_is_said(text):
 
 def test_first_open_shows_whole_levels():
     assert len(MODEL.list_tree_rows(MODEL.choose_opened_scopes(1000))) > len(
-        MODEL.list_tree_rows(MODEL.choose_opened_scopes(12)))
+        MODEL.list_tree_rows(MODEL.choose_opened_scopes(12))
+    )
     assert MODEL.choose_opened_scopes(1) == set()
 
 
@@ -191,15 +239,20 @@ def test_figures_of_the_rows_and_of_what_is_above_them(session):
     figures = found(session)
     lines = MODEL.list_worst_first_rows(set(), figures.row_order_weights)
     values = [figures.group_values[line.row.group.name] for line in lines if isinstance(line.row, GroupRow)]
-    assert values == sorted(values, reverse=True) == sorted(
-        (share.fraction for share in session.get_run_results("int8").shares.values()), reverse=True)
+    assert (
+        values
+        == sorted(values, reverse=True)
+        == sorted((share.fraction for share in session.get_run_results("int8").shares.values()), reverse=True)
+    )
     for scope in MODEL.scopes:
         assert figures.scope_values[scope.path] == pytest.approx(
-            sum(figures.group_values[name] for name in scope.groups))
+            sum(figures.group_values[name] for name in scope.groups)
+        )
     top = {line.key: build_row_cells(figures, line).cells.get("cost") for line in MODEL.list_tree_rows(set())}
-    share = sum(MODEL.group_macs[name] or 0
-                for name in MODEL.rows_by_group
-                if name in MODEL.scopes[0].groups) / MODEL.total_macs
+    share = (
+        sum(MODEL.group_macs[name] or 0 for name in MODEL.rows_by_group if name in MODEL.scopes[0].groups)
+        / MODEL.total_macs
+    )
     assert percent_text(share) in top.values()
 
 
@@ -251,7 +304,13 @@ def test_rows_are_counted_by_the_codes_in_use(session):
             refused = sum(precision not in VIT.get_group(name).allowed_precisions for name in scope.groups)
             assert any("cannot run" in line for line in said) is bool(refused)
             assert not refused or said[-1].split("fixed")[1].split() == [
-                str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
+                str(refused),
+                "of",
+                str(len(scope.groups)),
+                "cannot",
+                "run",
+                precision.label,
+            ]
 
 
 def test_shares_of_an_earlier_config_carry_its_name(tmp_path, measured_before):
@@ -284,8 +343,9 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
         return build_row_cells(found(session), VisibleRow("x", 0, MODEL.rows_by_group[name])).cells["toggle"]
 
     session.results.pop(session.config.with_toggled_fp32([VIT.group_by_name[worst]]), None)
-    assert (cell(worst).value_text, cell(worst).outcome_text) == (decibels_text(share.sqnr_if_raised_db),
-                                                         "PASS?"), "it has no interval"
+    assert (cell(worst).value_text, cell(worst).outcome_text) == (decibels_text(share.sqnr_if_raised_db), "PASS?"), (
+        "it has no interval"
+    )
     session.results.get_or_create_results(session.config).shares[worst] = replace(share, samples=4)
     assert cell(worst).outcome_text == "on 4", "a figure on fewer samples says so"
     for name in (worst, next_worst):
@@ -294,7 +354,8 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
         session.undo()
     one, other, alone = cell(worst), cell(next_worst), session.config.with_toggled_fp32([VIT.group_by_name[worst]])
     assert one.value_text == decibels_text(
-        session.results.get_results_or_empty(alone).accuracy.worst_output[1].errors.sqnr_db)
+        session.results.get_results_or_empty(alone).accuracy.worst_output[1].errors.sqnr_db
+    )
     assert one.outcome_text.rstrip("?") == "PASS" and one.margin_of_error_text.startswith("±")
     assert (other.outcome_text, other.outcome_style) == ("≈", "dim"), "it changes nothing"
     session.toggle_fp32([VIT.group_by_name[worst]])
@@ -313,14 +374,20 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     session.undo()
     shown = build_row_cells(found(session), VisibleRow("x", 0, scope)).cells["toggle"]
     assert shown.value_text == decibels_text(
-        session.results.get_results_or_empty(changed).accuracy.worst_output[1].errors.sqnr_db)
-    assert "score if FP32" in text(
-        column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
+        session.results.get_results_or_empty(changed).accuracy.worst_output[1].errors.sqnr_db
+    )
+    assert "score if FP32" in text(column_title_line(fit_columns(80), replace(found(session), metric_title="score")))
 
 
 def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(session):
-    for method, mark in (("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"), ("user", "u"),
-                         ("top5-mean", "u")):
+    for method, mark in (
+        ("entropy", "e"),
+        ("percentile", "p"),
+        ("p99.9", "p"),
+        ("mse", "m"),
+        ("user", "u"),
+        ("top5-mean", "u"),
+    ):
         tensor = VIT.group_by_name[local.QKV].activation_qdq_sites()[0].tensor
         session.results.store_value(GROUP_DETAILS, local.QKV, GroupDetails({tensor: _stats(41.2, 0.47)}))
         session.set_config(session.config.with_range(tensor, RangeMove(4.0, method)))
@@ -343,14 +410,15 @@ def test_nan_is_red_and_first(tmp_path, measured_before):
     session = local.measured(tmp_path, "overflowing")
     figures = found(session, ColourMeasure.ACCUMULATED, "fp16")
     assert figures.nonfinite_groups == {
-        name
-        for name, one in session.get_run_results("fp16").group_errors.items()
-        if one.accumulated.nonfinite_count
+        name for name, one in session.get_run_results("fp16").group_errors.items() if one.accumulated.nonfinite_count
     }
     cells = build_row_cells(figures, VisibleRow("x", 0, MODEL.rows_by_group[local.QKV]))
     assert (cells.glyph, cells.glyph_style, cells.cells["share"].text) == ("!", "bad", "NaN")
-    assert figures.row_order_weights[local.QKV] == max(
-        figures.row_order_weights.values()) > figures.row_order_weights["node_cat"]
+    assert (
+        figures.row_order_weights[local.QKV]
+        == max(figures.row_order_weights.values())
+        > figures.row_order_weights["node_cat"]
+    )
     said = detail.loss_reason_texts(session, figures, VIT.group_by_name[local.QKV])
     assert "Inf at its output" in said[0] and "FP16's 65504" in said[1]
 
@@ -364,7 +432,8 @@ def test_simulated_figures_are_marked_and_built_ones_are_not(tmp_path, measured_
             left, _, right = text(line).partition("│")
             assert "~" in left and "~" not in right
         assert number_text(session.results[session.config].engine_result.latency_ms[0]) in text(
-            summary.summary_lines(session, width, 24)[-1])
+            summary.summary_lines(session, width, 24)[-1]
+        )
     _, config_line = map(text, summary.summary_lines(session, 78, 24))
     assert config_line.startswith(" c0") and len(summary.summary_lines(session, 79, 24)) == 3
     assert "FAIL" in text(summary.summary_lines(session, 60, 24)[1]).partition("│")[2], "the outcome at every width"
@@ -405,16 +474,19 @@ def test_the_reason_names_no_change_that_is_impossible(session):
         assert ("SmoothQuant" in causes.describe_range_use(facts, stats).remedy) is facts.can_smooth
         known.add(facts.can_smooth)
     assert known == {False, True}
-    texts = {None: "try SmoothQuant (if possible) or another range, or raise the layer to FP16 or FP32",
-             True: "try SmoothQuant or another range, or raise the layer to FP16 or FP32",
-             False: "try another range, or raise the layer to FP16 or FP32"}
+    texts = {
+        None: "try SmoothQuant (if possible) or another range, or raise the layer to FP16 or FP32",
+        True: "try SmoothQuant or another range, or raise the layer to FP16 or FP32",
+        False: "try another range, or raise the layer to FP16 or FP32",
+    }
     for can_smooth, text_of in texts.items():
         assert causes.describe_range_use(replace(facts, can_smooth=can_smooth), stats).remedy == text_of
     fixed = replace(facts, can_smooth=False, has_fixed_ranges=True)
     assert causes.describe_range_use(fixed, stats).remedy == "raise the layer to FP16 or FP32"
     in_file = replace(facts, can_smooth=False, is_in_file_precision=True)
     assert causes.describe_range_use(in_file, stats).remedy == (
-        "quantize the file with another range, or raise the layer to FP16 or FP32")
+        "quantize the file with another range, or raise the layer to FP16 or FP32"
+    )
     without_fp16 = replace(facts, group=replace(facts.group, refusal_reasons={Precision.FP16: "no kernel"}))
     assert causes.describe_range_use(without_fp16, stats).remedy.endswith(", or raise the layer to FP32")
 
@@ -422,8 +494,9 @@ def test_the_reason_names_no_change_that_is_impossible(session):
 def test_fp8_is_told_by_what_lies_outside_its_steps():
     spread = tuple(1000 if 20 <= i < 40 else 0 for i in range(64))  # 2^-20 to 1, the same number in each power of two
     stats = _stats(1.0, 0.1, histogram=spread)
-    zeroed, clipped = causes.estimate_fp8_loss_shares(stats,
-                                                      1.0)  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
+    zeroed, clipped = causes.estimate_fp8_loss_shares(
+        stats, 1.0
+    )  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
     assert clipped == 0 and zeroed == pytest.approx(1.2 / 20, abs=0.005)
     assert causes.fp8_loss_sentence(stats, 1.0) == "FP8 scale by amax 1.00: about 6% of values round to 0"
     assert "50% are clipped" in causes.fp8_loss_sentence(stats, 2.0**-10)
@@ -432,12 +505,19 @@ def test_fp8_is_told_by_what_lies_outside_its_steps():
 
 
 def test_the_reason_fits_the_codes_of_the_row(session):
-    for precision, said, silent in ((Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "FP8 scale by", "bits"),
-                                    (Precision.INT4, "", "bits")):
-        group = next(group for group in MODEL.outline.groups
-                     if precision in group.allowed_precisions and group.activation_qdq_sites())
-        session.results.store_value(GROUP_DETAILS, group.name, GroupDetails(
-            {group.activation_qdq_sites()[0].tensor: _stats(41.2, 0.47)}))
+    for precision, said, silent in (
+        (Precision.INT8, "of 8 bits", "FP8"),
+        (Precision.FP8, "FP8 scale by", "bits"),
+        (Precision.INT4, "", "bits"),
+    ):
+        group = next(
+            group
+            for group in MODEL.outline.groups
+            if precision in group.allowed_precisions and group.activation_qdq_sites()
+        )
+        session.results.store_value(
+            GROUP_DETAILS, group.name, GroupDetails({group.activation_qdq_sites()[0].tensor: _stats(41.2, 0.47)})
+        )
         session.set_config(session.config.with_group_precision([group], precision))
         told = " ".join(detail.loss_reason_texts(session, found(session), group))
         assert said in told and silent not in told
@@ -483,8 +563,9 @@ def test_the_next_step_after_a_build(tmp_path, measured_before):
     assert "e exports" in next_step_hint(session, found(session)).text
     name, simulated = session.get_run_results("config").accuracy.worst_output
     lower = replace(simulated, errors=replace(simulated.errors, sqnr_db=simulated.errors.sqnr_db - 0.5))
-    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(engine, accuracy=replace(engine.accuracy,
-                                                                                     outputs={name: lower}))
+    session.results[session.config].runs[RunKind.BUILT_ENGINE] = replace(
+        engine, accuracy=replace(engine.accuracy, outputs={name: lower})
+    )
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 0.2}")
     assert "the build misses the target" in next_step_hint(session, found(session)).text
     session.set_target(f"sqnr>={simulated.errors.sqnr_db - 1}")
@@ -513,8 +594,9 @@ def test_configs_newest_first(session):
 
 def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     session.set_target("sqnr>=1")
-    assert text(config_table(session,
-                             60)[1][0][1]).endswith("PASS") and config_status.current_config_meets_target(session)
+    assert text(config_table(session, 60)[1][0][1]).endswith("PASS") and config_status.current_config_meets_target(
+        session
+    )
     session.set_precision(VIT.groups, Precision.FP32)
     session.rest()
     line = text(config_table(session, 60)[1][0][1])
@@ -536,15 +618,27 @@ def test_in_16_colours_only_errors_are_red(theme):
 
 def judged_by() -> Accuracy:
     """A verdict of two outputs; that of the worse SQNR is the better one by its largest error."""
-    return Accuracy({"boxes": OutputErrors(ErrorMetrics(30.0, 0.9, 1e-3, 0.5, 0.01)),
-                     "scores": OutputErrors(ErrorMetrics(8.0, 0.99, 1e-4, 0.02, 0.001))}, judged_error=0.2)
+    return Accuracy(
+        {
+            "boxes": OutputErrors(ErrorMetrics(30.0, 0.9, 1e-3, 0.5, 0.01)),
+            "scores": OutputErrors(ErrorMetrics(8.0, 0.99, 1e-4, 0.02, 0.001)),
+        },
+        judged_error=0.2,
+    )
 
 
 def test_the_figure_shown_is_the_one_that_the_target_bounds(session):
     for target, shown in (
-            ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~0.500"),
-            ("scores:max_abs<=1", "~0.020"), ("mean_abs<=0.1", "~0.010"), ("mse<=0.1", "~0.001"),
-            ("cosine>=0.9", "~0.90000"), ("metric>=0.5", "–"), ("agreement>=0.5", "–")):
+        ("sqnr>=20", "~8.0 dB"),
+        ("boxes:sqnr>=20", "~30.0 dB"),
+        ("max_abs<=0.01", "~0.500"),
+        ("scores:max_abs<=1", "~0.020"),
+        ("mean_abs<=0.1", "~0.010"),
+        ("mse<=0.1", "~0.001"),
+        ("cosine>=0.9", "~0.90000"),
+        ("metric>=0.5", "–"),
+        ("agreement>=0.5", "–"),
+    ):
         session.targets = (parse_target(target),)
         assert config_status.target_value_span(session, judged_by())[0] == shown
 
@@ -568,8 +662,7 @@ def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target
 
 def remedy_of(session, key, label, sqnr_db, interval=None):
     spread = AccuracyIntervals(worst_output={"sqnr": ConfidenceInterval(*interval)}) if interval else None
-    return ev.Remedy(key, label, session.config,
-                     Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
+    return ev.Remedy(key, label, session.config, Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, intervals=spread))
 
 
 def test_a_margin_is_the_distance_to_the_farther_end_on_both_sides_of_the_target(session):
@@ -586,13 +679,20 @@ def test_a_margin_is_the_distance_to_the_farther_end_on_both_sides_of_the_target
 
 def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
     for fp16, fp32, are_equal in (
-            ((13.4, None), (13.0, None), True), ((13.4, None), (12.4, None), False),
-            ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True), ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
-            ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True), ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False)):
+        ((13.4, None), (13.0, None), True),
+        ((13.4, None), (12.4, None), False),
+        ((13.4, (12.8, 14.0)), (13.0, (12.4, 13.6)), True),
+        ((13.4, (13.3, 13.5)), (13.0, (12.9, 13.1)), False),
+        ((13.9, (12.0, 18.0)), (13.0, (11.0, 16.0)), True),
+        ((15.0, (12.0, 18.0)), (13.0, (11.0, 16.0)), False),
+    ):
         session.targets = (parse_target("sqnr>=20"),)
         group = session.outline.groups[0]
-        remedies = (remedy_of(session, "r", "entropy range", 9.0), remedy_of(session, "=", "FP16", *fp16),
-                    remedy_of(session, "space", "FP32", *fp32))
+        remedies = (
+            remedy_of(session, "r", "entropy range", 9.0),
+            remedy_of(session, "=", "FP16", *fp16),
+            remedy_of(session, "space", "FP32", *fp32),
+        )
         session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
         equal, others = detail.split_by_noise(session, remedies)
         assert [one.label for one in equal] == (["FP16", "FP32"] if are_equal else ["FP16"])
@@ -607,7 +707,8 @@ def test_remedies_within_noise_of_each_other_are_shown_as_equal(session):
 
 @pytest.mark.parametrize(("samples", "total", "shown"), [(4, 4, "41%?"), (8, 8, "41% "), (8, 32, "…")])
 def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_can_change_has_none_yet(
-        session, monkeypatch, samples, total, shown):
+    session, monkeypatch, samples, total, shown
+):
     model = TreeModel(session.outline)
     first, second = session.outline.groups[:2]
     results = session.results.get_or_create_results(session.config)
@@ -617,12 +718,22 @@ def test_a_share_on_fewer_than_eight_samples_has_a_mark_and_one_that_can_change_
     with monkeypatch.context() as patched:
         patched.setattr(session, "count_judging_samples", lambda config: total)
         row_values = build_row_values(session, model, ColourMeasure.SHARE, "config")
-    lines = [text(layer_row_line(build_row_cells(row_values, VisibleRow(row.path, 0, row), True), 0,
-                                 fit_columns(120), False))
-             for row in (model.rows_by_group[first.name], model.rows_by_group[second.name])]
+    lines = [
+        text(
+            layer_row_line(build_row_cells(row_values, VisibleRow(row.path, 0, row), True), 0, fit_columns(120), False)
+        )
+        for row in (model.rows_by_group[first.name], model.rows_by_group[second.name])
+    ]
     assert shown in lines[0] and "…" in lines[1]
-    table = _error_share_cells(shares[first.name]), [text(line) for line in detail.detail_lines(
-        session, row_values, VisibleRow("", 0, model.rows_by_group[first.name]), 60, 30)]
+    table = (
+        _error_share_cells(shares[first.name]),
+        [
+            text(line)
+            for line in detail.detail_lines(
+                session, row_values, VisibleRow("", 0, model.rows_by_group[first.name]), 60, 30
+            )
+        ],
+    )
     assert all("41%?" in str(place) for place in table) is (samples < 8)
 
 
@@ -631,9 +742,11 @@ def test_the_metric_decides_which_remedy_is_best(session):
     session.targets = (parse_target("f1>=0.9"),)
     values = {"mse": (13.2, {"f1": 0.588}), "entropy": (13.0, {"f1": 0.754}), "percentile": (13.1, {})}
     remedies = tuple(
-        ev.Remedy("r", label, session.config,
-                  Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, metric, judged_error=0.1))
-        for label, (sqnr_db, metric) in values.items())
+        ev.Remedy(
+            "r", label, session.config, Accuracy({"y": OutputErrors(ErrorMetrics(sqnr_db))}, metric, judged_error=0.1)
+        )
+        for label, (sqnr_db, metric) in values.items()
+    )
     assert [one.label for one in detail.split_by_noise(session, remedies)[0]] == ["entropy"]
     assert [one.label for one in detail._choose_best_remedy_per_kind(session, remedies)] == ["entropy"]
 
@@ -641,8 +754,14 @@ def test_the_metric_decides_which_remedy_is_best(session):
 def test_the_mark_of_equal_remedies_agrees_with_the_line_below(session):
     session.targets = (parse_target("sqnr>=20"),)
     group = session.outline.groups[0]
-    values = {"Mul": (14.24, (13.8, 14.7)), "FP16": (13.7, (13.6, 13.9)), "FP32": (14.16, (13.0, 14.2)),
-              "mse": (13.84, (9.0, 14.0)), "entropy": (13.79, (9.0, 19.0)), "percentile": (13.76, None)}
+    values = {
+        "Mul": (14.24, (13.8, 14.7)),
+        "FP16": (13.7, (13.6, 13.9)),
+        "FP32": (14.16, (13.0, 14.2)),
+        "mse": (13.84, (9.0, 14.0)),
+        "entropy": (13.79, (9.0, 19.0)),
+        "percentile": (13.76, None),
+    }
     remedies = tuple(remedy_of(session, "r", label, *value) for label, value in values.items())
     session.results.get_values(ev.REMEDIES)[group.name, session.config] = remedies
     equal, others = detail.split_by_noise(session, remedies)
@@ -659,12 +778,14 @@ def test_an_exact_error_has_no_unit(session):
     line = next(line for line in MODEL.list_tree_rows(set()) if isinstance(line.row, GroupRow))
     exact, inexact = ErrorMetrics(exact=True), ErrorMetrics(30.0)
     for isolated, accumulated, expected in (
-            (inexact, inexact, "isolated ~30.0 dB · accumulated ~30.0 dB"),
-            (exact, exact, "isolated exact · accumulated exact"),
-            (inexact, exact, "isolated ~30.0 dB · accumulated exact"),
-            (exact, inexact, "isolated exact · accumulated ~30.0 dB")):
+        (inexact, inexact, "isolated ~30.0 dB · accumulated ~30.0 dB"),
+        (exact, exact, "isolated exact · accumulated exact"),
+        (inexact, exact, "isolated ~30.0 dB · accumulated exact"),
+        (exact, inexact, "isolated exact · accumulated ~30.0 dB"),
+    ):
         session.get_run_results("config").group_errors[line.row.group.name] = GroupErrors(
-            accumulated=accumulated, isolated=isolated, precision=Precision.INT8)
+            accumulated=accumulated, isolated=isolated, precision=Precision.INT8
+        )
         shown = [text(one) for one in detail.detail_lines(session, found(session), line, 60, 30)]
         assert f" error    {expected}" in shown
 
@@ -672,7 +793,8 @@ def test_an_exact_error_has_no_unit(session):
 def test_a_name_of_a_remedy_is_whole_before_the_values_have_a_unit(session):
     group = session.outline.groups[0]
     session.results.get_values(ev.REMEDIES)[group.name, session.config] = tuple(
-        remedy_of(session, "9", label, 29.0) for label in ("bias correction", "equalization"))
+        remedy_of(session, "9", label, 29.0) for label in ("bias correction", "equalization")
+    )
     for width, unit in ((40, " dB"), (30, ""), (27, "")):
         lines = [text(line) for line in detail.remedy_lines(session, group, width)][:2]
         assert all(len(line) <= width for line in lines)
@@ -692,9 +814,11 @@ def test_the_line_of_remedies_keeps_its_end(session):
 
 def test_a_doubtful_share_says_so(session):
     names = [group.name for group in session.outline.groups[:3]]
-    shares = {names[0]: ErrorShare(0.30, samples=8, half_width=0.05), names[1]: ErrorShare(0.22, samples=8,
-                                                                                          half_width=0.04),
-              names[2]: ErrorShare(-0.10, samples=8, half_width=0.01)}
+    shares = {
+        names[0]: ErrorShare(0.30, samples=8, half_width=0.05),
+        names[1]: ErrorShare(0.22, samples=8, half_width=0.04),
+        names[2]: ErrorShare(-0.10, samples=8, half_width=0.01),
+    }
     said = [detail.share_doubt_text(shares, name) for name in names]
     assert said == ["its order to 1 other row is not certain"] * 2 + ["raising it makes it worse"]
     assert not ErrorShare(0.3, samples=8, half_width=0.01).overlaps(shares[names[1]])
@@ -706,8 +830,9 @@ def test_raising_to_nan_meets_no_target(session):
     broken, fine = Accuracy({"y": OutputErrors(ErrorMetrics(nan=1))}), Accuracy({"y": OutputErrors(ErrorMetrics(25.0))})
     exact = Accuracy({"y": OutputErrors(ErrorMetrics(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
-        assert count_rows_to_raise_for_target(session, ConfigResults(raised_order=("a", "b"),
-                                                                     cumulative=raised)) == rows
+        assert (
+            count_rows_to_raise_for_target(session, ConfigResults(raised_order=("a", "b"), cumulative=raised)) == rows
+        )
 
 
 def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():
@@ -716,15 +841,17 @@ def test_a_legend_has_whole_entries_of_the_signs_on_the_screen_at_every_width():
     assert whole == ["↑ raised", "e p range", "k fixed", "+ other change", "? not measured"]
     for width in range(0, 200):
         legend = legend_text(signs, width)
-        assert len(legend) <= width and whole[:len(list(filter(None, legend.split("  "))))] == list(
-            filter(None, legend.split("  "))), (width, legend)
+        assert len(legend) <= width and whole[: len(list(filter(None, legend.split("  "))))] == list(
+            filter(None, legend.split("  "))
+        ), (width, legend)
     assert not legend_text({"█", "·"}, 200)
 
 
 def test_a_wide_detail_pane_has_charts_beside_its_text(session):
     row_values, group = found(session), VIT.groups[0]
-    session.results.store_value(GROUP_DETAILS, group.name, GroupDetails(
-        {group.activation_qdq_sites()[0].tensor: _stats(31.9, 0.46)}))
+    session.results.store_value(
+        GROUP_DETAILS, group.name, GroupDetails({group.activation_qdq_sites()[0].tensor: _stats(31.9, 0.46)})
+    )
     row = VisibleRow("x", 0, MODEL.rows_by_group[group.name])
     lines = detail.detail_pane_lines(session, row_values, row, group, 90, 40)
     shown = [text(line) for line in lines]
@@ -740,7 +867,8 @@ def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
         "import numpy as np\n"
         "def parts(outputs, labels):\n"
         "    picked = outputs['logits'].astype(np.float64)[np.arange(len(labels['labels'])), labels['labels']]\n"
-        "    return {'mean': picked.mean(), **{f'class/{one}': picked[one::3].mean() for one in range(3)}}\n")
+        "    return {'mean': picked.mean(), **{f'class/{one}': picked[one::3].mean() for one in range(3)}}\n"
+    )
     options = replace(local.options(tmp_path), metric=f"{tmp_path / 'parts.py'}:parts")
     session = local.NullSession(options, folder=tmp_path, resume=False, target="metric[class/1]>=base-1%")
     session.start()
@@ -748,11 +876,16 @@ def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
     bounded = session.results.reference_metric["class/1"]
     assert session.target.bound == pytest.approx(bounded - 0.01 * abs(bounded)) and session.guard_warnings == ()
     found = {run: session.get_run_results(run).accuracy.metric for run in ("fp16", "int8")}
-    drops = {name: max(base - one[name] for one in found.values())
-             for name, base in session.results.reference_metric.items() if name != "mean"}
+    drops = {
+        name: max(base - one[name] for one in found.values())
+        for name, base in session.results.reference_metric.items()
+        if name != "mean"
+    }
     for width in (76, 40):
-        lines = ["".join(text for text, _ in line) for line in charts.draw_metric_part_table(
-            charts.ChartFrame(session, None, None, width, 20)).lines]
+        lines = [
+            "".join(text for text, _ in line)
+            for line in charts.draw_metric_part_table(charts.ChartFrame(session, None, None, width, 20)).lines
+        ]
         names = [line.split()[0] for line in lines[1:5]]
         assert names == ["mean", *sorted(drops, key=lambda name: -drops[name])]
         assert all(len(line) <= width for line in lines) and lines[0].split()[-1] == "drop"
@@ -778,12 +911,24 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
     broken = replace(both, outputs={"boxes": OutputErrors(ErrorMetrics(nan=1)), "scores": scores})
     assert column.text(RunRow(broken)) == "NaN boxes"
     judged = session.judged_outputs[0]
-    session._opened_network = replace(session.opened_network, judged_outputs=(
-        replace(judged, name="boxes"), replace(judged, name="scores")))
-    in_files = [replace(both, outputs={"boxes": boxes, "scores": replace(
-        scores, worst_index=index, worst_file="part17.npz", worst_sqnr_db=-3.2)}) for index in (12345, 6)]
-    for accuracy, sample_pattern in ((both, ""), (in_files[0], r" +-3\.2( #12345)?"),
-                                     (in_files[1], r" +-3\.2( p…17 #6)?")):
+    session._opened_network = replace(
+        session.opened_network, judged_outputs=(replace(judged, name="boxes"), replace(judged, name="scores"))
+    )
+    in_files = [
+        replace(
+            both,
+            outputs={
+                "boxes": boxes,
+                "scores": replace(scores, worst_index=index, worst_file="part17.npz", worst_sqnr_db=-3.2),
+            },
+        )
+        for index in (12345, 6)
+    ]
+    for accuracy, sample_pattern in (
+        (both, ""),
+        (in_files[0], r" +-3\.2( #12345)?"),
+        (in_files[1], r" +-3\.2( p…17 #6)?"),
+    ):
         session.results.get_or_create_results(session.config).store_accuracy(accuracy)
         for width in (120, 80, 60):
             row = next(line for line in map(text, summary.summary_lines(session, width)) if line.startswith(" c0"))
@@ -792,7 +937,7 @@ def test_the_output_of_the_worst_value_is_named_beside_it(session):
     for width in (120, 80):
         lines = [*map(text, summary.summary_lines(session, width))]
         first = next(index for index, line in enumerate(lines) if line.startswith(" c0"))
-        rows = [(line.split()[0], "FAIL" in line) for line in lines[first + 1:first + 3]]
+        rows = [(line.split()[0], "FAIL" in line) for line in lines[first + 1 : first + 3]]
         assert rows == [("boxes", True), ("scores", False)], "the worst is first"
 
 

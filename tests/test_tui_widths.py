@@ -55,17 +55,29 @@ def cut(shown: str, whole: list[float]) -> list[float]:
 
 
 EXTREMES = [
-    RowCells("»", "█", "", "blocks/17/attention/conv123", cells={
-        "layer": "", "operator": "Convolution64", "engine": ("≠ FP16 +128", ""),
-        "precision": PrecisionCell("FP16+", "↑epku", "chip16"),
-        "share": ShareCell(value, config_name=of, bar_fraction=0.7), "cost": cost,
-        "toggle": ToggleResult(figure, outcome, is_partial=outcome.startswith("on"))})
-    for value, figure, outcome, cost, of in (("~-12345%", "~-123456.7", "on 16384", "1.2e-10",
-                                              ""), ("~57%", "~91.07", "on 16", "12345",
-                                                    ""), ("~100%", "~99999.9", "FAIL?", "123457",
-                                                          "c128"), ("~-1.5e9", "~1.234e-12", "on 128", ".00123", ""),
-                                             ("-123.4", "~0.99999", "PASS?", "99.9%", ""), ("~12345.6", "~-0.00012",
-                                                                                            "on 1024", "·", "c3"))
+    RowCells(
+        "»",
+        "█",
+        "",
+        "blocks/17/attention/conv123",
+        cells={
+            "layer": "",
+            "operator": "Convolution64",
+            "engine": ("≠ FP16 +128", ""),
+            "precision": PrecisionCell("FP16+", "↑epku", "chip16"),
+            "share": ShareCell(value, config_name=of, bar_fraction=0.7),
+            "cost": cost,
+            "toggle": ToggleResult(figure, outcome, is_partial=outcome.startswith("on")),
+        },
+    )
+    for value, figure, outcome, cost, of in (
+        ("~-12345%", "~-123456.7", "on 16384", "1.2e-10", ""),
+        ("~57%", "~91.07", "on 16", "12345", ""),
+        ("~100%", "~99999.9", "FAIL?", "123457", "c128"),
+        ("~-1.5e9", "~1.234e-12", "on 128", ".00123", ""),
+        ("-123.4", "~0.99999", "PASS?", "99.9%", ""),
+        ("~12345.6", "~-0.00012", "on 1024", "·", "c3"),
+    )
 ]
 
 
@@ -77,9 +89,17 @@ def test_no_number_of_a_row_is_cut():
                 for depth in (0, 3, 9):
                     line = layer_row_line(row, depth, fit, True)
                     assert spans.line_width(line) <= min(width, 120), (width, text(line))
-                    texts = (row.name, row.cells["operator"], row.cells["precision"].text, row.cells["engine"][0],
-                             row.cells["cost"], row.cells["share"].text, row.cells["share"].config_name,
-                             row.cells["toggle"].value_text, row.cells["toggle"].outcome_text)
+                    texts = (
+                        row.name,
+                        row.cells["operator"],
+                        row.cells["precision"].text,
+                        row.cells["engine"][0],
+                        row.cells["cost"],
+                        row.cells["share"].text,
+                        row.cells["share"].config_name,
+                        row.cells["toggle"].value_text,
+                        row.cells["toggle"].outcome_text,
+                    )
                     whole = [number for one in texts for number in numbers(one)]
                     assert not cut(text(line).replace("<0", ""), whole), (width, text(line))
 
@@ -91,8 +111,11 @@ def extreme(session):
         known = session.results.get_or_create_results(config)
         errors = ErrorMetrics(-123456.7, 0.123456)
         output = OutputErrors(errors, worst_index=123456, worst_sqnr_db=-98765.4)
-        known.store_accuracy(replace(known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7},
-                                     samples=12345, total=67890))
+        known.store_accuracy(
+            replace(
+                known.accuracy, outputs={name: output}, metric={"accuracy": -1.23456e-7}, samples=12345, total=67890
+            )
+        )
 
 
 def test_no_number_of_the_header_is_cut(session):
@@ -100,49 +123,94 @@ def test_no_number_of_the_header_is_cut(session):
     for prepare in (lambda _: None, extreme):
         prepare(session)
         whole += [-123456.7, 98765.4, 123456, 1.235e-7, 1.23456e-7, 12345, 67890]
-        wide = [summary.header_line(session, 400), *summary.summary_lines(session, 400, 40),
-                *(line for _, line in config_table(session, 400)[1])]
+        wide = [
+            summary.header_line(session, 400),
+            *summary.summary_lines(session, 400, 40),
+            *(line for _, line in config_table(session, 400)[1]),
+        ]
         whole += [number for line in wide for number in numbers(text(line))]
         whole = [abs(one) for one in whole]
         for width in WIDTHS:
-            for line in (summary.header_line(session, width), *summary.summary_lines(session, width, 40),
-                         *(line for _, line in config_table(session, width)[1])):
+            for line in (
+                summary.header_line(session, width),
+                *summary.summary_lines(session, width, 40),
+                *(line for _, line in config_table(session, width)[1]),
+            ):
                 assert spans.line_width(line) <= width
                 assert not cut(text(line), whole), (width, text(line))
 
 
 def test_no_number_of_a_hint_or_message_is_cut(session):
-    took = [number for one in session.pending_requests.jobs
-            for number in numbers(duration_text(one.duration_s))]  # drawn beside it
+    took = [
+        number for one in session.pending_requests.jobs for number in numbers(duration_text(one.duration_s))
+    ]  # drawn beside it
     said = "2 rows to FP32 meet the target: w, space raises blocks/1234/conv5678 → SQNR ~123456.7"
     for width in WIDTHS:
-        for status, hint in ((StatusLines((said, "")), Hint()), (StatusLines(), Hint(
-            (said, "next: w, space raises it")))):
+        for status, hint in (
+            (StatusLines((said, "")), Hint()),
+            (StatusLines(), Hint((said, "next: w, space raises it"))),
+        ):
             shown = "".join(map(text, status_lines(session, status, hint, width, width >= 120)))
             assert not cut(shown, [*numbers(said), *took, 0.0]), shown
 
 
-@pytest.mark.parametrize(("shown", "width", "expected"), [
-    ("~12.3", 5, "~12.3"), ("~-123.4", 6, "~-123"), ("~-123456.7", 6, "~-1e5"), ("~-8.1 #12345", 10, "~-8 #12345"),
-    ("abc", 2, "…"), ("~1.234e-12", 8, "~1.2e-12"), (".12345", 4, "0.12"), ("0.12345", 5, "0.123"),
-    ("12345.6", 5, "12346")])
+@pytest.mark.parametrize(
+    ("shown", "width", "expected"),
+    [
+        ("~12.3", 5, "~12.3"),
+        ("~-123.4", 6, "~-123"),
+        ("~-123456.7", 6, "~-1e5"),
+        ("~-8.1 #12345", 10, "~-8 #12345"),
+        ("abc", 2, "…"),
+        ("~1.234e-12", 8, "~1.2e-12"),
+        (".12345", 4, "0.12"),
+        ("0.12345", 5, "0.123"),
+        ("12345.6", 5, "12346"),
+    ],
+)
 def test_a_number_that_has_no_room_is_rounded(shown, width, expected):
     assert shorten_number_in_text(shown, width) == expected
 
 
-@pytest.mark.parametrize(("said", "width", "expected"), [
-    ("on 16 of 32", 4, "on …"), ("on 16 of 32", 5, "on …"), ("on 16 of 32", 6, "on 16…"), ("~12.34 dB", 5, "…"),
-    ("F1 ~12.34", 6, "F1 …"), ("share ~-12% left", 10, "share …")])
+@pytest.mark.parametrize(
+    ("said", "width", "expected"),
+    [
+        ("on 16 of 32", 4, "on …"),
+        ("on 16 of 32", 5, "on …"),
+        ("on 16 of 32", 6, "on 16…"),
+        ("~12.34 dB", 5, "…"),
+        ("F1 ~12.34", 6, "F1 …"),
+        ("share ~-12% left", 10, "share …"),
+    ],
+)
 def test_a_line_is_cut_before_a_number(said, width, expected):
     assert text(spans.clip_line([(said, "")], width)) == expected
 
 
 def names(rng):
     """Paths of layers as networks have them, many of which are alike but for a part."""
-    parts = ["model", "encoder", "decoder", "block", "residual", "depthwise_separable", "attention", "conv", "norm1",
-             "projection", "漢字", "layer.12"]
-    return list({"/".join(f"{rng.choice(parts)}{rng.choice(('', '.0', '.1', '.11', '_a', '2'))}"
-                          for _ in range(rng.randint(1, 7))) for _ in range(60)})
+    parts = [
+        "model",
+        "encoder",
+        "decoder",
+        "block",
+        "residual",
+        "depthwise_separable",
+        "attention",
+        "conv",
+        "norm1",
+        "projection",
+        "漢字",
+        "layer.12",
+    ]
+    return list(
+        {
+            "/".join(
+                f"{rng.choice(parts)}{rng.choice(('', '.0', '.1', '.11', '_a', '2'))}" for _ in range(rng.randint(1, 7))
+            )
+            for _ in range(60)
+        }
+    )
 
 
 @pytest.mark.parametrize("seed", range(8))
@@ -228,12 +296,14 @@ def test_a_row_that_is_no_longer_raised_is_not_sorted_first(session):
 def test_scopes_are_sorted_by_the_value_that_they_show(session):
     listing = LayerList(session)
     listing.open_network(session.outline)
-    parent = next(scope for scope in listing.tree_model.scopes
-                  if sum(isinstance(child, Scope) for child in scope.children) > 2)
+    parent = next(
+        scope for scope in listing.tree_model.scopes if sum(isinstance(child, Scope) for child in scope.children) > 2
+    )
     first = next(child for child in parent.children if isinstance(child, Scope))
     shares = session.results.get_or_create_results(session.config).shares
-    shares.update((name, replace(share, fraction=0.5 if name in first.groups else 0.1))
-                  for name, share in shares.items())
+    shares.update(
+        (name, replace(share, fraction=0.5 if name in first.groups else 0.1)) for name, share in shares.items()
+    )
     shares[first.groups[0]] = replace(shares[first.groups[0]], fraction=-9.0)
     for measure in (ColourMeasure.SHARE, ColourMeasure.ISOLATED, ColourMeasure.ACCUMULATED):
         listing.measure = measure
@@ -242,8 +312,10 @@ def test_scopes_are_sorted_by_the_value_that_they_show(session):
         listing.opened_paths = {scope.path for scope in listing.tree_model.scopes}
         scopes = [line.row for line in listing.build_visible_rows() if isinstance(line.row, Scope)]
         values = listing.row_values.scope_values
-        families = [[values[scope.path] for scope in scopes if scope in parent.children and scope.path in values]
-                    for parent in listing.tree_model.scopes]
+        families = [
+            [values[scope.path] for scope in scopes if scope in parent.children and scope.path in values]
+            for parent in listing.tree_model.scopes
+        ]
         assert max(map(len, families)) > 2
         for shown in families:
             assert shown == sorted(shown, reverse=measure is ColourMeasure.SHARE), measure
@@ -260,7 +332,7 @@ def test_a_row_of_the_header_has_values_of_one_config(tmp_path, measured_before)
     for height in (24, 40):
         lines = [text(line) for line in summary.summary_lines(session, 120, height)]
         row = next(line for line in lines if line.startswith(" c1"))
-        assert not numbers(row.partition("│")[2].replace("%", "")) , row
+        assert not numbers(row.partition("│")[2].replace("%", "")), row
         before = [line for line in lines if line.startswith(" c0, built")]
         assert bool(before) is (height == 40) and all(figure in line for line in before)
 
@@ -272,9 +344,9 @@ def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
     for width in range(110, 201):
         shown = next(text(line) for line in summary.summary_lines(session, width, 40) if "first reason" in text(line))
         assert shown.strip() == whole
-    (heading, reasons), = summary._list_outcome_reasons(session)
+    ((heading, reasons),) = summary._list_outcome_reasons(session)
     for width in range(40, len(whole)):
-        line, = summary._outcome_reason_rows(heading, reasons, width, 1)
+        (line,) = summary._outcome_reason_rows(heading, reasons, width, 1)
         shown = text(line).strip()
         assert len(text(line)) <= width and shown.endswith("; … (o)")
         assert {*shown.removesuffix("; … (o)").split("; ")} <= {*whole.split("; ")}
@@ -282,9 +354,14 @@ def test_a_reason_of_an_outcome_is_whole_or_left_out(session):
 
 def test_the_outcome_that_counts_has_the_first_reason(session):
     results = session.results[session.config]
-    poor = replace(results.accuracy, intervals=None, outputs={
-        name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))
-        for name, values in results.accuracy.outputs.items()})
+    poor = replace(
+        results.accuracy,
+        intervals=None,
+        outputs={
+            name: replace(values, errors=replace(values.errors, sqnr_db=-20.0))
+            for name, values in results.accuracy.outputs.items()
+        },
+    )
     results.runs = {**results.runs, RunKind.EXPORTED_FILE: ExportedRun(poor, "ONNX Runtime 1 CPU", "cpu")}
     doubt, failure = TargetOutcome(Outcome.UNCERTAIN_PASS, ("a doubt",)), TargetOutcome(Outcome.FAIL)
     session.config_target_outcomes = lambda config: {RunKind.SIMULATED_CONFIG: doubt, RunKind.EXPORTED_FILE: failure}
@@ -296,8 +373,10 @@ def test_the_outcome_that_counts_has_the_first_reason(session):
 def test_the_narrow_table_keeps_the_value_of_the_target_of_an_export(session):
     session.request_build()
     executed = session.rest().results[session.config].exported_run.accuracy
-    for target, shown in (("metric>=0.1", metric_text(executed.headline_metric)),
-                          ("sqnr>=1", f"{executed.worst_output[1].errors.sqnr_db:.1f}")):
+    for target, shown in (
+        ("metric>=0.1", metric_text(executed.headline_metric)),
+        ("sqnr>=1", f"{executed.worst_output[1].errors.sqnr_db:.1f}"),
+    ):
         session.set_target(target)
         row = next(text(line) for line in summary.summary_lines(session, 60) if text(line).startswith(" c0"))
         assert row.partition("│")[2].split()[0] == shown

@@ -31,8 +31,12 @@ for turn in range(50):
 
 
 def test_a_cache_and_a_file_that_several_programs_write_stay_whole(tmp_path):
-    programs = [subprocess.Popen([sys.executable, "-c", HAMMER, tmp_path / "results", tmp_path / "out"],
-                                 stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    programs = [
+        subprocess.Popen(
+            [sys.executable, "-c", HAMMER, tmp_path / "results", tmp_path / "out"], stderr=subprocess.PIPE, text=True
+        )
+        for _ in range(3)
+    ]
     for program in programs:
         _, told = program.communicate(timeout=120)
         assert program.returncode == 0, told
@@ -81,8 +85,9 @@ def test_logs_of_running_programs_stay_and_old_ones_go(monkeypatch):
         path.write_text("x")
         os.utime(path, (time.time() - 3600 * (age + 12),) * 2)
     stat = type(folder).stat
-    monkeypatch.setattr(type(folder), "stat", lambda path, **more: (
-        path.unlink() if path == logs[-1] else None, stat(path, **more))[1])  # another program was first
+    monkeypatch.setattr(
+        type(folder), "stat", lambda path, **more: (path.unlink() if path == logs[-1] else None, stat(path, **more))[1]
+    )  # another program was first
     with client._open_log() as stream:
         assert stream.name != os.devnull
     monkeypatch.undo()

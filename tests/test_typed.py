@@ -118,14 +118,16 @@ def test_all_fp32_is_the_identity(name, named_network, backend):
     assert {**weights_of(typed.model)} == {**weights_of(network.model)}
     assert not typed.refused_layers and not typed.notes
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2, sequence=12)
-    for one, other in zip(run(backend, network.model, feeds).values(), run(backend, typed.model, feeds).values(),
-                          strict=True):
+    for one, other in zip(
+        run(backend, network.model, feeds).values(), run(backend, typed.model, feeds).values(), strict=True
+    ):
         np.testing.assert_array_equal(one, other)
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize(("quantized", "other"), [
-    (FP16, FP16), (FP16_SUMS, FP16), (INT8, FP16), (INT8, FP32), (BF16, BF16), (INT8, BF16)])
+@pytest.mark.parametrize(
+    ("quantized", "other"), [(FP16, FP16), (FP16_SUMS, FP16), (INT8, FP16), (INT8, FP32), (BF16, BF16), (INT8, BF16)]
+)
 def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, named_network, backend):
     network = named_network(name)
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2)
@@ -133,8 +135,10 @@ def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, nam
     amax = {name: float(np.abs(values[name]).max()) for name in network.calibrated_tensors}
     typed = lower(network, quantized, other, ranges=amax)
     check(typed.model)
-    ends, base = ([(v.name, v.dtype, str(v.shape)) for v in (*model.graph.inputs, *model.graph.outputs)]
-                  for model in (typed.model, network.model))
+    ends, base = (
+        [(v.name, v.dtype, str(v.shape)) for v in (*model.graph.inputs, *model.graph.outputs)]
+        for model in (typed.model, network.model)
+    )
     assert ends == base
     if BF16 in (quantized, other):
         return  # ONNX Runtime's CPU provider has no BF16 Conv or MatMul
@@ -144,9 +148,19 @@ def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, nam
         assert got.dtype == values[key].dtype and noise < (1e-2 if quantized is INT8 else 1e-5), key
 
 
-@pytest.mark.parametrize(("quantized", "other", "groups", "opset"), [
-    (FP32, FP32, {}, 17), (INT8, FP32, {}, 17), (FP16, FP16, {}, 19), (INT8, FP16, {}, 19), (BF16, BF16, {}, 22),
-    (INT8, BF16, {}, 22), (FP32, FP32, {"/fc2/MatMul": FP16}, 19), (FP16, FP16, {"/fc2/MatMul": BF16}, 22)])
+@pytest.mark.parametrize(
+    ("quantized", "other", "groups", "opset"),
+    [
+        (FP32, FP32, {}, 17),
+        (INT8, FP32, {}, 17),
+        (FP16, FP16, {}, 19),
+        (INT8, FP16, {}, 19),
+        (BF16, BF16, {}, 22),
+        (INT8, BF16, {}, 22),
+        (FP32, FP32, {"/fc2/MatMul": FP16}, 19),
+        (FP16, FP16, {"/fc2/MatMul": BF16}, 22),
+    ],
+)
 def test_opset_is_the_lowest_that_holds_the_types(quantized, other, groups, opset, named_network):
     typed = lower(named_network("mlp"), quantized, other, groups=groups)
     assert typed.model.graph.opset_imports[""] == opset
@@ -190,15 +204,28 @@ def test_q_dq_stand_in_front_of_the_sites_of_groups_and_nowhere_else(name, named
     """So none on biases, norms, activations or what moves values; a residual Add has them on its skip alone."""
     network = named_network(name)
     model = lower(network).model
-    read = {(node.name, index): behind(model, node.name, index) for node in model.graph if node.op_type not in STEPS
-            for index, value in enumerate(node.inputs) if value is not None}
+    read = {
+        (node.name, index): behind(model, node.name, index)
+        for node in model.graph
+        if node.op_type not in STEPS
+        for index, value in enumerate(node.inputs)
+        if value is not None
+    }
     assert {(*place, tensor) for place, (path, tensor) in read.items() if "DequantizeLinear" in path} == {
-        (site.layer, site.index, site.tensor) for group in network.groups for site in group.sites}
+        (site.layer, site.index, site.tensor) for group in network.groups for site in group.sites
+    }
 
 
-@pytest.mark.parametrize(("operator", "trans_b", "axis", "over"), [
-    ("Conv", 0, 0, (1, 2, 3)), ("ConvTranspose", 0, 1, (0, 2, 3)), ("MatMul", 0, 1, (0,)), ("Gemm", 0, 1, (0,)),
-    ("Gemm", 1, 0, (1,))])
+@pytest.mark.parametrize(
+    ("operator", "trans_b", "axis", "over"),
+    [
+        ("Conv", 0, 0, (1, 2, 3)),
+        ("ConvTranspose", 0, 1, (0, 2, 3)),
+        ("MatMul", 0, 1, (0,)),
+        ("Gemm", 0, 1, (0,)),
+        ("Gemm", 1, 0, (1,)),
+    ],
+)
 def test_weight_scales_follow_the_output_channel(operator, trans_b, axis, over, opened):
     b = Builder()
     attributes = {}
@@ -272,8 +299,9 @@ def test_missing_range_names_the_tensor(named_network):
     lower(network, FP16, FP16, ranges=have)
 
 
-@pytest.mark.parametrize(("other", "held"), [
-    (FP16, ir.DataType.FLOAT16), (FP32, ir.DataType.FLOAT), (BF16, ir.DataType.FLOAT)])
+@pytest.mark.parametrize(
+    ("other", "held"), [(FP16, ir.DataType.FLOAT16), (FP32, ir.DataType.FLOAT), (BF16, ir.DataType.FLOAT)]
+)
 def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, held, named_network):
     model = lower(named_network("unet_small"), other=other).model
     check(model)
@@ -286,12 +314,15 @@ def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, held, na
 def test_without_casts_every_tensor_stays_fp32_and_masks_are_clamped(named_network, backend):
     network = named_network("bert")
     config = PrecisionConfig(INT8, FP16)
-    typed = lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges(network),
-                                    with_casts=False)
+    typed = lower_rewritten_network(
+        rewrite_network_for_config(network, config), config, ranges(network), with_casts=False
+    )
     check(typed.model)
     assert typed.model.graph.opset_imports[""] == 17
-    assert not any(node.op_type == "Cast" and node.name not in {layer.name for layer in network.layers}
-                   for node in typed.model.graph)
+    assert not any(
+        node.op_type == "Cast" and node.name not in {layer.name for layer in network.layers}
+        for node in typed.model.graph
+    )
     assert any(node.op_type == "QuantizeLinear" for node in typed.model.graph)
     assert any("clamped" in note for note in typed.notes)
     assert all(value.dtype != ir.DataType.FLOAT16 for node in typed.model.graph for value in node.outputs)
@@ -360,11 +391,19 @@ def test_foreign_operators_get_fp32(named_network):
 
 
 def test_subgraphs_and_those_in_them_get_fp32(opened, backend):
-    inner = [helper.make_graph([helper.make_node(op, ["t", "t"], [f"{op}_out"])], op, [], [floats(f"{op}_out", 2)])
-             for op in ("Add", "Mul")]
-    same = helper.make_graph([helper.make_node("Identity", ["go"], ["again"]),
-                              helper.make_node("If", ["again"], ["nested"], name="nested", then_branch=inner[0],
-                                               else_branch=inner[1])], "outer", [], [floats("nested", 2)])
+    inner = [
+        helper.make_graph([helper.make_node(op, ["t", "t"], [f"{op}_out"])], op, [], [floats(f"{op}_out", 2)])
+        for op in ("Add", "Mul")
+    ]
+    same = helper.make_graph(
+        [
+            helper.make_node("Identity", ["go"], ["again"]),
+            helper.make_node("If", ["again"], ["nested"], name="nested", then_branch=inner[0], else_branch=inner[1]),
+        ],
+        "outer",
+        [],
+        [floats("nested", 2)],
+    )
     plain = helper.make_graph([helper.make_node("Identity", ["t"], ["plain"])], "plain", [], [floats("plain", 2)])
     b = Builder()
     b.node("Sigmoid", ["x"], "/first", output="t")
@@ -390,15 +429,26 @@ def test_inputs_that_must_stay_fp32_do(named_network, opened):
     check(model)
 
 
-@pytest.mark.parametrize(("operator", "inputs", "attributes"), [
-    ("Pow", [np.float32(2)], {}), ("Clip", [np.float32(0), np.float32(6)], {}), ("Clip", [None, np.float32(6)], {}),
-    ("Pad", [np.array([0, 1], np.int64), np.float32(3)], {}), ("Where", None, {}), ("PRelu", [np.float32([0.1])], {}),
-    ("Max", [np.float32(1)], {}), ("Gemm", [np.ones((4, 4), np.float32), np.ones(4, np.float32)], {}),
-    ("LayerNormalization", [np.ones(4, np.float32), np.zeros(4, np.float32)], {}),
-    ("InstanceNormalization", [np.ones(3, np.float32), np.zeros(3, np.float32)], {}),
-    ("Tile", [np.array([1, 2, 1], np.int64)], {}), ("CumSum", [np.array(1, np.int64)], {}), ("Softmax", [], {}),
-    ("Einsum", [np.ones((4, 4), np.float32)], {"equation": "bij,jk->bik"}), ("ReduceMean", [], {"axes": [1]}),
-])
+@pytest.mark.parametrize(
+    ("operator", "inputs", "attributes"),
+    [
+        ("Pow", [np.float32(2)], {}),
+        ("Clip", [np.float32(0), np.float32(6)], {}),
+        ("Clip", [None, np.float32(6)], {}),
+        ("Pad", [np.array([0, 1], np.int64), np.float32(3)], {}),
+        ("Where", None, {}),
+        ("PRelu", [np.float32([0.1])], {}),
+        ("Max", [np.float32(1)], {}),
+        ("Gemm", [np.ones((4, 4), np.float32), np.ones(4, np.float32)], {}),
+        ("LayerNormalization", [np.ones(4, np.float32), np.zeros(4, np.float32)], {}),
+        ("InstanceNormalization", [np.ones(3, np.float32), np.zeros(3, np.float32)], {}),
+        ("Tile", [np.array([1, 2, 1], np.int64)], {}),
+        ("CumSum", [np.array(1, np.int64)], {}),
+        ("Softmax", [], {}),
+        ("Einsum", [np.ones((4, 4), np.float32)], {"equation": "bij,jk->bik"}),
+        ("ReduceMean", [], {"axes": [1]}),
+    ],
+)
 @pytest.mark.parametrize("other", [FP16, BF16])
 def test_operators_with_constants_beside_their_input(operator, inputs, attributes, other, opened, backend):
     b = Builder()
@@ -413,8 +463,10 @@ def test_operators_with_constants_beside_their_input(operator, inputs, attribute
     model = lower(network, other, other).model
     check(model)
     node = by_name(model)[f"/one/{operator}"]
-    assert node.outputs[0].dtype is {FP16: ir.DataType.FLOAT16, BF16: ir.DataType.BFLOAT16}[other] \
+    assert (
+        node.outputs[0].dtype is {FP16: ir.DataType.FLOAT16, BF16: ir.DataType.BFLOAT16}[other]
         or other not in network.groups[0].allowed_precisions
+    )
     x = np.random.default_rng(0).uniform(0.1, 1, shape).astype(np.float32)
     if other is FP16:
         got, expected = (run(backend, m, {"x": x})["y"] for m in (model, network.model))
@@ -425,9 +477,13 @@ def test_operators_with_constants_beside_their_input(operator, inputs, attribute
 def test_operators_of_newer_opsets_are_typed_throughout(operator, opset, opened):
     b = Builder(opset=opset)
     inputs, attributes = {
-        "RMSNormalization": (["x", b.vector("g", 8, 1.0)], {}), "Swish": (["x"], {}),
-        "Attention": (["x", "x", "x", b.weight("mask", np.zeros((4, 4), np.float32))],
-                      {"q_num_heads": 2, "kv_num_heads": 2})}[operator]
+        "RMSNormalization": (["x", b.vector("g", 8, 1.0)], {}),
+        "Swish": (["x"], {}),
+        "Attention": (
+            ["x", "x", "x", b.weight("mask", np.zeros((4, 4), np.float32))],
+            {"q_num_heads": 2, "kv_num_heads": 2},
+        ),
+    }[operator]
     b.node(operator, inputs, "/a", output="y", **attributes)
     network = opened(b.model([floats("x", 1, 4, 8)], [floats("y", 1, 4, 8)], ir_version=11))
     model = lower(network, FP16, FP16).model
@@ -465,9 +521,16 @@ def test_a_mask_beyond_fp16_is_clamped_and_said(opened, backend):
     assert np.isfinite(ReferenceEvaluator(ir.to_proto(typed.model)).run(None, {"x": x})[0].astype(np.float32)).all()
 
 
-@pytest.mark.parametrize(("between", "operator", "constant", "mask"), [
-    ("MatMul", "Mul", 1.2e5, False), ("MatMul", "Add", 1.2e5, False), ("MatMul", "Mul", -1.2e5, True),
-    ("Sub", "Mul", 1.2e5, True), ("MatMul", "Min", 1.2e5, True)])
+@pytest.mark.parametrize(
+    ("between", "operator", "constant", "mask"),
+    [
+        ("MatMul", "Mul", 1.2e5, False),
+        ("MatMul", "Add", 1.2e5, False),
+        ("MatMul", "Mul", -1.2e5, True),
+        ("Sub", "Mul", 1.2e5, True),
+        ("MatMul", "Min", 1.2e5, True),
+    ],
+)
 def test_what_scales_or_shifts_an_activation_is_no_mask(between, operator, constant, mask, opened):
     b = Builder()
     inner = b.node(between, ["x", b.weight("other", np.ones((2, 2), np.float32))], "/inner")
@@ -492,8 +555,10 @@ def test_the_map_says_what_became_of_each_layer(named_network):
     assert set(typed.layer_changes) == {layer.name for layer in network.layers}
     assert typed.layer_changes["/conv1/Conv"] == "INT8: Q/DQ on input 0 (input), input 1 (weight)"
     assert typed.layer_changes["/bn1/BatchNormalization"] == "FP16, fused behind an INT8 layer"
-    assert typed.layer_changes["/layer1/Add"].startswith(
-        "INT8: Q/DQ on input") and "(skip)" in typed.layer_changes["/layer1/Add"]
+    assert (
+        typed.layer_changes["/layer1/Add"].startswith("INT8: Q/DQ on input")
+        and "(skip)" in typed.layer_changes["/layer1/Add"]
+    )
     assert typed.layer_changes["/layer1/relu1/Relu"] == "FP32"
     assert set(typed.refused_layers) == {"/avgpool/GlobalAveragePool", "/Flatten"}
     assert "GlobalAveragePool" in typed.refused_layers["/avgpool/GlobalAveragePool"]
@@ -513,23 +578,36 @@ def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
     config = PrecisionConfig(INT8, data.draw(st.sampled_from([FP16, BF16, FP32])))
     kept = frozenset() if data.draw(st.booleans()) or config.other is BF16 else {BF16}
     for group in network.groups:
-        config = config.with_group_precision([group],
-                                             data.draw(st.sampled_from(sorted(group.allowed_precisions - kept))))
+        config = config.with_group_precision(
+            [group], data.draw(st.sampled_from(sorted(group.allowed_precisions - kept)))
+        )
     assignment = config.precision_by_group(network)
-    typed = lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges(network),
-                                    with_casts=data.draw(st.booleans()))
+    typed = lower_rewritten_network(
+        rewrite_network_for_config(network, config), config, ranges(network), with_casts=data.draw(st.booleans())
+    )
     check(typed.model)
     for group in network.groups:
         assert typed.layer_changes[group.name].split()[0].rstrip(":,") == assignment[group.name].label
-    if not any(value.dtype == ir.DataType.BFLOAT16 or node.domain == "trt"
-               for node in typed.model.graph for value in node.outputs):  # ONNX Runtime's CPU provider has neither
+    if not any(
+        value.dtype == ir.DataType.BFLOAT16 or node.domain == "trt"
+        for node in typed.model.graph
+        for value in node.outputs
+    ):  # ONNX Runtime's CPU provider has neither
         for value in run(backend, typed.model, networks.feeds(ir.to_proto(network.model), 1)).values():
             assert np.isfinite(value).all()
 
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
-NETWORKS = ("demo", "light_resnet50:r66", "light_densenet121:r135", "light_squeezenet", "light_shufflenet:r88",
-            "light_inception_v1", "bert_block", "vit_block")
+NETWORKS = (
+    "demo",
+    "light_resnet50:r66",
+    "light_densenet121:r135",
+    "light_squeezenet",
+    "light_shufflenet:r88",
+    "light_inception_v1",
+    "bert_block",
+    "vit_block",
+)
 """Of those whose blocks repeat, the first of each kind, up to a tensor."""
 
 
@@ -590,8 +668,9 @@ def typed(request, case) -> ir.Model:
 
 def test_passes_the_checker_and_its_output_depends_on_its_input(typed, case, backend):
     onnx.checker.check_model(ir.to_proto(typed), full_check=True)
-    if any(value.dtype == ir.DataType.BFLOAT16 or node.domain == "trt" for node in typed.graph
-           for value in node.outputs):
+    if any(
+        value.dtype == ir.DataType.BFLOAT16 or node.domain == "trt" for node in typed.graph for value in node.outputs
+    ):
         return  # ONNX Runtime's CPU provider has no BF16 Conv or MatMul, and no operators of TensorRT
     with backend.load(typed, optimize=False) as runner:
         first, second = (runner.run(feed) for feed in case.feeds)
@@ -643,11 +722,18 @@ def test_a_range_of_zero_has_scale_one():
     np.testing.assert_array_equal(scales.scale_from_amax(np.array([0, 127.0])), np.float32([1, 1]))
 
 
-@pytest.mark.parametrize(("scale", "other", "held"), [
-    (0.02, Precision.FP16, Precision.FP16), (0.02, Precision.FP32, Precision.FP32),
-    (0.02, Precision.BF16, Precision.FP32), (2.0**-17, Precision.FP16, Precision.FP16),
-    (2.0**-17.1, Precision.FP16, Precision.FP32), (65504.0, Precision.FP16, Precision.FP16),
-    (65600.0, Precision.FP16, Precision.FP32)])
+@pytest.mark.parametrize(
+    ("scale", "other", "held"),
+    [
+        (0.02, Precision.FP16, Precision.FP16),
+        (0.02, Precision.FP32, Precision.FP32),
+        (0.02, Precision.BF16, Precision.FP32),
+        (2.0**-17, Precision.FP16, Precision.FP16),
+        (2.0**-17.1, Precision.FP16, Precision.FP32),
+        (65504.0, Precision.FP16, Precision.FP16),
+        (65600.0, Precision.FP16, Precision.FP32),
+    ],
+)
 def test_fp16_holds_a_scale_only_where_it_can(scale, other, held):
     array = np.array([scale], np.float32)
     assert scales.choose_scale_type([array], other) is held
@@ -656,8 +742,11 @@ def test_fp16_holds_a_scale_only_where_it_can(scale, other, held):
 def test_one_small_channel_keeps_all_operands_of_a_layer_in_fp32():
     fits, small = np.array(0.1, np.float32), np.array([0.1, 1e-7], np.float32)
     assert scales.choose_scale_type([fits], Precision.FP16) is Precision.FP16
-    assert (scales.choose_scale_type([fits, small], Precision.FP16) is scales.choose_scale_type(
-        [small, fits], Precision.FP16) is Precision.FP32)
+    assert (
+        scales.choose_scale_type([fits, small], Precision.FP16)
+        is scales.choose_scale_type([small, fits], Precision.FP16)
+        is Precision.FP32
+    )
 
 
 def test_weight_scales_are_per_channel(named_network):
@@ -698,21 +787,27 @@ def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
 def test_codes_take_the_ranges_that_were_chosen_for_them(named_network):
     network = named_network("mlp")
     first, second = "/fc1/Gemm", "/fc2/MatMul"
-    ranges = RangeTable(dict.fromkeys(network.calibrated_tensors, 1.0),
-                        {"fp8": dict.fromkeys(network.calibrated_tensors, 3.0)})
+    ranges = RangeTable(
+        dict.fromkeys(network.calibrated_tensors, 1.0), {"fp8": dict.fromkeys(network.calibrated_tensors, 3.0)}
+    )
     config = PrecisionConfig().with_group_precision([network.get_group(second)], Precision.FP8)
 
     def steps(given):
         ruled = rulebook.plan_lowering(network, config, given)
-        return [float(scale.values) for name in (first, second) for site, scale in ruled[name].scales.items()
-                if site.role == "input"]
+        return [
+            float(scale.values)
+            for name in (first, second)
+            for site, scale in ruled[name].scales.items()
+            if site.role == "input"
+        ]
 
     np.testing.assert_allclose(steps(ranges), [1 / 127, 3 / 448], rtol=1e-3)
     np.testing.assert_allclose(steps(dict(ranges)), [1 / 127, 1 / 448], rtol=1e-3)
     known = override_ranges(ranges, {network.get_group(second).activation_qdq_sites()[0].tensor: 2.0})
     np.testing.assert_allclose(steps(known), [1 / 127, 2 / 448], rtol=1e-3)
-    assert ranges_comparison_key(ranges) != ranges_comparison_key(
-        dict(ranges)) and ranges_comparison_key(ranges) != ranges_comparison_key(known)
+    assert ranges_comparison_key(ranges) != ranges_comparison_key(dict(ranges)) and ranges_comparison_key(
+        ranges
+    ) != ranges_comparison_key(known)
 
 
 def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):

@@ -29,15 +29,24 @@ def test_tensorrt_rtx_reads_none_of_the_table_and_all_else():
     network = builder.create_network()
     parser = trt.OnnxParser(network, log)
     # opsets up to 25: what is younger no release knows
-    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()
-             if schema.domain == "" and schema.since_version <= 25}
+    known = {
+        schema.name
+        for schema in onnx.defs.get_all_schemas_with_history()
+        if schema.domain == "" and schema.since_version <= 25
+    }
     unread = {name for name in known if not parser.supports_operator(name)}
     assert unread - {"DeformConv"} == UNSUPPORTED & known
 
 
-@pytest.mark.parametrize(("operator", "domain", "said"), [
-    ("SimplifiedLayerNormalization", "", False), ("Gelu", "com.microsoft", False), ("QuickGelu", "com.microsoft", True),
-    ("Det", "", True)])
+@pytest.mark.parametrize(
+    ("operator", "domain", "said"),
+    [
+        ("SimplifiedLayerNormalization", "", False),
+        ("Gelu", "com.microsoft", False),
+        ("QuickGelu", "com.microsoft", True),
+        ("Det", "", True),
+    ],
+)
 def test_only_what_none_reads_is_said(operator, domain, said, tmp_path):
     """What ONNX Runtime writes among ONNX's operators is no plugin."""
     b = Builder()
@@ -53,18 +62,28 @@ def test_only_what_none_reads_is_said(operator, domain, said, tmp_path):
 
 
 @pytest.mark.rtx("1.7")
-@pytest.mark.parametrize(("operator", "attributes", "said"), [
-    ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, "with dilations"),
-    ("AveragePool", {"kernel_shape": [2, 2], "dilations": [1, 1]}, ""),
-    ("LpPool", {"kernel_shape": [2, 2], "p": 3}, "another norm"), ("LpPool", {"kernel_shape": [2, 2]}, ""),
-    ("Resize", {"antialias": 1, "mode": "linear"}, "antialiasing"), ("Resize", {"mode": "linear"}, ""),
-    ("ScatterND", {"reduction": "add"}, "reduction"), ("ScatterND", {}, ""),
-    ("Transpose", {"perm": [0, 2, 3, 1]}, "of UINT8"), ("Cast", {"to": 1}, "")])
+@pytest.mark.parametrize(
+    ("operator", "attributes", "said"),
+    [
+        ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, "with dilations"),
+        ("AveragePool", {"kernel_shape": [2, 2], "dilations": [1, 1]}, ""),
+        ("LpPool", {"kernel_shape": [2, 2], "p": 3}, "another norm"),
+        ("LpPool", {"kernel_shape": [2, 2]}, ""),
+        ("Resize", {"antialias": 1, "mode": "linear"}, "antialiasing"),
+        ("Resize", {"mode": "linear"}, ""),
+        ("ScatterND", {"reduction": "add"}, "reduction"),
+        ("ScatterND", {}, ""),
+        ("Transpose", {"perm": [0, 2, 3, 1]}, "of UINT8"),
+        ("Cast", {"to": 1}, ""),
+    ],
+)
 def test_forms_that_tensorrt_rtx_refuses_are_said_at_opening(operator, attributes, said, tmp_path):
     b = Builder(opset=19 if operator == "AveragePool" else 18)
     byte = operator in ("Transpose", "Cast")
-    inputs = {"Resize": ["x", "", b.weight("by", np.float32([1, 1, .5, .5]))],
-              "ScatterND": ["x", b.weight("at", np.int64([[0]])), b.weight("new", np.ones((1, 4, 8, 8), np.float32))]}
+    inputs = {
+        "Resize": ["x", "", b.weight("by", np.float32([1, 1, 0.5, 0.5]))],
+        "ScatterND": ["x", b.weight("at", np.int64([[0]])), b.weight("new", np.ones((1, 4, 8, 8), np.float32))],
+    }
     x = b.node(operator, inputs.get(operator, ["x"]), "/it", **attributes)
     if operator == "Transpose":
         x = b.node("Cast", [x], "/float", to=1)
@@ -108,19 +127,30 @@ def _move_into_branch(model):
     return model
 
 
-@pytest.mark.parametrize(("make_model", "operators"), [
-    (lambda folder: networks.quantized(quant_format=QuantFormat.QOperator), "QLinearConv"),
-    (_quantize_dynamically, "DynamicQuantizeLinear"), (lambda folder: _pack(), "MatMulNBits"),
-    (lambda folder: _move_into_branch(_pack()), "MatMulNBits")])
+@pytest.mark.parametrize(
+    ("make_model", "operators"),
+    [
+        (lambda folder: networks.quantized(quant_format=QuantFormat.QOperator), "QLinearConv"),
+        (_quantize_dynamically, "DynamicQuantizeLinear"),
+        (lambda folder: _pack(), "MatMulNBits"),
+        (lambda folder: _move_into_branch(_pack()), "MatMulNBits"),
+    ],
+)
 def test_operators_on_quantized_values_are_refused(make_model, operators, run, tmp_path):
     onnx.save(model := make_model(tmp_path), path := tmp_path / "model.onnx")
-    feeds = {value.name: np.ones((8, *(size.dim_value for size in value.type.tensor_type.shape.dim[1:])), np.float32)
-             for value in model.graph.input[:1]}
+    feeds = {
+        value.name: np.ones((8, *(size.dim_value for size in value.type.tensor_type.shape.dim[1:])), np.float32)
+        for value in model.graph.input[:1]
+    }
     np.savez(data := tmp_path / "data.npz", **feeds)
-    for command in (("inspect", path), ("lint", path), ("preflight", path, "--data", data),
-                    ("compare", path, "--data", data),
-                    ("search", path, "--data", data, "--tolerance", "sqnr>=9", "-o", tmp_path / "out.json"),
-                    ("export", path, "--precision", "int8", "--format", "onnx", "-o", tmp_path / "out.onnx")):
+    for command in (
+        ("inspect", path),
+        ("lint", path),
+        ("preflight", path, "--data", data),
+        ("compare", path, "--data", data),
+        ("search", path, "--data", data, "--tolerance", "sqnr>=9", "-o", tmp_path / "out.json"),
+        ("export", path, "--precision", "int8", "--format", "onnx", "-o", tmp_path / "out.onnx"),
+    ):
         code, out, err = run(*command)
         assert code == 2 and f"model.onnx is quantized with {operators}" in err and "QuantFormat.QDQ" in err, err
 
@@ -133,14 +163,17 @@ def test_a_reference_with_operators_on_quantized_values_is_refused(option, run, 
 
 
 def test_packed_weights_in_qdq_format_are_read_as_int4(opened):
-    group, = opened(_pack(QuantFormat.QDQ)).groups
+    (group,) = opened(_pack(QuantFormat.QDQ)).groups
     assert group.file_precision.label == "INT4 w"
 
 
 def test_negative_scales_of_int8_are_refused(opened):
     b = Builder()
-    weight = b.node("DequantizeLinear", [b.weight("codes", np.ones((4, 4), np.int8)), b.weight(
-        "scale", np.array(-0.5, np.float32))], "/dq")
+    weight = b.node(
+        "DequantizeLinear",
+        [b.weight("codes", np.ones((4, 4), np.int8)), b.weight("scale", np.array(-0.5, np.float32))],
+        "/dq",
+    )
     b.node("MatMul", ["x", weight], "/fc", output="y")
     with pytest.raises(InputError, match="is -0.5"):
         opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)]))

@@ -60,21 +60,30 @@ UPSAMPLERS = tuple(f"/up.{index}/ConvTranspose" for index in range(3))
 RECORDED = {
     "odd": ("odd_kernels", {UP: (FP16, 0), CELU: (FP32, 1)}, (15, 14), (1, 0)),
     "unet": ("unet_small", {"/up.0/ConvTranspose": (FP16, 0)}, (17, 17), (0, 0)),
-    "upsampler": ("upsampler", dict(zip(UPSAMPLERS, ((FP16, 0), (FP16, 1), (FP16, 1)), strict=True)), (11, 9), (4, 2))}
+    "upsampler": ("upsampler", dict(zip(UPSAMPLERS, ((FP16, 0), (FP16, 1), (FP16, 1)), strict=True)), (11, 9), (4, 2)),
+}
 """Network, the float type and unfused Q/DQ of each unused group, kernels and conversions before and after."""
 
 
 @pytest.fixture
 def recorded(named_network):
     """A network with its recorded previews: of all in INT8, and without the unused Q/DQ; and the second config."""
+
     def read(name: str):
         network = named_network(RECORDED[name][0])
         config = ALL_INT8
         for group, (precision, _) in RECORDED[name][1].items():
             config = config.with_group_precision([network.get_group(group)], precision)
         previews = [
-            build_preview(read_layer_listing((FOLDER / f"{name}-{listing}.txt").read_text("utf-8"), network), network,
-                          "1.7.1.116", (8, 9), 0.5) for listing in ("int8", "int8-without-unused")]
+            build_preview(
+                read_layer_listing((FOLDER / f"{name}-{listing}.txt").read_text("utf-8"), network),
+                network,
+                "1.7.1.116",
+                (8, 9),
+                0.5,
+            )
+            for listing in ("int8", "int8-without-unused")
+        ]
         return network, previews, config
 
     return read
@@ -115,9 +124,16 @@ def engine(network, config, in_float=(), extra: Mapping[str, int] | None = None,
         shown = float_type if group.name in in_float and precision is INT8 else precision
         made[group.name] = GroupImplementation(shown, False, (group.name,), qdq_count=unfused)
     total = len(network.groups) + count if kernels is None else kernels
-    return Preview("1.7.1", (8, 9), implementations=made, qdq_count=count, conversion_count=count,
-                   kernels=tuple(Kernel("kgen", (), (), (str(index),)) for index in range(total)),
-                   ineffective_groups=(), mha_breakers=())
+    return Preview(
+        "1.7.1",
+        (8, 9),
+        implementations=made,
+        qdq_count=count,
+        conversion_count=count,
+        kernels=tuple(Kernel("kgen", (), (), (str(index),)) for index in range(total)),
+        ineffective_groups=(),
+        mha_breakers=(),
+    )
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -129,7 +145,9 @@ def test_quantized_layers_that_run_in_a_float_type_are_found(recorded, name) -> 
     assert {(one.requested_type, one.fixed_reason) for one in found} == {(INT8, "")}
     assert not find_unused_quantization(network, config, after)
     assert ([len(before.kernels), len(after.kernels)], [before.conversion_count, after.conversion_count]) == (
-        [*kernels], [*conversions])
+        [*kernels],
+        [*conversions],
+    )
 
 
 @pytest.mark.parametrize("name", RECORDED)
@@ -139,11 +157,14 @@ def test_they_get_the_type_that_they_run_in_and_one_preview_shows_what_that_save
     removal, tried = planned(network, ALL_INT8, before, lambda config: after)
     assert tried == [config] and removal.config == config and not removal.kept_groups
     assert (removal.kernels, removal.conversions) == (kernels, conversions)
-    assert removal.config.moves == {("precision", group): PrecisionMove(precision, PREVIEW_REASON)
-                                    for group, (precision, _) in unused.items()}
+    assert removal.config.moves == {
+        ("precision", group): PrecisionMove(precision, PREVIEW_REASON) for group, (precision, _) in unused.items()
+    }
     count = f"{len(unused)} layer{'s' if len(unused) > 1 else ''}"
-    assert removal.summary == (f"Took the Q/DQ of {count} out: {kernels[0]} to {kernels[1]} kernels, "
-                               f"{conversions[0]} to {conversions[1]} conversions")
+    assert removal.summary == (
+        f"Took the Q/DQ of {count} out: {kernels[0]} to {kernels[1]} kernels, "
+        f"{conversions[0]} to {conversions[1]} conversions"
+    )
     assert '"reason": "preview"' in config_text(network, removal.config, None)
 
 
@@ -166,14 +187,17 @@ def test_what_a_rule_or_the_user_has_fixed_keeps_its_type(recorded) -> None:
     for group in network.groups:
         reason = "user" if group is first else "search:auto"
         by_user = by_user.with_group_precision([group], INT8, reason)
-    removal, tried = planned(network, by_user, before, lambda config: after,
-                             {second.name: "fixed for this search"})
+    removal, tried = planned(network, by_user, before, lambda config: after, {second.name: "fixed for this search"})
     assert [one.group_name for one in removal.groups] == [third.name] and len(tried) == 1
     assert {one.group_name: one.fixed_reason for one in removal.kept_groups} == {
-        first.name: "set to INT8 by you", second.name: "fixed for this search"}
+        first.name: "set to INT8 by you",
+        second.name: "fixed for this search",
+    }
     assert removal.config.precision_of(first) is removal.config.precision_of(second) is INT8
-    found = {one.group_name: one.fixed_reason
-             for one in find_unused_quantization(network, by_user, before, {second.name: "fixed for this search"})}
+    found = {
+        one.group_name: one.fixed_reason
+        for one in find_unused_quantization(network, by_user, before, {second.name: "fixed for this search"})
+    }
     assert found == {first.name: "set to INT8 by you", second.name: "fixed for this search", third.name: ""}
     kept = apply_keep_rules(network, ALL_INT8, [f"{first.name}=fp16"])
     assert first.name not in {one.group_name for one in find_unused_quantization(network, kept, before)}
@@ -183,11 +207,22 @@ def test_what_a_rule_or_the_user_has_fixed_keeps_its_type(recorded) -> None:
         assert [one.group_name for one in removal.kept_groups] == [*UPSAMPLERS]
 
 
-@pytest.mark.parametrize(("precision", "implemented", "found"), [
-    (INT8, FP16, True), (INT8, INT8, False), (INT8, None, False), (FP8, FP16, True), (FP8, FP8, False),
-    (INT4, FP16, False), (FP16, FP16, False), (FP32, FP16, False)])
+@pytest.mark.parametrize(
+    ("precision", "implemented", "found"),
+    [
+        (INT8, FP16, True),
+        (INT8, INT8, False),
+        (INT8, None, False),
+        (FP8, FP16, True),
+        (FP8, FP8, False),
+        (INT4, FP16, False),
+        (FP16, FP16, False),
+        (FP32, FP16, False),
+    ],
+)
 def test_only_types_that_quantize_both_operands_count_and_only_if_a_float_type_is_seen(
-        named_network, precision, implemented, found) -> None:
+    named_network, precision, implemented, found
+) -> None:
     """INT4 quantizes weights only, and its layers multiply in 16 bits by design."""
     network = named_network("mlp")
     group = network.groups[1]
@@ -239,9 +274,12 @@ def test_conversions_decide_between_engines_of_as_many_kernels(recorded) -> None
     group = "/up.0/ConvTranspose"
     for conversions, taken in ((2, True), (3, True), (4, False)):
         plain = replace(engine(network, ALL_INT8, (group,), {}, 17), conversion_count=3)
-        removal, _ = planned(network, ALL_INT8, plain,
-                             lambda config, count=conversions: replace(
-                                 engine(network, config, (), {}, 17), conversion_count=count))
+        removal, _ = planned(
+            network,
+            ALL_INT8,
+            plain,
+            lambda config, count=conversions: replace(engine(network, config, (), {}, 17), conversion_count=count),
+        )
         assert bool(removal.groups) is taken and removal.conversions == (3, conversions if taken else 3)
 
 
@@ -279,8 +317,10 @@ def test_what_a_change_exposes_goes_next_and_what_has_no_preview_stays(recorded)
 
 def test_reports_name_the_layers_and_what_their_qdq_cost(recorded) -> None:
     network, (before, _), changed = recorded("odd")
-    said = {UP: "INT8 in the config, runs in FP16: its Q/DQ add rounding, but no kernel",
-            CELU: "INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion"}
+    said = {
+        UP: "INT8 in the config, runs in FP16: its Q/DQ add rounding, but no kernel",
+        CELU: "INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion",
+    }
     assert preview_record(network, ALL_INT8, before)["unused_qdq"] == said
     assert json_record.preview_record(network, ALL_INT8, before)["unused_qdq"] == said
     lines = preview_summary_lines(network, ALL_INT8, before)
@@ -300,15 +340,21 @@ def test_a_removal_says_what_was_measured_and_nothing_else(recorded) -> None:
     record = removal.to_record()
     assert record == {
         "layers": {UP: {"asked": "int8", "made": "fp16"}, CELU: {"asked": "int8", "made": "fp32"}},
-        "preview": "RTX 1.7, SM89", "kernels": [15, 14], "conversions": [1, 0], "removed": True}
+        "preview": "RTX 1.7, SM89",
+        "kernels": [15, 14],
+        "conversions": [1, 0],
+        "removed": True,
+    }
     measured = replace(removal, accuracies=(accuracy_of(27.8), accuracy_of(30.5)), latencies_ms=(1.5, 1.25))
-    assert measured.summary == (f"{removal.summary}, ~27.8 to ~30.5 dB, {milliseconds_text(1.5)} to "
-                                f"{milliseconds_text(1.25)}")
+    assert measured.summary == (
+        f"{removal.summary}, ~27.8 to ~30.5 dB, {milliseconds_text(1.5)} to {milliseconds_text(1.25)}"
+    )
     assert measured.to_record() | record == measured.to_record() and measured.to_record()["latency_ms"] == [1.5, 1.25]
     assert measured.to_record()["simulated_sqnr_db"] == [27.8, 30.5]
     rejected = replace(measured, rejection="because the engine would be slower")
     assert rejected.to_record()["removed"] is False and rejected.summary.startswith(
-        "The Q/DQ of 2 layers stay, because the engine would be slower: without them 15 to 14 kernels")
+        "The Q/DQ of 2 layers stay, because the engine would be slower: without them 15 to 14 kernels"
+    )
 
 
 # -- the job and the search --------------------------------------------------------------------------------------------
@@ -319,6 +365,7 @@ IMAGES = {"odd": ("image", (3, 16, 16)), "unet": ("image", (1, 32, 32)), "upsamp
 @pytest.fixture
 def worker(tmp_path):
     """Opens a network of `RECORDED` with 8 samples, without a preview process."""
+
     def make(name: str) -> DrivenWorker:
         network, (tensor, shape) = RECORDED[name][0], IMAGES[name]
         onnx.save(getattr(networks, network)(), tmp_path / f"{name}.onnx")
@@ -334,6 +381,7 @@ def worker(tmp_path):
 @pytest.fixture
 def standin_previews(monkeypatch, recorded):
     """Previews of the recorded configs as listed, and of any other as a stand-in of the builder makes it."""
+
     def use(name: str, more=()) -> list[PrecisionConfig]:
         network, (before, after), changed = recorded(name)
         asked: list[PrecisionConfig] = []
@@ -369,13 +417,13 @@ def accuracy_measured(worker: DrivenWorker, config: PrecisionConfig) -> Accuracy
 def test_the_job_sends_the_config_with_the_accuracy_of_both(worker, standin_previews, recorded) -> None:
     asked, changed = standin_previews("odd"), recorded("odd")[2]
     opened_worker = worker("odd")
-    removed, = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.UnusedQdqRemoved)
+    (removed,) = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.UnusedQdqRemoved)
     assert (removed.config, removed.removal.config, asked) == (ALL_INT8, changed, [ALL_INT8, changed])
     accuracies = tuple(accuracy_measured(opened_worker, config) for config in (ALL_INT8, changed))
     assert removed.removal.accuracies == accuracies
     before, after = (accuracy.worst_errors.sqnr_db for accuracy in accuracies)
     assert after > before and f"~{before:.1f} to ~{after:.1f} dB" in removed.removal.summary
-    again, = of(opened_worker.answer(rq.RemoveUnusedQdq(changed)), ev.UnusedQdqRemoved)
+    (again,) = of(opened_worker.answer(rq.RemoveUnusedQdq(changed)), ev.UnusedQdqRemoved)
     assert again.removal.config == changed and not again.removal.groups and again.removal.accuracies is None
 
 
@@ -389,8 +437,11 @@ def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatc
         return Preview(refusal=PreviewRefusal("no tactic", "for conv1", "Do this."))
         yield
 
-    monkeypatch.setattr(comparison.PreviewClient, "__init__",
-                        lambda self, *more: setattr(self, "preview_config", lambda config: refused(self, config)))
+    monkeypatch.setattr(
+        comparison.PreviewClient,
+        "__init__",
+        lambda self, *more: setattr(self, "preview_config", lambda config: refused(self, config)),
+    )
     failed = of(opened_worker.answer(rq.RemoveUnusedQdq(ALL_INT8)), ev.JobFailed)[0]
     assert (failed.cause, failed.next_step) == ("no tactic: for conv1", "Do this.")
     monkeypatch.setattr(comparison, "is_tensorrt_rtx_installed", lambda: False)
@@ -401,8 +452,9 @@ def test_the_job_says_why_it_cannot_preview(worker, standin_previews, monkeypatc
 def goal_of(opened_worker: DrivenWorker, gain_db: float, config=ALL_INT8, **more) -> rq.FindMixedPrecisionConfig:
     """A search for a number of decibels more than a config has."""
     target = accuracy_measured(opened_worker, config).worst_errors.sqnr_db + gain_db
-    return rq.FindMixedPrecisionConfig(ALL_INT8, (f"sqnr>={target:.3f}",), try_ranges=False, try_zero_cost=False,
-                                       use_preview=True, **more)
+    return rq.FindMixedPrecisionConfig(
+        ALL_INT8, (f"sqnr>={target:.3f}",), try_ranges=False, try_zero_cost=False, use_preview=True, **more
+    )
 
 
 @pytest.mark.parametrize("name", ["odd", "upsampler"])
@@ -457,15 +509,16 @@ def test_what_a_raise_exposes_is_taken_out_of_the_result(worker, standin_preview
     goal = goal_of(opened_worker, 1.0, changed)
     plain = found(opened_worker.answer(goal))
     raised = plain.result.best_evaluation.raised_groups
-    exposed = next(group.name for group in opened_worker.network.groups
-                   if plain.result.config.precision_of(group) is INT8)
+    exposed = next(
+        group.name for group in opened_worker.network.groups if plain.result.config.precision_of(group) is INT8
+    )
     asked = standin_previews("odd", (exposed,))
     ended = found(opened_worker.answer(goal))
     later = ended.qdq_removals[1]
     assert raised and [one.group_name for one in later.groups] == [exposed] and later.config in asked
     assert later.accuracies[0] == plain.result.best_evaluation.target_result.accuracy
     steps = [evaluation.step_name for evaluation in ended.evaluations]
-    assert steps[steps.index("Q/DQ") + 1:] == ["revert"] * len(raised), "each raise is needed without the Q/DQ too"
+    assert steps[steps.index("Q/DQ") + 1 :] == ["revert"] * len(raised), "each raise is needed without the Q/DQ too"
     assert all("(fails)" in ended.result.raise_reasons[name] for name in raised)
     assert ended.result.is_met and not later.rejection
     assert ended.result.config == later.config and ended.result.best_evaluation.raised_groups == raised
@@ -508,8 +561,10 @@ def test_a_removal_that_makes_the_error_larger_is_not_made(worker, standin_previ
         accuracy = yield from measure(self, config)
         if config != changed:
             return accuracy
-        outputs = {name: replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
-                   for name, one in accuracy.outputs.items()}
+        outputs = {
+            name: replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
+            for name, one in accuracy.outputs.items()
+        }
         return replace(accuracy, outputs=outputs)
 
     monkeypatch.setattr(SearchEvaluator, "measure_accuracy", worse_without)
@@ -558,7 +613,8 @@ async def test_one_key_takes_them_out_and_one_undo_brings_them_back(tmp_path, qu
         assert said in status(main) and "z undoes it" in status(main)
         changed = session.config
         assert {group: session.config.precision_moves[group] for group in unused} == dict.fromkeys(
-            unused, PrecisionMove(FP16, PREVIEW_REASON)) and made == [before, changed]
+            unused, PrecisionMove(FP16, PREVIEW_REASON)
+        ) and made == [before, changed]
         text = detail.settings_text(session, changed, outline.group_by_name[unused[0]])
         assert text.startswith("FP16 by the preview") and "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text
         assert any(line.startswith("Took the Q/DQ of 3 layers out") for line in session.log)
@@ -580,11 +636,18 @@ async def test_a_config_that_changed_meanwhile_is_left_alone_and_fixed_layers_ar
         preview = engine(outline, user_config, (group.name,), {group.name: 2})
         session.apply_event(ev.EnginePreviewed(0, user_config, preview))
         assert main._qdq_removal_refusal_reason() == (
-            f"{group.name}: INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions; set to INT8 by you")
-        removal, _ = planned(outline, ALL_INT8, engine(outline, ALL_INT8, (group.name,), {group.name: 2}),
-                             lambda config: engine(outline, config))
-        for config, shown in ((ALL_INT8, "the config has changed, so its Q/DQ stay"),
-                              (user_config, "no Q/DQ can be taken out: the engine is worse without those of")):
+            f"{group.name}: INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions; set to INT8 by you"
+        )
+        removal, _ = planned(
+            outline,
+            ALL_INT8,
+            engine(outline, ALL_INT8, (group.name,), {group.name: 2}),
+            lambda config: engine(outline, config),
+        )
+        for config, shown in (
+            (ALL_INT8, "the config has changed, so its Q/DQ stay"),
+            (user_config, "no Q/DQ can be taken out: the engine is worse without those of"),
+        ):
             event = ev.UnusedQdqRemoved(0, config, removal)
             if config is user_config:
                 event = replace(event, removal=replace(removal, config=config, groups=(), kept_groups=removal.groups))
@@ -598,8 +661,7 @@ def test_the_detail_pane_says_it_and_how_to_act(recorded) -> None:
     network, (before, _), _ = recorded("odd")
     sentences = engine_texts.implementation_sentences(before, network.get_group(CELU), INT8, {})
     assert sentences[0].startswith("preview RTX 1.7, SM89: ≠ FP32, requested INT8")
-    assert sentences[1] == ("INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion "
-                            "(key 9 takes them out)")
+    assert sentences[1] == ("INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion (key 9 takes them out)")
     sentences = engine_texts.implementation_sentences(before, network.get_group("/stem/Conv"), INT8, {})
     assert not any("Q/DQ" in sentence for sentence in sentences)
 
@@ -613,8 +675,10 @@ def test_commands_name_the_layers_and_a_search_reports_what_it_took_out(run, tmp
     model, data, out, report = (tmp_path / name for name in ("odd.onnx", "data.npz", "found.json", "found.md"))
     onnx.save(networks.odd_kernels(), model)
     np.savez(data, image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
-    said = {UP: "INT8 in the config, runs in FP16: its Q/DQ add rounding, but no kernel",
-            CELU: "INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion"}
+    said = {
+        UP: "INT8 in the config, runs in FP16: its Q/DQ add rounding, but no kernel",
+        CELU: "INT8 in the config, runs in FP32: its Q/DQ cost 1 conversion",
+    }
     code, text, _ = run("preview", model, "--data", data)
     assert code == 1 and all(f"{group}: {one}" in text for group, one in said.items())
     code, text, _ = run("compare", model, "--data", data, "--layers", "none", "--markdown", report)
@@ -626,11 +690,14 @@ def test_commands_name_the_layers_and_a_search_reports_what_it_took_out(run, tmp
     assert "the config without its unused Q/DQ meets it already: nothing to raise" in text
     assert "INT8 ran in FP16 (preview RTX 1.7, SM89)" in text and "preview" in text
     record = json.loads(out.read_text("utf-8"))
-    removed, = record["evidence"]["search"]["unused_qdq"]
+    (removed,) = record["evidence"]["search"]["unused_qdq"]
     assert (removed["kernels"], removed["conversions"], removed["removed"]) == ([15, 14], [1, 0], True)
     assert removed["simulated_sqnr_db"][0] < 29 <= removed["simulated_sqnr_db"][1]
-    assert {tuple(move["layers"])[0]: (move["precision"], move["reason"]) for move in record["moves"]
-            if move["kind"] == "precision"} == {UP: ("fp16", "preview"), CELU: ("fp32", "preview")}
+    assert {
+        tuple(move["layers"])[0]: (move["precision"], move["reason"])
+        for move in record["moves"]
+        if move["kind"] == "precision"
+    } == {UP: ("fp16", "preview"), CELU: ("fp32", "preview")}
     code, text, _ = run("preview", model, "--config", out, "--data", data, "--json")
     assert code == 0 and "unused_qdq" not in json.loads(text)
     code, text, _ = run("search", model, "--data", data, "--tolerance", "sqnr>=29", "--no-preview", "-o", out)

@@ -34,36 +34,43 @@ def test_an_option_of_an_earlier_release_names_the_way_round(run, unread_model, 
     assert code == 2 and option in err and REMOVED_OPTIONS[name] in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize(("command", "option"), [
-    ("compare m.onnx --force", "--force"),
-    ("compare m.onnx --config c.json --other bf16", "--other"),
-    ("compare m.onnx --data d.npz --seed 3", "--seed"),
-    ("compare m.onnx --weak", "--weak"),
-    ("compare m.onnx --config a.json --config b.json --layers errors", "--layers"),
-    ("compare m.onnx --config a.json --config b.json --save-outputs o.json", "--save-outputs"),
-    ("compare m.onnx --config a.json --config b.json --stage fp16", "--stage"),
-    ("compare m.onnx --trtexec=--refit --judge-at min", "--judge-at and --trtexec"),
-    ("compare m.onnx --compute-capability 8.9", "--compute-capability"),
-    ("search m.onnx --tolerance sqnr>=20 -o o.json --precision fp16 --other bf16", "--other"),
-    ("search m.onnx --tolerance sqnr>=20 -o o.json --force", "--force"),
-    ("build m.onnx --precision fp16 --other bf16 -o t.onnx", "--other"),
-    ("build m.onnx --precision fp16 --other bf16 -o t.engine", "--other"),
-    ("build m.onnx --precision int8 --weak -o T.ONNX", "--weak"),
-    ("build m.onnx --precision int8 --backend tensorrt -o t.onnx", "--backend"),
-    ("build m.onnx --precision int8 --compute-capability 8.9 -o t.onnx", "--compute-capability"),
-    ("build m.onnx --precision int8 --trtexec=--refit -o t.onnx", "--trtexec"),
-    ("export m.onnx --precision int8 --format onnx --trtexec=--builderOptimizationLevel=3 -o o", "--trtexec"),
-    ("export m.onnx --precision int8 --format markdown --calib-cache c -o o", "--calib-cache"),
-    ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
-    ("inspect m.onnx --backend tensorrt", "--backend"),
-    ("inspect m.onnx --nodes --engine e", "--nodes"),
-    ("lint m.onnx --backend tensorrt", "--backend"), ("inspect m.onnx --precision int8", "--precision"),
-    ("preview m.onnx --config c.json --precision int8", "--precision"),
-    ("inspect m.onnx --json", "--json"),
-    ("preflight m.onnx --force", "--force"), ("preflight m.onnx --config c.json --other bf16", "--other"),
-    ("preflight m.onnx --data d.npz --seed 3", "--seed"), ("scheme m.onnx --force", "--force"),
-    ("scheme m.onnx --precision fp16 --other bf16", "--other"), ("preview m.onnx --force", "--force"),
-])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        ("compare m.onnx --force", "--force"),
+        ("compare m.onnx --config c.json --other bf16", "--other"),
+        ("compare m.onnx --data d.npz --seed 3", "--seed"),
+        ("compare m.onnx --weak", "--weak"),
+        ("compare m.onnx --config a.json --config b.json --layers errors", "--layers"),
+        ("compare m.onnx --config a.json --config b.json --save-outputs o.json", "--save-outputs"),
+        ("compare m.onnx --config a.json --config b.json --stage fp16", "--stage"),
+        ("compare m.onnx --trtexec=--refit --judge-at min", "--judge-at and --trtexec"),
+        ("compare m.onnx --compute-capability 8.9", "--compute-capability"),
+        ("search m.onnx --tolerance sqnr>=20 -o o.json --precision fp16 --other bf16", "--other"),
+        ("search m.onnx --tolerance sqnr>=20 -o o.json --force", "--force"),
+        ("build m.onnx --precision fp16 --other bf16 -o t.onnx", "--other"),
+        ("build m.onnx --precision fp16 --other bf16 -o t.engine", "--other"),
+        ("build m.onnx --precision int8 --weak -o T.ONNX", "--weak"),
+        ("build m.onnx --precision int8 --backend tensorrt -o t.onnx", "--backend"),
+        ("build m.onnx --precision int8 --compute-capability 8.9 -o t.onnx", "--compute-capability"),
+        ("build m.onnx --precision int8 --trtexec=--refit -o t.onnx", "--trtexec"),
+        ("export m.onnx --precision int8 --format onnx --trtexec=--builderOptimizationLevel=3 -o o", "--trtexec"),
+        ("export m.onnx --precision int8 --format markdown --calib-cache c -o o", "--calib-cache"),
+        ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
+        ("inspect m.onnx --backend tensorrt", "--backend"),
+        ("inspect m.onnx --nodes --engine e", "--nodes"),
+        ("lint m.onnx --backend tensorrt", "--backend"),
+        ("inspect m.onnx --precision int8", "--precision"),
+        ("preview m.onnx --config c.json --precision int8", "--precision"),
+        ("inspect m.onnx --json", "--json"),
+        ("preflight m.onnx --force", "--force"),
+        ("preflight m.onnx --config c.json --other bf16", "--other"),
+        ("preflight m.onnx --data d.npz --seed 3", "--seed"),
+        ("scheme m.onnx --force", "--force"),
+        ("scheme m.onnx --precision fp16 --other bf16", "--other"),
+        ("preview m.onnx --force", "--force"),
+    ],
+)
 def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, unread_model, command, option):
     code, out, err = run(*command.split())
     assert code == 2 and not out
@@ -76,11 +83,18 @@ def test_no_layers_may_be_requested_where_none_are_measured(run, unread_model):
     assert "Error: " in err and "no effect" not in err  # the network itself is refused
 
 
-@pytest.mark.parametrize(("old", "new"), [
-    ("inspect m.onnx --lint --json", "lint m.onnx --json"), ("inspect --preview m --scheme", "preview m --scheme"),
-    ("inspect m.onnx --scheme", "scheme m.onnx"), ("export m --format bundle -o b", "bundle m -o b"),
-    ("export --format=subgraph m --from=a", "subgraph m --from=a"), ("compare d.npz", "dumps d.npz"),
-    ("compare m --calib-methods=all", "methods m --calib-methods all")])
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("inspect m.onnx --lint --json", "lint m.onnx --json"),
+        ("inspect --preview m --scheme", "preview m --scheme"),
+        ("inspect m.onnx --scheme", "scheme m.onnx"),
+        ("export m --format bundle -o b", "bundle m -o b"),
+        ("export --format=subgraph m --from=a", "subgraph m --from=a"),
+        ("compare d.npz", "dumps d.npz"),
+        ("compare m --calib-methods=all", "methods m --calib-methods all"),
+    ],
+)
 def test_the_spelling_of_an_earlier_release_names_the_command(capsys, old, new):
     assert replace_old_command_name(old.split()) == new.split() == replace_old_command_name(new.split())
     assert f"`trt-tui {new.split()[0]}` from 0.3 on" in capsys.readouterr().err
@@ -91,20 +105,33 @@ def test_the_old_spelling_of_a_comparison_of_methods_runs_without_its_layers(run
     assert "`trt-tui methods` from 0.3 on" in err and "No such option" not in err
 
 
-@pytest.mark.parametrize("command", [
-    "build m.onnx --precision int8 -o t.onnx --judge y", "build m.onnx --precision int8 -o t.onnx --metric m.py:f",
-    "export m.onnx --precision int8 --format onnx -o o --weak", "export m.onnx --precision int8 --format onnx -o o "
-    "--target sqnr>=20", "preflight m.onnx --exact", "preflight m.onnx --judge-at min", "preflight m.onnx --builds 2"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "build m.onnx --precision int8 -o t.onnx --judge y",
+        "build m.onnx --precision int8 -o t.onnx --metric m.py:f",
+        "export m.onnx --precision int8 --format onnx -o o --weak",
+        "export m.onnx --precision int8 --format onnx -o o --target sqnr>=20",
+        "preflight m.onnx --exact",
+        "preflight m.onnx --judge-at min",
+        "preflight m.onnx --builds 2",
+    ],
+)
 def test_a_command_has_no_option_that_it_never_heeds(run, unread_model, command):
     code, _, err = run(*command.split())
     assert code == 2 and "No such option" in err
 
 
-@pytest.mark.parametrize("command", [
-    "compare m.onnx --json - --markdown -", "compare m.onnx --json /dev/stdout --markdown -",
-    "compare m.onnx --json - --markdown /proc/self/fd/1",
-    "search m.onnx --tolerance sqnr>=20 -o - --markdown -",
-    "search m.onnx --tolerance sqnr>=20 -o /dev/stdout --markdown -"])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "compare m.onnx --json - --markdown -",
+        "compare m.onnx --json /dev/stdout --markdown -",
+        "compare m.onnx --json - --markdown /proc/self/fd/1",
+        "search m.onnx --tolerance sqnr>=20 -o - --markdown -",
+        "search m.onnx --tolerance sqnr>=20 -o /dev/stdout --markdown -",
+    ],
+)
 def test_two_outputs_do_not_mix_on_stdout(run, unread_model, command):
     code, out, err = run(*command.split())
     assert code == 2 and not out and "two outputs go to stdout" in err
@@ -169,8 +196,9 @@ def test_data_that_are_not_read_are_named(run, tmp_path):
     code, _, err = run(*build, "--precision", "fp16", "--calib-method", "mse")
     assert code == 0 and "Warning: --data, --calib-method: not read, since no layer needs a range." in err
     assert "not read" not in run(*build, "--precision", "int8")[2]
-    run("export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache", "-o",
-        "c.cache")
+    run(
+        "export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache", "-o", "c.cache"
+    )
     assert "not read" not in run(*build, "--precision", "int8", "--calib-cache", "c.cache")[2]  # they are looked at
 
 
@@ -200,8 +228,19 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
     run("search", *shared, "--tolerance", "sqnr>=0", "-o", "first.json", "--no-ranges", "--calib-method", "percentile")
     first = read_config(tmp_path / "first.json", open_network(mlp.model)).calibration.ranges
     write_calibration_cache(tmp_path / "net.cache", {tensors[0]: 7.5})
-    code, out, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "second.json", "--no-ranges", "--config",
-                         "first.json", "--calib-cache", "net.cache")
+    code, out, err = run(
+        "search",
+        *shared,
+        "--tolerance",
+        "sqnr>=0",
+        "-o",
+        "second.json",
+        "--no-ranges",
+        "--config",
+        "first.json",
+        "--calib-cache",
+        "net.cache",
+    )
     assert code == 0, err
     second = read_config(tmp_path / "second.json", open_network(mlp.model)).calibration.ranges
     assert second == pytest.approx({**first, tensors[0]: 7.5}) and first[tensors[0]] < 7
@@ -209,9 +248,15 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
     assert "ranges of first.json" in out and "--calib-method" in err
 
 
-@pytest.mark.parametrize(("command", "option"), [
-    *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds")),
-    ("app", "--whatif-samples"), ("search", "--max-builds"), ("search", "--max-fp32")])
+@pytest.mark.parametrize(
+    ("command", "option"),
+    [
+        *(("compare", option) for option in ("--samples", "--batch", "--seed", "--builds")),
+        ("app", "--whatif-samples"),
+        ("search", "--max-builds"),
+        ("search", "--max-fp32"),
+    ],
+)
 def test_every_number_has_a_bound(run, mlp, command, option):
     code, out, err = run(*([command] if command != "app" else []), mlp.model, option, 10**30)
     assert code == 2 and not out and "is not in the range" in err and option in err

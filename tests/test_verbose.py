@@ -43,13 +43,22 @@ def arguments_of(name: str, mlp) -> list[object]:
     }[name]
 
 
-@pytest.mark.parametrize(("name", "code", "reads_tensorrt"), [
-    ("compare", 0, True), ("search", 0, True), ("preflight", 0, True), ("build", 3, True), ("inspect", 3, True),
-    ("export", 0, False)])
+@pytest.mark.parametrize(
+    ("name", "code", "reads_tensorrt"),
+    [
+        ("compare", 0, True),
+        ("search", 0, True),
+        ("preflight", 0, True),
+        ("build", 3, True),
+        ("inspect", 3, True),
+        ("export", 0, False),
+    ],
+)
 def test_the_message_of_a_driver_that_does_not_start(command, mlp, name, code, reads_tensorrt):
     Path("model.plan").write_bytes(b"engine")
-    quiet, verbose = (command("8.6.1", *arguments_of(name, mlp), *more, STANDIN_FAULT="wrong driver")
-                      for more in ((), ("--verbose",)))
+    quiet, verbose = (
+        command("8.6.1", *arguments_of(name, mlp), *more, STANDIN_FAULT="wrong driver") for more in ((), ("--verbose",))
+    )
     assert quiet.returncode == verbose.returncode == code, quiet.stderr + verbose.stderr
     assert NO_CUDA not in quiet.stdout + quiet.stderr and NO_CUDA not in verbose.stdout
     assert (f"{NO_CUDA}. Please check your CUDA installation\n" in verbose.stderr) == reads_tensorrt
@@ -60,8 +69,14 @@ def test_the_message_of_a_driver_that_does_not_start(command, mlp, name, code, r
 def test_doctor_lists_the_message_below_its_short_form():
     def doctor(*more):
         environment = {**os.environ, **standins.environment("8.6.1"), "STANDIN_FAULT": "wrong driver"}
-        done = subprocess.run([sys.executable, "-m", "trt_tui", "doctor", *more], cwd=ROOT, env=environment,
-                              capture_output=True, text=True, timeout=120)
+        done = subprocess.run(
+            [sys.executable, "-m", "trt_tui", "doctor", *more],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -73,11 +88,21 @@ def test_doctor_lists_the_message_below_its_short_form():
 @pytest.mark.parametrize("release", ["8.6.1", "11.4.0"])
 def test_the_lines_of_a_build(command, mlp, release):
     Path("bad.cache").write_bytes(b"not a timing cache")
-    build = ("build", mlp.model, "--precision", "fp16", "--shapes", "x:4x16", "-o", "model.engine",
-             "--trtexec=--timingCacheFile=bad.cache")
+    build = (
+        "build",
+        mlp.model,
+        "--precision",
+        "fp16",
+        "--shapes",
+        "x:4x16",
+        "-o",
+        "model.engine",
+        "--trtexec=--timingCacheFile=bad.cache",
+    )
     quiet = command(release, *build)
     assert quiet.returncode == 0 and not any(
-        line.startswith(("info: ", "warning: ", "error: ")) for line in quiet.stderr.splitlines()), quiet.stderr
+        line.startswith(("info: ", "warning: ", "error: ")) for line in quiet.stderr.splitlines()
+    ), quiet.stderr
     assert REFUSED_CACHE not in quiet.stderr
     assert "TensorRT printed 2 warnings during the build; --verbose shows them." in quiet.stderr
     Path("bad.cache").write_bytes(b"not a timing cache")
@@ -116,20 +141,37 @@ def test_the_log_of_the_app_after_a_build_that_failed(standin, session, mlp):
     assert any(line.startswith("error: ") for line in driven.log) and any("failed" in line for line in driven.log)
 
 
-@pytest.mark.parametrize(("messages", "lines"), [
-    ([], []), ([("info", "building")], []),
-    ([("error", "cudaError 35: too old"), ("error", "cudaError 35: too old"), ("warning", "no cache"),
-      ("warning", "slow")], ["TensorRT printed 1 error and 2 warnings during the build; --verbose shows them."]),
-    ([("warning", "Missing scale and zero-point for tensor /act1/Relu_output_0, expect fall back to non-int8")],
-     ["warnings of parser and builder:",
-      "  no range for /act1/Relu_output_0: its producer and consumers fall back from INT8",
-      "TensorRT printed 1 warning during the build; --verbose shows them."])])
+@pytest.mark.parametrize(
+    ("messages", "lines"),
+    [
+        ([], []),
+        ([("info", "building")], []),
+        (
+            [
+                ("error", "cudaError 35: too old"),
+                ("error", "cudaError 35: too old"),
+                ("warning", "no cache"),
+                ("warning", "slow"),
+            ],
+            ["TensorRT printed 1 error and 2 warnings during the build; --verbose shows them."],
+        ),
+        (
+            [("warning", "Missing scale and zero-point for tensor /act1/Relu_output_0, expect fall back to non-int8")],
+            [
+                "warnings of parser and builder:",
+                "  no range for /act1/Relu_output_0: its producer and consumers fall back from INT8",
+                "TensorRT printed 1 warning during the build; --verbose shows them.",
+            ],
+        ),
+    ],
+)
 def test_the_short_form_names_known_warnings_and_counts_the_rest(messages, lines):
     assert short_message_lines(messages) == lines
 
 
 def test_the_short_form_is_short():
-    messages = [("warning", f"No implementation of layer /fc{number} obeys the requested constraints")
-                for number in range(20)]
+    messages = [
+        ("warning", f"No implementation of layer /fc{number} obeys the requested constraints") for number in range(20)
+    ]
     lines = short_message_lines(messages)
     assert len(lines) == MAX_LISTED_WARNINGS + 3 and "and 15 more warnings" in lines[-2]

@@ -49,9 +49,13 @@ class Parsed:
 
     def told(self):
         """By layer name its precision and, by index, the types of its results."""
-        return {layer.name: {**({"precision": layer.precision.name} if layer.precision_is_set else {}),
-                             **{index: kind.name for index, kind in layer.__dict__.get("_types", {}).items()}}
-                for layer in self.layers}
+        return {
+            layer.name: {
+                **({"precision": layer.precision.name} if layer.precision_is_set else {}),
+                **{index: kind.name for index, kind in layer.__dict__.get("_types", {}).items()},
+            }
+            for layer in self.layers
+        }
 
     def ranges(self):
         return {tensor.name: tensor._range[1] for tensor in self.tensors if "_range" in tensor.__dict__}
@@ -77,8 +81,13 @@ def test_tensors_of_int8_groups_have_ranges_and_no_others(named_network, name):
     weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges_of(network))
     groups = [group for group in network.groups if group.is_quantizable]
     wanted = {site.tensor for group in groups for site in group.activation_qdq_sites()}
-    wanted |= {tensor for group in groups for layer in group.layers for tensor in network.get_layer(layer).outputs
-               if network.is_fp32(tensor)}
+    wanted |= {
+        tensor
+        for group in groups
+        for layer in group.layers
+        for tensor in network.get_layer(layer).outputs
+        if network.is_fp32(tensor)
+    }
     assert weak.ranges.keys() == wanted and min(weak.ranges.values()) > 0
     for tensor in network.calibrated_tensors:
         joined = network.tensors_with_shared_range.get(tensor, (tensor,))
@@ -90,10 +99,14 @@ def test_a_result_is_float_where_a_float_layer_reads_it(named_network):
     config = PrecisionConfig().with_group_precision([network.get_group("/layer1/conv1/Conv")], Precision.FP32)
     for one, further in ((PrecisionConfig(), {}), (config, {"/relu/Relu": Precision.FP16})):
         weak = lower_to_implicit_quantization(network, one, ranges_of(network))
-        inside = {name for group in network.groups if one.precision_of(group) is Precision.INT8
-                  for name in group.layers}
+        inside = {
+            name for group in network.groups if one.precision_of(group) is Precision.INT8 for name in group.layers
+        }
         assert {name: dtype for name, dtype in weak.output_types.items() if name in inside} == {
-            "/layer2/relu2/Relu": Precision.FP16, "/fc/Gemm": Precision.FP16, **further}
+            "/layer2/relu2/Relu": Precision.FP16,
+            "/fc/Gemm": Precision.FP16,
+            **further,
+        }
     island = {"/layer1/conv1/Conv", "/layer1/bn1/BatchNormalization", "/layer1/relu1/Relu"}
     assert {name for name, precision in weak.precisions.items() if precision is Precision.FP32} == island
     assert all(weak.output_types[name] is Precision.FP32 for name in island)
@@ -103,8 +116,14 @@ def test_stand_ins_are_spared_by_calibrating_more(named_network):
     network = named_network("small_resnet")
     ranges = ranges_of(network)
     weak = lower_to_implicit_quantization(network, PrecisionConfig(), ranges)
-    inner = [tensor for group in network.groups if group.is_quantizable for name in group.layers
-             for tensor in network.get_layer(name).outputs if tensor not in network.calibrated_tensors]
+    inner = [
+        tensor
+        for group in network.groups
+        if group.is_quantizable
+        for name in group.layers
+        for tensor in network.get_layer(name).outputs
+        if tensor not in network.calibrated_tensors
+    ]
     assert weak.estimated_ranges == tuple(inner)
     # The range of the group's result stands in.
     assert weak.ranges["/conv1/Conv_output_0"] == ranges["/relu/Relu_output_0"]
@@ -137,8 +156,9 @@ def test_constants_of_int8_groups_have_ranges_and_their_names_in_a_cache(named_n
 def test_fp32_is_told_nothing(named_network):
     network = named_network("small_resnet")
     weak = lower_to_implicit_quantization(network, PrecisionConfig.from_precision(Precision.FP32), {})
-    assert not (weak.precision_flags or weak.precisions or weak.output_types or weak.ranges
-                or weak.needs_obey_constraints_flag)
+    assert not (
+        weak.precision_flags or weak.precisions or weak.output_types or weak.ranges or weak.needs_obey_constraints_flag
+    )
 
 
 @pytest.mark.parametrize("name", ["unet_small", "bert", "vit"])
@@ -170,12 +190,25 @@ def test_results_of_int8_layers_are_fp32_among_bf16(named_network):
     assert weak.output_types["/layer2/relu2/Relu"] is Precision.FP32 and any("INT8" in note for note in weak.notes)
 
 
-@pytest.mark.parametrize(("name", "metadata", "layer"), [
-    ("conv", "", "conv"), ("conv", "[ONNX Layer: conv]", "conv"), ("conv_12", "", "conv"), ("conv_1", "", "conv_1"),
-    ("conv_1", "[ONNX Layer: conv]", "conv"), ("conv_x", "", None), ("_3", "", None), ("conv_1_2", "", "conv_1"),
-    ("(Unnamed Layer* 7) [Shuffle]", "", None), ("(Unnamed Layer* 7) [Shuffle]", "[ONNX Layer: conv]", "conv"),
-    ("inside", "[ONNX Layer: inside | then (then_branch) | conv (If)]", "conv"),
-    ("fused", "[ONNX Layer: other]\x1e[ONNX Layer: a[0]]", "a[0]"), ("conv", None, "conv"), ("", "", None)])
+@pytest.mark.parametrize(
+    ("name", "metadata", "layer"),
+    [
+        ("conv", "", "conv"),
+        ("conv", "[ONNX Layer: conv]", "conv"),
+        ("conv_12", "", "conv"),
+        ("conv_1", "", "conv_1"),
+        ("conv_1", "[ONNX Layer: conv]", "conv"),
+        ("conv_x", "", None),
+        ("_3", "", None),
+        ("conv_1_2", "", "conv_1"),
+        ("(Unnamed Layer* 7) [Shuffle]", "", None),
+        ("(Unnamed Layer* 7) [Shuffle]", "[ONNX Layer: conv]", "conv"),
+        ("inside", "[ONNX Layer: inside | then (then_branch) | conv (If)]", "conv"),
+        ("fused", "[ONNX Layer: other]\x1e[ONNX Layer: a[0]]", "a[0]"),
+        ("conv", None, "conv"),
+        ("", "", None),
+    ],
+)
 def test_layer_of(name, metadata, layer):
     assert find_source_layer(name, metadata, {"conv", "conv_1", "a[0]"}) == layer
 
@@ -231,13 +264,15 @@ def test_explicit_quantization_is_told_precisions_alone(named_network):
     told = parsed.told()
     assert told["/conv1/Conv"] == {"precision": "HALF", 0: "HALF"}
     assert [told[one.name] for one in parsed.layers if one.metadata.endswith("/fc/Gemm]")] == [
-        {"precision": "FLOAT", 0: "FLOAT"}] * 2
+        {"precision": "FLOAT", 0: "FLOAT"}
+    ] * 2
     assert not parsed.ranges()
 
 
 def test_another_network_is_noticed(named_network):
-    weak = lower_to_implicit_quantization(named_network("small_resnet"), PrecisionConfig(),
-                                          ranges_of(named_network("small_resnet")))
+    weak = lower_to_implicit_quantization(
+        named_network("small_resnet"), PrecisionConfig(), ranges_of(named_network("small_resnet"))
+    )
     assert Parsed(named_network("unet_small"), "10.16.1").tell(weak) == list(weak.precisions)
 
 
@@ -303,8 +338,9 @@ def test_tensorrt_builds_what_it_is_told(named_network, name, kind):
     settings = builder.create_builder_config()
     settings.builder_optimization_level = 1
     settings.clear_flag(trt.BuilderFlag.TF32)
-    settings.set_tactic_sources(sum(1 << int(one) for one in (trt.TacticSource.EDGE_MASK_CONVOLUTIONS,
-                                                              trt.TacticSource.JIT_CONVOLUTIONS)))
+    settings.set_tactic_sources(
+        sum(1 << int(one) for one in (trt.TacticSource.EDGE_MASK_CONVOLUTIONS, trt.TacticSource.JIT_CONVOLUTIONS))
+    )
     for precision in weak.precision_flags:
         settings.set_flag(getattr(trt.BuilderFlag, precision.label))
     settings.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
@@ -373,10 +409,17 @@ def test_the_graph_has_only_q_dq_and_fp32_and_groups_are_told_their_precision(ne
 
 
 def test_flags_are_what_layers_may_use(network) -> None:
-    flags = {name: lower_to_explicit_quantization(network, make(network), ranges_of(network))[1].precision_flags
-             for name, make in CONFIGS.items()}
-    assert flags == {"fp32": set(), "fp16": {FP16}, "int8": {INT8, FP16}, "int8 and fp32": {INT8},
-                     "mixed": {INT8, FP16}}
+    flags = {
+        name: lower_to_explicit_quantization(network, make(network), ranges_of(network))[1].precision_flags
+        for name, make in CONFIGS.items()
+    }
+    assert flags == {
+        "fp32": set(),
+        "fp16": {FP16},
+        "int8": {INT8, FP16},
+        "int8 and fp32": {INT8},
+        "mixed": {INT8, FP16},
+    }
 
 
 def residual(opened, channels: int, after: str):
@@ -395,15 +438,25 @@ def residual(opened, channels: int, after: str):
     return opened(b.model([floats("x", *shape)], [floats(name, *shape) for name in outputs]))
 
 
-@pytest.mark.parametrize(("channels", "after", "alone"), [
-    (32, "conv", False), (64, "conv", False), (32, "float", True), (32, "both", True), (32, "output", True),
-    (48, "conv", True), (16, "conv", True), (32, "barrier", True)])
+@pytest.mark.parametrize(
+    ("channels", "after", "alone"),
+    [
+        (32, "conv", False),
+        (64, "conv", False),
+        (32, "float", True),
+        (32, "both", True),
+        (32, "output", True),
+        (48, "conv", True),
+        (16, "conv", True),
+        (32, "barrier", True),
+    ],
+)
 def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, after, alone) -> None:
     network = residual(opened, channels, after)
     barrier = {network.get_group("/second/Conv").final_tensor: BarrierMove()} if after == "barrier" else {}
-    _, told = lower_to_explicit_quantization(network,
-                                             PrecisionConfig.from_precision(INT8, FP16).with_moves(barrier),
-                                             ranges_of(network))
+    _, told = lower_to_explicit_quantization(
+        network, PrecisionConfig.from_precision(INT8, FP16).with_moves(barrier), ranges_of(network)
+    )
     assert network.find_group("/sum/Add").name == "/second/Conv"
     assert ("/sum/Add" in told.precisions) == alone
     assert "/second/Conv" not in told.precisions and "/first/Conv" not in told.precisions

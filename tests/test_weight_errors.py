@@ -39,17 +39,27 @@ def exported_errors(network, config, ranges, path):
         value = onnx.helper.make_empty_tensor_value_info(node.output[0])
         names = dict.fromkeys(name for one in nodes for name in one.input if name in constants)
         graph = onnx.helper.make_graph(nodes, "part", [], [value], [constants[name] for name in names])
-        (dequantized,) = ReferenceEvaluator(onnx.helper.make_model(
-            graph, opset_imports=[onnx.helper.make_opsetid("", max(19, model.opset_import[0].version))])).run(None, {})
+        (dequantized,) = ReferenceEvaluator(
+            onnx.helper.make_model(
+                graph, opset_imports=[onnx.helper.make_opsetid("", max(19, model.opset_import[0].version))]
+            )
+        ).run(None, {})
         layer, at = read[node.output[0]]
-        found |= compute_weight_error({layer: {
-            "float": network.constant_value(network.get_layer(layer).inputs[at]),
-            "dequantized": np.asarray(dequantized, np.float32)}})
+        found |= compute_weight_error(
+            {
+                layer: {
+                    "float": network.constant_value(network.get_layer(layer).inputs[at]),
+                    "dequantized": np.asarray(dequantized, np.float32),
+                }
+            }
+        )
     return found
 
 
-@pytest.mark.parametrize(("model", "precision", "other"), [
-    ("small_resnet", INT8, FP32), ("small_resnet", INT8, FP16), ("small_resnet", FP8, FP32), ("mlp", INT8, FP32)])
+@pytest.mark.parametrize(
+    ("model", "precision", "other"),
+    [("small_resnet", INT8, FP32), ("small_resnet", INT8, FP16), ("small_resnet", FP8, FP32), ("mlp", INT8, FP32)],
+)
 def test_errors_are_those_of_the_exported_network(tmp_path, model, precision, other):
     onnx.save(getattr(networks, model)(), tmp_path / "net.onnx")
     network = open_network(tmp_path / "net.onnx")

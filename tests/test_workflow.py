@@ -61,20 +61,35 @@ CASES = {
 }
 
 
-def execute(model: onnx.ModelProto | str, inputs: dict[str, np.ndarray], batch: int, names: list[str] | None = None,
-            *, as_written: bool = True) -> list[dict[str, np.ndarray]]:
+def execute(
+    model: onnx.ModelProto | str,
+    inputs: dict[str, np.ndarray],
+    batch: int,
+    names: list[str] | None = None,
+    *,
+    as_written: bool = True,
+) -> list[dict[str, np.ndarray]]:
     """Executes a network in ONNX Runtime; returns the tensors of each batch."""
     options = onnxruntime.SessionOptions()
     options.add_session_config_entry("session.x64quantprecision", "1")  # INT8 sums do not saturate without VNNI
     if as_written:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    session = onnxruntime.InferenceSession(model if isinstance(model, str) else model.SerializeToString(), options,
-                                           providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(
+        model if isinstance(model, str) else model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
     names = names or [output.name for output in session.get_outputs()]
     count = len(next(iter(inputs.values())))
-    return [dict(zip(names, session.run(names, {name: array[start:start + batch] for name, array in inputs.items()}),
-                     strict=True)) for start in range(0, count, batch)]
+    return [
+        dict(
+            zip(
+                names,
+                session.run(names, {name: array[start : start + batch] for name, array in inputs.items()}),
+                strict=True,
+            )
+        )
+        for start in range(0, count, batch)
+    ]
 
 
 def mark_all(model: onnx.ModelProto, tensors: list[str]) -> onnx.ModelProto:
@@ -86,9 +101,10 @@ def mark_all(model: onnx.ModelProto, tensors: list[str]) -> onnx.ModelProto:
 
 
 def sqnr_db(expected: list[dict[str, np.ndarray]], actual: list[dict[str, np.ndarray]], name: str) -> float:
-    one, other = (np.concatenate([tensors[name].reshape(-1) for tensors in run]).astype(np.float64)
-                  for run in (expected, actual))
-    return 10 * np.log10(np.sum(one**2) / np.sum((one - other)**2))
+    one, other = (
+        np.concatenate([tensors[name].reshape(-1) for tensors in run]).astype(np.float64) for run in (expected, actual)
+    )
+    return 10 * np.log10(np.sum(one**2) / np.sum((one - other) ** 2))
 
 
 def verify(folder: Path) -> tuple[int, str]:
@@ -97,8 +113,14 @@ def verify(folder: Path) -> tuple[int, str]:
     tools.mkdir(exist_ok=True)
     (tools / "polygraphy").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{POLYGRAPHY}" "$@"\n')
     (tools / "polygraphy").chmod(0o755)
-    done = subprocess.run(["sh", folder / "verify.sh", "--onnxrt"], capture_output=True, text=True, check=False,
-                          env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}, timeout=120)
+    done = subprocess.run(
+        ["sh", folder / "verify.sh", "--onnxrt"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"},
+        timeout=120,
+    )
     return done.returncode, done.stdout + done.stderr
 
 
@@ -114,8 +136,10 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     output = model.graph.output[0].name
 
     # 1. the outputs of the framework and of an engine that lost accuracy: all tensors, and outputs alone
-    assert run("export", "model.onnx", *data, "--precision", case.precision, "--format", "onnx", "-o",
-               "engine.onnx")[0] == 0
+    assert (
+        run("export", "model.onnx", *data, "--precision", case.precision, "--format", "onnx", "-o", "engine.onnx")[0]
+        == 0
+    )
     engine, own = onnx.load("engine.onnx"), [tensor for node in model.graph.node for tensor in node.output]
     made = {tensor for node in engine.graph.node for tensor in node.output}
     common = [tensor for tensor in own if tensor in made]
@@ -127,16 +151,27 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     for number, tensors in enumerate(lossy):
         trtexec_outputs(Path("engine") / f"{number}.json", **{output: tensors[output]})
     lost_db = sqnr_db(framework, lossy, output)
-    threshold = ("--threshold", f"{10**(-lost_db / 20) * 0.99:.9g}")  # just below the error of the output
+    threshold = ("--threshold", f"{10 ** (-lost_db / 20) * 0.99:.9g}")  # just below the error of the output
 
     # 2. the first tensor over the threshold, and the layer that computes it
-    code, text, err = run("compare", "framework.json", "engine.json", "--model", "model.onnx", *threshold, "--json",
-                          "all.json")
+    code, text, err = run(
+        "compare", "framework.json", "engine.json", "--model", "model.onnx", *threshold, "--json", "all.json"
+    )
     record = json.loads(Path("all.json").read_text())
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err
     assert record["first_over"] in own and f"First over the threshold: {record['first_over']}" in text
-    code, text, err = run("compare", "framework.json", "engine", "--model", "model.onnx", *threshold, "--json",
-                          "outputs.json", "-o", "fix.json")
+    code, text, err = run(
+        "compare",
+        "framework.json",
+        "engine",
+        "--model",
+        "model.onnx",
+        *threshold,
+        "--json",
+        "outputs.json",
+        "-o",
+        "fix.json",
+    )
     record = json.loads(Path("outputs.json").read_text())
     assert code == 1 and record["tensors"][output]["sqnr_db"] == pytest.approx(lost_db, abs=0.01), err
     assert "the error may begin in any of them" in text and "Try FP32" not in text
@@ -144,8 +179,18 @@ def test_two_dumps_become_a_verified_bundle(run, name):
 
     # 3. which layers lose
     target_db = np.floor(lost_db) + 3
-    code, _, err = run("compare", "model.onnx", *data, "--reference", "framework.json", "--target",
-                       f"sqnr>={target_db:g}", "--no-preview", "--json", "ranked.json")
+    code, _, err = run(
+        "compare",
+        "model.onnx",
+        *data,
+        "--reference",
+        "framework.json",
+        "--target",
+        f"sqnr>={target_db:g}",
+        "--no-preview",
+        "--json",
+        "ranked.json",
+    )
     assert code == 1, err
     lossy_run = json.loads(Path("ranked.json").read_text())["runs"][case.precision]
     shares = {group: entry["owns"] for group, entry in lossy_run["groups"].items() if entry.get("owns") is not None}
@@ -153,9 +198,20 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     assert max(shares.values()) > 0.05 and simulated_db < target_db and simulated_db == pytest.approx(lost_db, abs=3)
 
     # 4. a mixed config, and what ONNX Runtime makes of it
-    code, text, err = run("search", "model.onnx", *data, "--precision", case.precision, "--tolerance",
-                          f"sqnr>={target_db:g}", "--no-hold-out", "--no-preview", *case.search, "-o",
-                          "precision.json")
+    code, text, err = run(
+        "search",
+        "model.onnx",
+        *data,
+        "--precision",
+        case.precision,
+        "--tolerance",
+        f"sqnr>={target_db:g}",
+        "--no-hold-out",
+        "--no-preview",
+        *case.search,
+        "-o",
+        "precision.json",
+    )
     assert code == 0, err
     exported_db = float(re.search(r"the exported network yields ([\d.]+) dB in ONNX Runtime", text)[1])
     moves = json.loads(Path("precision.json").read_text())["moves"]
@@ -163,8 +219,9 @@ def test_two_dumps_become_a_verified_bundle(run, name):
     assert name != "convolutional" or {move["kind"] for move in moves} == {"precision"}
 
     # 5. the bundle is as the search said, by a program of its own
-    code, listed, err = run("bundle", "model.onnx", "--config", "precision.json", *data, "--for",
-                            case.release, "-o", "bundle")
+    code, listed, err = run(
+        "bundle", "model.onnx", "--config", "precision.json", *data, "--for", case.release, "-o", "bundle"
+    )
     assert code == 0 and "bundle/SHA256SUMS" in listed.splitlines(), err
     plain = execute(model, inputs, case.batch)
     mixed = execute("bundle/network.onnx", inputs, case.batch, as_written=False)
@@ -199,22 +256,30 @@ def test_two_dumps_become_a_verified_bundle(run, name):
 
 
 def _other_dump(folder: Path, **tensors: np.ndarray) -> tuple[Path, Path]:
-    return (results(folder / "first.json", run=[tensors]),
-            results(folder / "second.json", run=[{name: array + 1 for name, array in tensors.items()}]))
+    return (
+        results(folder / "first.json", run=[tensors]),
+        results(folder / "second.json", run=[{name: array + 1 for name, array in tensors.items()}]),
+    )
 
 
-@pytest.mark.parametrize(("tensors", "said"), [
-    ({"scores": np.ones((8, 10), np.float32)}, "no tensor in common"),
-    ({"logits": np.ones((8, 11), np.float32)}, "logits has another shape in first.json than in model.onnx"),
-    ({"logits": np.ones((8, 10, 4), np.float32)}, "8×10×4 in first.json, batch×10 in model.onnx")])
+@pytest.mark.parametrize(
+    ("tensors", "said"),
+    [
+        ({"scores": np.ones((8, 10), np.float32)}, "no tensor in common"),
+        ({"logits": np.ones((8, 11), np.float32)}, "logits has another shape in first.json than in model.onnx"),
+        ({"logits": np.ones((8, 10, 4), np.float32)}, "8×10×4 in first.json, batch×10 in model.onnx"),
+    ],
+)
 @pytest.mark.usefixtures("placed")
 def test_a_dump_of_another_network_is_refused(run, tmp_path, tensors, said):
     onnx.save(networks.small_resnet(), "model.onnx")
     np.savez("samples.npz", **_images(8, 0))
     first, second = _other_dump(tmp_path, **tensors)
-    for command in ((first, second, "--model", "model.onnx", "-o", "fix.json"),
-                    ("model.onnx", "--data", "samples.npz", *QUICK, "--reference", first),
-                    ("model.onnx", "--data", "samples.npz", *QUICK, "--outputs", first)):
+    for command in (
+        (first, second, "--model", "model.onnx", "-o", "fix.json"),
+        ("model.onnx", "--data", "samples.npz", *QUICK, "--reference", first),
+        ("model.onnx", "--data", "samples.npz", *QUICK, "--outputs", first),
+    ):
         code, _, err = run("compare", *command)
         assert code == 2 and said in err and "Next: " in err and "Traceback" not in err, err
     assert not Path("fix.json").exists()
@@ -230,8 +295,11 @@ def test_a_fix_has_the_layers_between_the_compared_tensors_too(run):
     values = execute(mark_all(model, own), inputs, 8, own)[0]
     products = [node for node in model.graph.node if node.op_type in ("Gemm", "MatMul")]
     first, at_fault, after = (node.output[0] for node in (products[0], products[2], products[3]))
-    kept = {tensor: values[tensor] for tensor in own if own.index(tensor) <= own.index(first) or own.index(
-        tensor) >= own.index(after)}
+    kept = {
+        tensor: values[tensor]
+        for tensor in own
+        if own.index(tensor) <= own.index(first) or own.index(tensor) >= own.index(after)
+    }
     wrong = {tensor: array * (1 if own.index(tensor) < own.index(at_fault) else 2) for tensor, array in kept.items()}
     results("first.json", run=[kept])
     results("second.json", run=[wrong])

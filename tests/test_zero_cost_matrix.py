@@ -92,7 +92,8 @@ def test_the_condition_holds_where_it_is_proposed_and_is_named_elsewhere(example
     network, kind = example.network, example.kind
     reasons = {group.name: kind.refusal_reason(network, group, example.plain_config) for group in network.groups}
     assert {subject for _, subject in example.added} & {
-        kind.find_subject(network, group) for group in network.groups if not reasons[group.name]}
+        kind.find_subject(network, group) for group in network.groups if not reasons[group.name]
+    }
     exact = PrecisionConfig.from_precision(FP32)
     if kind.title == "QK scale":
         assert not list(kind.make_proposals(context_of(network, example.samples, example.backend, exact)))
@@ -102,8 +103,10 @@ def test_the_condition_holds_where_it_is_proposed_and_is_named_elsewhere(example
 
 def test_a_move_that_is_there_is_not_proposed_again(example):
     context = context_of(example.network, example.samples, example.backend, example.config)
-    assert all(not {key for key in example.added if proposal.config.moves[key] is not example.config.moves[key]}
-               for proposal in example.kind.make_proposals(context))
+    assert all(
+        not {key for key in example.added if proposal.config.moves[key] is not example.config.moves[key]}
+        for proposal in example.kind.make_proposals(context)
+    )
 
 
 def test_it_is_undone_by_subject(example):
@@ -117,8 +120,15 @@ def test_it_is_undone_by_subject(example):
 
 def test_it_has_words(example):
     for (kind, _), move in example.added.items():
-        texts = [move.label, move.row_note, move.difference_text, move.action_text, move.difference_title("a layer"),
-                 MOVE_TEXTS[kind].no_move, move.origin_text]
+        texts = [
+            move.label,
+            move.row_note,
+            move.difference_text,
+            move.action_text,
+            move.difference_title("a layer"),
+            MOVE_TEXTS[kind].no_move,
+            move.origin_text,
+        ]
         assert all(texts) and not any("{" in text for text in texts)
     assert all(proposal.label and len(proposal.short_label or proposal.label) <= 15 for proposal in example.proposals)
 
@@ -130,8 +140,11 @@ def test_it_goes_through_the_file_and_away_with_other_weights_if_it_was_measured
     read = read_config(tmp_path / "precision.json", example.network, sha256="of these")
     assert read.config == example.config and not read.has_stale_ranges
     for key, move in example.added.items():
-        assert all(getattr(read.config.moves[key], field.name) == getattr(move, field.name)
-                   for field in fields(move) if field.name != "reason")
+        assert all(
+            getattr(read.config.moves[key], field.name) == getattr(move, field.name)
+            for field in fields(move)
+            if field.name != "reason"
+        )
     other = read_config(tmp_path / "precision.json", example.network, sha256="of others")
     stays = example.kind.title in ("operator", "QK scale")
     assert other.config == (example.config if stays else example.plain_config) and bool(other.warnings) is not stays
@@ -144,30 +157,39 @@ def ones(count):
 NORM = "/norm/mean/ReduceMean"
 
 
-@pytest.mark.parametrize(("model", "subject", "move", "why"), [
-    (transformer, "/in/MatMul", NormRewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
-    (transformer, NORM, NormRewriteMove("RMSNormalization"), "is LayerNormalization"),
-    (transformer, NORM, SmoothQuantMove(0.5, ones(3)), "3 values for 16 channels"),
-    (transformer, NORM, SmoothQuantMove(0.5, encode_vector(np.zeros(16))), "above 0"),
-    (transformer, NORM, SmoothQuantMove(0.5, "?"), "not base64"),
-    (transformer, NORM, SmoothQuantMove(0.5, ones(16), {"x": 1.0}), "x is not one of"),
-    (transformer, "/in/MatMul", SmoothQuantMove(0.5, ones(16)), "(Pow) reads"),
-    (transformer, "/in/MatMul", BiasCorrectionMove(encode_vector(np.full(16, np.nan))), "not finite"),
-    (transformer, NORM, BiasCorrectionMove(ones(16)), "it cannot run in INT8"),
-    (inverted_residuals, "/head/Gemm", EqualizationMove("1", ones(10)), "is an output of the network"),
-    (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(3)), "3 values for 16 channels"),
-    (inverted_residuals, "/stem/Conv", EqualizationMove("1", encode_vector(np.zeros(16))), "above 0"),
-    (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(16), {"no such": 1.0}), "no such is not a tensor"),
-    (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(16), {"image": -1.0}), "from 0 to"),
-    (attention, "/q/MatMul", AttentionScaleMove("query", 8**-0.5), "not the product of queries and keys"),
-    (attention, "/qk/MatMul", AttentionScaleMove("query", 0.5), "its scale is 0.353"),
-    (attention, "/qk/MatMul", AttentionScaleMove("scaling", 8**-0.5), "no layer in front"),
-    (encoder, "/up/MatMul", RoundingMove("scales", FP16, ones(128)), "no integers"),
-    (encoder, "/norm/LayerNormalization", RoundingMove("scales", INT8, ones(64)), ""),
-    (encoder, "/up/MatMul", RoundingMove("scales", INT8, encode_vector(np.zeros(128))), "above 0"),
-    (encoder, "/up/MatMul", RoundingMove("scales", INT8, "?"), "not base64"),
-    (encoder, "/up/MatMul", RoundingMove("scales", INT8, ""), "no values"),
-    (encoder, "/up/MatMul", RoundingMove("GPTQ", INT8, ones(128), "AAAA"), "not compressed")])
+@pytest.mark.parametrize(
+    ("model", "subject", "move", "why"),
+    [
+        (transformer, "/in/MatMul", NormRewriteMove("LayerNormalization"), "no decomposed LayerNorm or RMSNorm"),
+        (transformer, NORM, NormRewriteMove("RMSNormalization"), "is LayerNormalization"),
+        (transformer, NORM, SmoothQuantMove(0.5, ones(3)), "3 values for 16 channels"),
+        (transformer, NORM, SmoothQuantMove(0.5, encode_vector(np.zeros(16))), "above 0"),
+        (transformer, NORM, SmoothQuantMove(0.5, "?"), "not base64"),
+        (transformer, NORM, SmoothQuantMove(0.5, ones(16), {"x": 1.0}), "x is not one of"),
+        (transformer, "/in/MatMul", SmoothQuantMove(0.5, ones(16)), "(Pow) reads"),
+        (transformer, "/in/MatMul", BiasCorrectionMove(encode_vector(np.full(16, np.nan))), "not finite"),
+        (transformer, NORM, BiasCorrectionMove(ones(16)), "it cannot run in INT8"),
+        (inverted_residuals, "/head/Gemm", EqualizationMove("1", ones(10)), "is an output of the network"),
+        (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(3)), "3 values for 16 channels"),
+        (inverted_residuals, "/stem/Conv", EqualizationMove("1", encode_vector(np.zeros(16))), "above 0"),
+        (
+            inverted_residuals,
+            "/stem/Conv",
+            EqualizationMove("1", ones(16), {"no such": 1.0}),
+            "no such is not a tensor",
+        ),
+        (inverted_residuals, "/stem/Conv", EqualizationMove("1", ones(16), {"image": -1.0}), "from 0 to"),
+        (attention, "/q/MatMul", AttentionScaleMove("query", 8**-0.5), "not the product of queries and keys"),
+        (attention, "/qk/MatMul", AttentionScaleMove("query", 0.5), "its scale is 0.353"),
+        (attention, "/qk/MatMul", AttentionScaleMove("scaling", 8**-0.5), "no layer in front"),
+        (encoder, "/up/MatMul", RoundingMove("scales", FP16, ones(128)), "no integers"),
+        (encoder, "/norm/LayerNormalization", RoundingMove("scales", INT8, ones(64)), ""),
+        (encoder, "/up/MatMul", RoundingMove("scales", INT8, encode_vector(np.zeros(128))), "above 0"),
+        (encoder, "/up/MatMul", RoundingMove("scales", INT8, "?"), "not base64"),
+        (encoder, "/up/MatMul", RoundingMove("scales", INT8, ""), "no values"),
+        (encoder, "/up/MatMul", RoundingMove("GPTQ", INT8, ones(128), "AAAA"), "not compressed"),
+    ],
+)
 def test_a_file_is_refused_where_a_move_does_not_apply(model, subject, move, why, opened, tmp_path):
     network = opened(model())
     (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({subject: move})))
@@ -190,8 +212,9 @@ def test_in_fp16_simulation_and_typed_network_agree(example):
 
 def test_exact_changes_leave_fp32_as_it_is(example):
     config = example.config.with_group_precision(example.network.groups, FP32)
-    changed = lowered.run(example.backend, lower_to_typed_network(example.network, config, example.ranges).model,
-                          example.feed)
+    changed = lowered.run(
+        example.backend, lower_to_typed_network(example.network, config, example.ranges).model, example.feed
+    )
     if example.kind.is_exact:
         assert_outputs_stay(example.network, example.case.plain, changed)
     else:  # the moves belong to quantized values
@@ -200,8 +223,9 @@ def test_exact_changes_leave_fp32_as_it_is(example):
 
 
 def test_the_exported_network_is_the_simulated_one(example):
-    exported = lowered.run(example.backend, lower_to_typed_network(example.network, example.config, example.ranges
-                                                                   ).model, example.feed)
+    exported = lowered.run(
+        example.backend, lower_to_typed_network(example.network, example.config, example.ranges).model, example.feed
+    )
     simulated = lowered.gated_values(example.backend, example.network, example.config, example.ranges, example.feed)
     for info in example.network.outputs:
         values = [lowered.sqnr(example.case.plain[info.name], outputs[info.name]) for outputs in (exported, simulated)]
@@ -225,15 +249,19 @@ def test_builds_without_strong_types_get_it_or_say_that_they_do_not(example):
     if example.config.quantized is INT8:
         explicit, _ = lower_to_explicit_quantization(example.network, example.config, example.ranges)
         outputs = lowered.run(example.backend, explicit.model, example.feed)
-        assert all(lowered.sqnr(example.case.plain[info.name], outputs[info.name]) > 10
-                   for info in example.network.outputs)
+        assert all(
+            lowered.sqnr(example.case.plain[info.name], outputs[info.name]) > 10 for info in example.network.outputs
+        )
 
 
 def same_constants(first, second):
-    arrays = [{name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
-              for model in (first, second)]
+    arrays = [
+        {name: value.const_value.numpy() for name, value in model.graph.initializers.items()}
+        for model in (first, second)
+    ]
     return arrays[0].keys() == arrays[1].keys() and all(
-        np.array_equal(array, arrays[1][name]) for name, array in arrays[0].items())
+        np.array_equal(array, arrays[1][name]) for name, array in arrays[0].items()
+    )
 
 
 def test_a_tool_that_cannot_express_it_says_so(example):
@@ -248,8 +276,10 @@ def test_its_value_is_known_before_it_is_made(example):
 
 @pytest.mark.rtx
 def test_the_engine_has_no_more_kernels(example):
-    counts = [rtx.layers(lower_to_typed_network(example.network, config, example.ranges).model).count("\nName:")
-              for config in (example.plain_config, example.config)]
+    counts = [
+        rtx.layers(lower_to_typed_network(example.network, config, example.ranges).model).count("\nName:")
+        for config in (example.plain_config, example.config)
+    ]
     assert 0 < counts[1] <= counts[0]
 
 
@@ -311,8 +341,10 @@ def test_a_new_entry_reaches_lists_searches_and_exports(opened, monkeypatch, req
     ZERO_COST_MOVE_CLASSES[OtherMove] = other
     del ZERO_COST_MOVE_CLASSES[NormRewriteMove]
     assert list_searched_stages()[-1][-1] is other
-    reasons = [find_refusal_reasons(network, PrecisionConfig(), network.get_group(name))["another change"]
-               for name in (READER, NORM)]
+    reasons = [
+        find_refusal_reasons(network, PrecisionConfig(), network.get_group(name))["another change"]
+        for name in (READER, NORM)
+    ]
     assert reasons == ["", "it is another layer"]
     config = PrecisionConfig().with_moves({READER: OtherMove()})
     assert (OtherMove, READER) in list_zero_cost_moves(network, config, network.get_group(READER))

@@ -41,34 +41,51 @@ class Space:
 
     def __init__(self, *stages, fixed=(), measured=()):
         self.fixed = dict(fixed)
-        self.network = SimpleNamespace(get_group=lambda name: SimpleNamespace(
-            calibrated_qdq_sites=lambda precision: [SimpleNamespace(tensor=name)]))
-        stages = [{name: {key(subject): MOVE for subject in subjects} for name, subjects in stage.items()}
-                  for stage in stages]
+        self.network = SimpleNamespace(
+            get_group=lambda name: SimpleNamespace(
+                calibrated_qdq_sites=lambda precision: [SimpleNamespace(tensor=name)]
+            )
+        )
+        stages = [
+            {name: {key(subject): MOVE for subject in subjects} for name, subjects in stage.items()} for stage in stages
+        ]
         self.zero_cost_stages = tuple(zip(stages, measured or (0,) * len(stages), strict=True))
 
     def find_fixed_range_tensors(self, names):
         return frozenset(tensor for name in names for tensor in self.fixed.get(name, ()))
 
 
-def run_pass(space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=None, range_gains=None,
-             score_of_ranges=None):
+def run_pass(
+    space, gains, *, budget=24, bound=-math.inf, scores=None, ranges=None, range_gains=None, score_of_ranges=None
+):
     """Runs the pass. The loss is 10 minus the gains of the sets and ranges, and passes from a bound on."""
     asked = []
 
     def evaluate(raised=(), about="", *, step_name, range_moves=None, zero_cost_sets=()):
         chosen = {tensor: choice.method for tensor, choice in (range_moves or {}).items()}
         asked.append((*zero_cost_sets, *chosen.items()))
-        loss = 10.0 - sum(gains[name] for name in zero_cost_sets) - sum(
-            (range_gains or {})[choice] for choice in chosen.items())
+        loss = (
+            10.0
+            - sum(gains[name] for name in zero_cost_sets)
+            - sum((range_gains or {})[choice] for choice in chosen.items())
+        )
         score = (scores or {}).get(zero_cost_sets, -loss)
         score = (score_of_ranges or {}).get(next(iter(chosen.values()), ""), score)
-        return Evaluation((), range_moves or {}, zero_cost_sets=zero_cost_sets,
-                          target_result=TargetResult(loss <= bound, score, loss=loss))
+        return Evaluation(
+            (),
+            range_moves or {},
+            zero_cost_sets=zero_cost_sets,
+            target_result=TargetResult(loss <= bound, score, loss=loss),
+        )
         yield
 
-    search = SimpleNamespace(search_space=space, evaluate=evaluate, ranges=ranges or {}, ranges_order=[*(ranges or ())],
-                             zero_cost_effort=ZeroCostEffort(budget=budget))
+    search = SimpleNamespace(
+        search_space=space,
+        evaluate=evaluate,
+        ranges=ranges or {},
+        ranges_order=[*(ranges or ())],
+        zero_cost_effort=ZeroCostEffort(budget=budget),
+    )
     assert not [*try_changes_without_cost(search)]
     return search, asked[1:]
 
@@ -106,8 +123,9 @@ def test_a_change_that_raises_the_value_of_the_target_is_taken_although_the_erro
     context, asked = run_pass(Space({"error": "a", "metric": "b"}), {"error": 3, "metric": -1}, scores=scores)
     assert context.zero_cost_sets == ("metric", "error") == asked[-1], "of equal values the smaller error decides"
     ranges, gains = {"t": {"mse": 1.0, "entropy": 2.0}}, {("t", "mse"): 1, ("t", "entropy"): -1}
-    context, _ = run_pass(Space(), {}, ranges=ranges, range_gains=gains,
-                          score_of_ranges={"mse": -10.0, "entropy": -8.0})
+    context, _ = run_pass(
+        Space(), {}, ranges=ranges, range_gains=gains, score_of_ranges={"mse": -10.0, "entropy": -8.0}
+    )
     assert context.chosen_ranges["t"].method == "entropy"
 
 
@@ -118,8 +136,9 @@ def test_what_meets_the_tolerance_ends_the_trials():
     assert context.zero_cost_effort.text.endswith("; the tolerance was met without the rest")
 
 
-@pytest.mark.parametrize(("budget", "kept", "tried"), [(1, ("a",), 1), (2, ("b",), 2), (3, ("b",), 3),
-                                                      (4, ("b", "c"), 3)])
+@pytest.mark.parametrize(
+    ("budget", "kept", "tried"), [(1, ("a",), 1), (2, ("b",), 2), (3, ("b",), 3), (4, ("b", "c"), 3)]
+)
 def test_the_budget_bounds_the_trials_and_is_named(budget, kept, tried):
     space = Space({name: name for name in "abc"})
     context, asked = run_pass(space, {"a": 1, "b": 3, "c": 2}, budget=budget)
@@ -138,8 +157,13 @@ def test_ranges_that_give_more_come_before_a_change_that_would_fix_them():
     """In either order the later pass loses what both would have gained, so the one that gives more decides."""
     space = Space({"equal": "a"}, fixed={"equal": "t"})
     context, asked = run_pass(space, {"equal": 3}, ranges=RANGES, range_gains=RANGE_GAINS)
-    assert asked == [("equal",), (("t", "entropy"),), (("t", "mse"),), (("t", "entropy"), ("u", "entropy")),
-                     ("equal", ("u", "entropy"))]
+    assert asked == [
+        ("equal",),
+        (("t", "entropy"),),
+        (("t", "mse"),),
+        (("t", "entropy"), ("u", "entropy")),
+        ("equal", ("u", "entropy")),
+    ]
     assert context.zero_cost_sets == () and {*context.chosen_ranges} == {"t", "u"}
     context, asked = run_pass(space, {"equal": 7}, ranges=RANGES, range_gains=RANGE_GAINS)
     assert context.zero_cost_sets == ("equal",) and {*context.chosen_ranges} == {"u"}
@@ -149,10 +173,13 @@ def test_ranges_that_give_more_come_before_a_change_that_would_fix_them():
 
 
 def test_ranges_and_changes_of_other_tensors_add_up():
-    context, asked = run_pass(Space({"form": "a"}, {"bias": "b"}), {"form": 2, "bias": 1}, ranges=RANGES,
-                              range_gains=RANGE_GAINS)
-    assert asked[-2:] == [("form", ("t", "entropy"), ("u", "entropy")),
-                          ("form", "bias", ("t", "entropy"), ("u", "entropy"))]
+    context, asked = run_pass(
+        Space({"form": "a"}, {"bias": "b"}), {"form": 2, "bias": 1}, ranges=RANGES, range_gains=RANGE_GAINS
+    )
+    assert asked[-2:] == [
+        ("form", ("t", "entropy"), ("u", "entropy")),
+        ("form", "bias", ("t", "entropy"), ("u", "entropy")),
+    ]
     assert context.zero_cost_sets == ("form", "bias") and {*context.chosen_ranges} == {"t", "u"}
 
 
@@ -181,8 +208,21 @@ def test_times_belong_to_no_result():
 def test_the_command_prints_the_effort_with_its_time_and_files_hold_it_without(run, tmp_path):
     options = save_resnet(tmp_path, samples=12, size=8)
     code, out, err = run(
-        "search", options.model, "--data", options.data, "--batch", "4", "--tolerance", "sqnr>=50", "--no-ranges",
-        "--no-preview", "-o", str(tmp_path / "p.json"), "--markdown", str(tmp_path / "p.md"))
+        "search",
+        options.model,
+        "--data",
+        options.data,
+        "--batch",
+        "4",
+        "--tolerance",
+        "sqnr>=50",
+        "--no-ranges",
+        "--no-preview",
+        "-o",
+        str(tmp_path / "p.json"),
+        "--markdown",
+        str(tmp_path / "p.md"),
+    )
     assert code in (0, 1), err
     (line,) = [line for line in out.splitlines() if "zero-cost change" in line]
     assert re.search("zero-cost changes? in [0-9]+ simulated configs of at most 96", line) and "predicted" in line, line
@@ -223,8 +263,11 @@ def proposed(label, subjects, error, family="", kind=SmoothQuantMove, f1=None):
 
 
 def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
-    weak, strong, equalized = (proposed("0.5", "ab", 0.2, "SmoothQuant"), proposed("0.75", "abc", 0.1, "SmoothQuant"),
-                               proposed("equalization", "bd", 0.101, kind=EqualizationMove))
+    weak, strong, equalized = (
+        proposed("0.5", "ab", 0.2, "SmoothQuant"),
+        proposed("0.75", "abc", 0.1, "SmoothQuant"),
+        proposed("equalization", "bd", 0.101, kind=EqualizationMove),
+    )
     other = proposed("bias", (), 0.1)
     assert comparison.list_distinct_proposals(INT8, [weak, strong, equalized, other]) == [strong, other]
     better = proposed("equalization", "bd", 0.09, kind=EqualizationMove)
@@ -242,8 +285,12 @@ def test_lists_show_the_best_strength_and_one_of_two_equal_changes():
 
 
 def test_short_labels_fit_into_the_detail_pane(worker):
-    remedies = {remedy.short_label or remedy.label for group in worker.network.groups if group.is_quantizable
-                for remedy in values(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.REMEDIES)[-1]}
+    remedies = {
+        remedy.short_label or remedy.label
+        for group in worker.network.groups
+        if group.is_quantizable
+        for remedy in values(worker.answer(rq.MeasureRemedies(group.name, INT8)), ev.REMEDIES)[-1]
+    }
     assert {"bias correction", "equalization"} <= remedies
     assert all(len(label.removesuffix(" range")) <= 15 for label in remedies)
     assert 1 <= sum(label.startswith("SmoothQ") for label in remedies) <= 3

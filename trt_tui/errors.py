@@ -96,26 +96,32 @@ _REMEDIES = {
 
 
 def convert_os_error(error: OSError) -> InputError:
-    """Returns the `InputError` for an error of the operating system for which the program has no more specific error.
-    """
+    """Returns the `InputError` for an error of the operating system for which the program has no more specific error."""
     paths = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     cause = error.strerror or str(error)
-    return InputError(f"the system refused: {cause}", paths and f"at {paths}",
-                      _REMEDIES.get(error.errno or 0, "Check that file or folder, and its permissions."))
+    return InputError(
+        f"the system refused: {cause}",
+        paths and f"at {paths}",
+        _REMEDIES.get(error.errno or 0, "Check that file or folder, and its permissions."),
+    )
 
 
 def wrong_shape_error(tensor: str, declared_shape: str, computed_shape: str) -> InputError:
     """Returns the error for a tensor whose declared shape in the file differs from its shape during execution."""
-    return InputError(f"the network declares a wrong shape for {tensor}",
-                      f"it declares {declared_shape}, and a run on these samples computes {computed_shape}",
-                      "Correct the declared shape, or export the network again with that "
-                      "dimension open.")
+    return InputError(
+        f"the network declares a wrong shape for {tensor}",
+        f"it declares {declared_shape}, and a run on these samples computes {computed_shape}",
+        "Correct the declared shape, or export the network again with that dimension open.",
+    )
 
 
-FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"
-                               r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
-                               r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED|resource allocation failed|"
-                               r"expr=cu(?:blas|blasLt|dnn)Create\(", re.I)
+FAILED_ALLOCATION = re.compile(
+    r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"
+    r"out of memory|is smaller than requested bytes|CUDA failure 2\b|"
+    r"cudaErrorMemoryAllocation|_ALLOC(?:ATION)?_FAILED|resource allocation failed|"
+    r"expr=cu(?:blas|blasLt|dnn)Create\(",
+    re.I,
+)
 """The pattern of library messages after a failed allocation.
 
 If a GPU is nearly full, already the creation of a library handle fails (cuBLAS, cuDNN).

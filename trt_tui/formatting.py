@@ -40,8 +40,10 @@ def escape_hidden_characters(text: object, keep_line_breaks: bool = False) -> st
         text = text.replace("\r\n", "\n").expandtabs(4)
     return "".join(
         character.encode("unicode_escape").decode("ascii")
-        if is_hidden_character(character) and not (keep_line_breaks and character == "\n") else character
-        for character in text)
+        if is_hidden_character(character) and not (keep_line_breaks and character == "\n")
+        else character
+        for character in text
+    )
 
 
 def escape_hidden_in_json(text: str) -> str:
@@ -50,7 +52,8 @@ def escape_hidden_in_json(text: str) -> str:
         return text
     return "".join(
         json.dumps(character)[1:-1] if character != "\n" and is_hidden_character(character) else character
-        for character in text)
+        for character in text
+    )
 
 
 def cell_width(text: str) -> int:
@@ -69,9 +72,9 @@ def pad_left(text: str, width: int) -> str:
 def take_first_cells(text: str, width: int) -> str:
     """Returns the longest beginning of a visible text that fits into a width in terminal cells."""
     if text.isascii():
-        return text[:max(0, width)]
+        return text[: max(0, width)]
     kept_count, used = 0, 0
-    for character in text[:max(0, width) * 8]:  # a name has fewer combining marks
+    for character in text[: max(0, width) * 8]:  # a name has fewer combining marks
         used += cell_len(character)
         if used > width:
             break
@@ -82,14 +85,14 @@ def take_first_cells(text: str, width: int) -> str:
 def take_last_cells(text: str, width: int) -> str:
     """Returns the longest end of a visible text that fits into a width in terminal cells."""
     if text.isascii():
-        return text[max(0, len(text) - max(0, width)):]
+        return text[max(0, len(text) - max(0, width)) :]
     kept_count, used = 0, 0
-    for character in reversed(text[-max(1, width) * 8:]):
+    for character in reversed(text[-max(1, width) * 8 :]):
         used += cell_len(character)
         if used > width:
             break
         kept_count += 1
-    return text[len(text) - kept_count:]
+    return text[len(text) - kept_count :]
 
 
 def is_hidden_character(character: str) -> bool:
@@ -106,9 +109,10 @@ MIN_LIKENESS, MIN_LIKENESS_SHORT = 0.65, 0.5
 FP32_TITLE = "FP32"
 """The title of FP32 if it is one run among others."""
 
-RUN_TITLES = {**{run: run.upper() for run in ("tf32", "bf16", "fp16+", "fp16", "mxfp8", "fp8", "int8", "int4",
-                                             "nvfp4")},
-              "config": "config"}
+RUN_TITLES = {
+    **{run: run.upper() for run in ("tf32", "bf16", "fp16+", "fp16", "mxfp8", "fp8", "int8", "int4", "nvfp4")},
+    "config": "config",
+}
 """The titles of all runs that a comparison can have, by run key: the precisions below FP32, and the config."""
 
 _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
@@ -205,11 +209,12 @@ def shorten_number_in_text(text: str, width: int) -> str:
             for short in filter(None, (whole, number_text(value, digits), power)):
                 if cell_width(mark + short + suffix) <= width:
                     return mark + short + suffix
-    return "…"[:max(0, width)]
+    return "…"[: max(0, width)]
 
 
-def decibels_text(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: int = 0,
-                  mark: str = SIMULATED_MARK) -> str:
+def decibels_text(
+    sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: int = 0, mark: str = SIMULATED_MARK
+) -> str:
     """Returns an SQNR in dB as text: ``~12.3`` if simulated, ``12.3`` if measured on an engine.
 
     The text is ``exact`` for a zero error, ``NaN`` or ``Inf`` for such elements, and `NOT_MEASURED` for None.
@@ -347,8 +352,7 @@ def duration_text(seconds: float) -> str:
 
 
 def elapsed_text(seconds: float) -> str:
-    """Returns the elapsed time of a running job as text, without tenths, which would flicker: ``4 s``, ``3 min 05 s``.
-    """
+    """Returns the elapsed time of a running job as text, without tenths, which would flicker: ``4 s``, ``3 min 05 s``."""
     return f"{seconds:.0f} s" if seconds < 10 else duration_text(seconds)
 
 
@@ -366,8 +370,9 @@ def find_similar_names(typed_name: str, names: Iterable[str], max_count: int = 3
     """
     folded_name = typed_name.casefold().strip("/")
     unique_names = list(dict.fromkeys(names))
-    containing = sorted((name for name in unique_names if len(folded_name) > 1 and folded_name in name.casefold()),
-                        key=len)
+    containing = sorted(
+        (name for name in unique_names if len(folded_name) > 1 and folded_name in name.casefold()), key=len
+    )
     if len(containing) >= max_count:
         return containing[:max_count]
     names_by_part: dict[str, list[str]] = {}
@@ -377,8 +382,9 @@ def find_similar_names(typed_name: str, names: Iterable[str], max_count: int = 3
             names_by_part.setdefault(part, []).append(name)
     likeness = MIN_LIKENESS if len(folded_name) > 3 else MIN_LIKENESS_SHORT
     similar_parts = difflib.get_close_matches(folded_name, names_by_part, max_count, likeness)
-    return list(dict.fromkeys([*containing,
-                               *(name for part in similar_parts for name in names_by_part[part])]))[:max_count]
+    return list(dict.fromkeys([*containing, *(name for part in similar_parts for name in names_by_part[part])]))[
+        :max_count
+    ]
 
 
 def suggestion_question(suggestions: Sequence[str]) -> str:
@@ -407,14 +413,17 @@ def table_lines(rows: Sequence[Sequence[str]], left_aligned_columns: int = 1) ->
         numbered_cells = enumerate(zip(row, widths, strict=False))
         return "  ".join(
             pad_right(cell, width) if i < left_aligned_columns else pad_left(cell, width)
-            for i, (cell, width) in numbered_cells).rstrip()
+            for i, (cell, width) in numbered_cells
+        ).rstrip()
 
     return [format_line(row) for row in rows]
 
 
 def drop_empty_columns(rows: Sequence[Sequence[str]]) -> list[list[str]]:
     """Returns a table with its header, without the columns that are empty below the header."""
-    filled_columns = [column for column in range(len(rows[0])) if any(any(row[column:column + 1]) for row in rows[1:])]
+    filled_columns = [
+        column for column in range(len(rows[0])) if any(any(row[column : column + 1]) for row in rows[1:])
+    ]
     return [[row[column] for column in filled_columns if column < len(row)] for row in rows]
 
 
@@ -442,8 +451,10 @@ class EscapingTextStream:
         result."""
         encoding = self._stream.encoding or "utf-8"
         self._stream.write(
-            style(escape_hidden_characters(text, keep_line_breaks=True)).encode(encoding,
-                                                                                "backslashreplace").decode(encoding))
+            style(escape_hidden_characters(text, keep_line_breaks=True))
+            .encode(encoding, "backslashreplace")
+            .decode(encoding)
+        )
 
     def isatty(self) -> bool:
         return False

@@ -14,8 +14,10 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _PACKAGE_FOLDERS = ("site-packages", "dist-packages", "lib-dynload")
 """The names of folders that Python always searches."""
 
-_START_CODE = ("import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
-               "import runpy; runpy.run_module({module!r}, None, '__main__', True)")
+_START_CODE = (
+    "import sys; sys.path[:] = {path!r}; import gc; gc.set_threshold(100_000, 20, 50); "
+    "import runpy; runpy.run_module({module!r}, None, '__main__', True)"
+)
 """The Python code that runs a module in a new process.
 
 Garbage collection is made rare, because imported modules and the many small objects of a big network are never garbage.
@@ -47,14 +49,14 @@ def remove_current_folder_from_path() -> None:
         return
     os.environ["PYTHONPATH"] = os.pathsep.join(named_folders)
     current_folder = _get_current_folder()
-    if current_folder not in (*map(os.path.abspath, named_folders), os.path.dirname(
-            os.__file__)) and not _is_installed(current_folder):
+    if current_folder not in (*map(os.path.abspath, named_folders), os.path.dirname(os.__file__)) and not _is_installed(
+        current_folder
+    ):
         sys.path[:] = [folder for folder in sys.path if folder != current_folder]
 
 
 def remove_start_folder_from_path() -> None:
-    """Removes the current folder from the head of the module search path, where ``python -m trt_tui`` puts that folder.
-    """
+    """Removes the current folder from the head of the module search path, where ``python -m trt_tui`` puts that folder."""
     if not (sys.flags.isolated or sys.flags.safe_path):
         if sys.path[0] == _get_current_folder() and not _is_installed(sys.path[0]):
             del sys.path[0]

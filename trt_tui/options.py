@@ -68,8 +68,9 @@ class Options:
     def has_data(self) -> bool:
         return self.data is not None or self.calib_data is not None
 
-    def make_build_target(self, builder_name: str = "", builder_version: str = "",
-                          compute_capability: tuple[int, int] | None = None) -> BuildTarget:
+    def make_build_target(
+        self, builder_name: str = "", builder_version: str = "", compute_capability: tuple[int, int] | None = None
+    ) -> BuildTarget:
         """Returns the release and the GPU that engines are built for: the release of ``--for``, or else of a builder.
 
         Args:
@@ -85,8 +86,13 @@ class Options:
     @property
     def engine_only_options(self) -> tuple[str, ...]:
         """The names of the given options that have an effect only on engines, as written on the command line."""
-        flags = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
-                 "--builds": self.builds > 1, "--compute-capability": self.compute_capability,
-                 "--plugins": self.production.plugins,
-                 "--trtexec": replace(self.production, plugins=()) != BuilderOptions()}
+        flags = {
+            "--weak": self.weak,
+            "--strict": self.strict,
+            "--judge-at": self.judge_at,
+            "--builds": self.builds > 1,
+            "--compute-capability": self.compute_capability,
+            "--plugins": self.production.plugins,
+            "--trtexec": replace(self.production, plugins=()) != BuilderOptions(),
+        }
         return tuple(name for name, value in flags.items() if value)

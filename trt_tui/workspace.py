@@ -75,8 +75,11 @@ class FileReplacedError(InputError):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.files = tuple(Path(path).name for path in paths)
-        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "the results would mix both versions",
-                         "Run the command again.")
+        super().__init__(
+            f"{', '.join(self.files)}: replaced after it was read",
+            "the results would mix both versions",
+            "Run the command again.",
+        )
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,9 @@ class WorkerPool(Protocol):
             for_engines: True to count only the workers with the same builder and GPU as this process.
         """
 
-    def make_executor(self, workspace: Workspace, wake_caller: Callable[[], None],
-                      for_engines: bool) -> Executor[Workspace]:
+    def make_executor(
+        self, workspace: Workspace, wake_caller: Callable[[], None], for_engines: bool
+    ) -> Executor[Workspace]:
         """Returns the executor of one job. Its workers have the network and data of the workspace open.
 
         Args:
@@ -165,8 +169,14 @@ class Workspace:
         self.options = options
         cache = (options.calib_cache,) if options.calib_cache is not None else ()
         self.stamped_files = FileStamps.from_paths(
-            (options.model, *cache, *list_data_files(options.data), *list_data_files(options.calib_data),
-             *_list_metric_files(self.options)))
+            (
+                options.model,
+                *cache,
+                *list_data_files(options.data),
+                *list_data_files(options.calib_data),
+                *_list_metric_files(self.options),
+            )
+        )
         self.stamped_files |= FileStamps.from_paths((*options.production.plugins, *options.ort_ops))
         reference = options.reference
         if reference is not None and not is_network_file(reference):
@@ -191,8 +201,12 @@ class Workspace:
 
     def _open_network(self, reference: str | None = None) -> Network:
         options = self.options
-        network = open_network(options.model, partial(get_simulation_backend, operators=options.ort_ops),
-                               has_operator_library=bool(options.ort_ops), reference=reference)
+        network = open_network(
+            options.model,
+            partial(get_simulation_backend, operators=options.ort_ops),
+            has_operator_library=bool(options.ort_ops),
+            reference=reference,
+        )
         self.stamped_files |= FileStamps.from_paths(network.external_files)
         return network
 
@@ -214,8 +228,13 @@ class Workspace:
         try:
             self.use_reference_weights(reference)
             for accuracy in self.analysis.compare(
-                    Fp32Run(self.analysis), self.find_judged_feeds(), reference=RoundedReference(self.analysis),
-                    with_metric=False, with_metric_interval=False, with_caveats=False):
+                Fp32Run(self.analysis),
+                self.find_judged_feeds(),
+                reference=RoundedReference(self.analysis),
+                with_metric=False,
+                with_metric_interval=False,
+                with_caveats=False,
+            ):
                 assert isinstance(accuracy, PartialResult), "the simulation waits for nobody"
                 if refusal_reason := find_reproduction_failure(accuracy.value, self.network):
                     break
@@ -288,8 +307,11 @@ class Workspace:
         """
         metric = load_metric(self.options.metric) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
-            raise InputError("a metric needs labels", f"{self.samples.source} contains only inputs",
-                             "Add the labels to the data file, or leave out --metric.")
+            raise InputError(
+                "a metric needs labels",
+                f"{self.samples.source} contains only inputs",
+                "Add the labels to the data file, or leave out --metric.",
+            )
         return metric
 
     @cached_property
@@ -323,8 +345,9 @@ class Workspace:
         """The judged outputs: the outputs at which errors are measured. The reference has each of them."""
         if self.reference_source is None:
             return self.judgeable_outputs
-        return select_outputs_in_reference(self.judgeable_outputs, self.reference_source, self.network,
-                                           bool(self.options.judge))
+        return select_outputs_in_reference(
+            self.judgeable_outputs, self.reference_source, self.network, bool(self.options.judge)
+        )
 
     @cached_property
     def feeds(self) -> JudgedFeeds:
@@ -352,10 +375,13 @@ class Workspace:
             return False
         given = self.calibration.given_tensors if self.calibration is not None else ()
         known_tensors = {*given, *config.range_moves}
-        return any(move.has_measured_values and self.given_moves.get(key) != move
-                   for key, move in config.moves.items()) or any(
-            site.tensor not in known_tensors for group in self.network.groups
-            for site in group.calibrated_qdq_sites(config.precision_of(group)))
+        return any(
+            move.has_measured_values and self.given_moves.get(key) != move for key, move in config.moves.items()
+        ) or any(
+            site.tensor not in known_tensors
+            for group in self.network.groups
+            for site in group.calibrated_qdq_sites(config.precision_of(group))
+        )
 
     def make_search_view(self, calibrates: bool, hold_out: bool) -> Workspace:
         """Returns a view of the workspace that measures all values on the samples of a search.
@@ -394,8 +420,11 @@ class Workspace:
     def _shared_feeds(self) -> frozenset[int]:
         """The judged feeds with samples that ``--calib-data`` contains too."""
         other_samples = self.calib_data_samples if self.options.data is not None else None
-        return find_shared_feeds(self.data_sets.judged_samples, other_samples) if other_samples is not None else (
-            frozenset())
+        return (
+            find_shared_feeds(self.data_sets.judged_samples, other_samples)
+            if other_samples is not None
+            else (frozenset())
+        )
 
     def _choose_feeds(self, sample_count: int, hold_out: bool) -> JudgedFeeds:
         data, feed_indices, rows = self.data_sets, list[int](), 0
@@ -405,8 +434,7 @@ class Workspace:
             feed_indices.append(index)
             rows += data.judged_samples.count_samples_of_feed(index)
         is_limited = len(feed_indices) < len(data.other_feeds)
-        calibrating = [index for index in sorted(data.calibrating_feeds)
-                       if not is_limited or index < feed_indices[-1]]
+        calibrating = [index for index in sorted(data.calibrating_feeds) if not is_limited or index < feed_indices[-1]]
         held_out = self.choose_held_out_feeds().feed_indices if hold_out and not is_limited else ()
         return JudgedFeeds.from_indices([index for index in feed_indices if index not in held_out], calibrating)
 
@@ -452,9 +480,16 @@ class Workspace:
         unjudged_outputs = find_unjudged_outputs(self.network, None if self.options.judge else judged)
         if not self.options.judge and self.metric is None:  # a metric reads the outputs themselves
             unjudged_outputs |= find_outputs_computed_behind_selection(self.network)
-        return Analysis(self.network, self.backend, self.data_sets.judged_samples, judged,
-                        metric=self.metric, boundary_type=self.options.other, reference_source=self.reference_source,
-                        unjudged_outputs=unjudged_outputs)
+        return Analysis(
+            self.network,
+            self.backend,
+            self.data_sets.judged_samples,
+            judged,
+            metric=self.metric,
+            boundary_type=self.options.other,
+            reference_source=self.reference_source,
+            unjudged_outputs=unjudged_outputs,
+        )
 
     @property
     def execution_mode(self) -> ExecutionMode | None:
@@ -467,8 +502,9 @@ class Workspace:
         builder = self.builder
         if builder is None:
             return self.options.make_build_target("tensorrt", find_installed_version("tensorrt"))
-        return self.options.make_build_target(builder.name, builder.version,
-                                              builder.capabilities.gpu_compute_capability)
+        return self.options.make_build_target(
+            builder.name, builder.version, builder.capabilities.gpu_compute_capability
+        )
 
     @cached_property
     def plan(self) -> BuildPlan:
@@ -482,13 +518,21 @@ class Workspace:
             {
                 name: (shape_range.min, shape_range.opt, shape_range.max)
                 for name, shape_range in self.requested_shape_ranges.items()
-            }, compute_capability=options.compute_capability, builder_options=options.production, more_profiles=tuple(
-                {name: (shape_range.min, shape_range.opt, shape_range.max)
-                 for name, shape_range in profile.items()}
-                for profile in parse_additional_profiles(options.production.profiles, self.network.inputs, {})))
-        return BuildPlan(settings, options.weak, options.strict,
-                         {shape_name: _open_shape_analysis(self, shape_name)
-                          for shape_name in options.judge_at}, options.builds)
+            },
+            compute_capability=options.compute_capability,
+            builder_options=options.production,
+            more_profiles=tuple(
+                {name: (shape_range.min, shape_range.opt, shape_range.max) for name, shape_range in profile.items()}
+                for profile in parse_additional_profiles(options.production.profiles, self.network.inputs, {})
+            ),
+        )
+        return BuildPlan(
+            settings,
+            options.weak,
+            options.strict,
+            {shape_name: _open_shape_analysis(self, shape_name) for shape_name in options.judge_at},
+            options.builds,
+        )
 
     @property
     def ranges(self) -> Mapping[str, float]:
@@ -510,9 +554,9 @@ class Workspace:
     @cached_property
     def outline(self) -> NetworkOutline:
         """The network outline. Dynamic dimensions of the file have the sizes of the samples."""
-        return build_outline_for_input_sizes(self.network,
-                                             {name: array.shape
-                                              for name, array in self.samples.read_full_feed(0).items()})
+        return build_outline_for_input_sizes(
+            self.network, {name: array.shape for name, array in self.samples.read_full_feed(0).items()}
+        )
 
     def close(self) -> None:
         """Frees the inference sessions of the simulation."""
@@ -525,10 +569,15 @@ class Workspace:
     def _load_samples(self, spec: str | None, limit: int | None = None, reads_labels: bool = False) -> Samples:
         options = self.options
         samples = load_samples(
-            spec, self.network.inputs, outputs=self.network.outputs, batch=options.batch, limit=limit,
-            seed=options.seed, reads_labels=reads_labels,
-            shapes={name: shape_range.opt
-                    for name, shape_range in self.requested_shape_ranges.items()} or None)
+            spec,
+            self.network.inputs,
+            outputs=self.network.outputs,
+            batch=options.batch,
+            limit=limit,
+            seed=options.seed,
+            reads_labels=reads_labels,
+            shapes={name: shape_range.opt for name, shape_range in self.requested_shape_ranges.items()} or None,
+        )
         samples.memory_fallbacks = self.memory_fallbacks
         return samples
 
@@ -574,8 +623,11 @@ class Workspace:
 
     def metric_cache_key(self) -> tuple[object, ...]:
         """Returns the part of a cache key that depends on the metric: its name and the hashes of its files."""
-        return (self.options.metric,
-                *map(cached_file_sha256, _list_metric_files(self.options))) if self.metric is not None else ()
+        return (
+            (self.options.metric, *map(cached_file_sha256, _list_metric_files(self.options)))
+            if self.metric is not None
+            else ()
+        )
 
     def _hash_judged_data(self) -> str:
         """Returns the hash of the samples in use with their labels, and with their names in several files."""
@@ -593,22 +645,29 @@ def _open_shape_analysis(workspace: Workspace, shape_name: str) -> Analysis:
     """Opens the simulation at another shape of the profile ("min" or "max")."""
     options = workspace.options
     if not workspace.requested_shape_ranges:
-        raise InputError(f"there is no {shape_name} shape to judge at", "no profile was given",
-                         "Give --shapes NAME:MIN:OPT:MAX.")
+        raise InputError(
+            f"there is no {shape_name} shape to judge at", "no profile was given", "Give --shapes NAME:MIN:OPT:MAX."
+        )
     shapes: dict[str, FixedShape] = {
-        name: getattr(shape_range, shape_name)
-        for name, shape_range in workspace.requested_shape_ranges.items()
+        name: getattr(shape_range, shape_name) for name, shape_range in workspace.requested_shape_ranges.items()
     }
     rows = max(shape[0] for shape in shapes.values() if shape) if any(shapes.values()) else 1
     limit = max(options.whatif_samples, rows) if options.whatif_samples else None
-    samples = load_samples(options.data, workspace.network.inputs, seed=options.seed, shapes=shapes,
-                           reads_labels=workspace.reads_labels,
-                           limit=min(filter(None, (options.samples, limit)), default=None))
+    samples = load_samples(
+        options.data,
+        workspace.network.inputs,
+        seed=options.seed,
+        shapes=shapes,
+        reads_labels=workspace.reads_labels,
+        limit=min(filter(None, (options.samples, limit)), default=None),
+    )
     for name, shape in shapes.items():
         if (actual_shape := samples.read_feed(0)[name].shape) != shape:
-            raise InputError(f"the data has no {shape_name} shape of input {name}",
-                             f"it gives {'x'.join(map(str, actual_shape))}, the profile {'x'.join(map(str, shape))}",
-                             "Give data of that shape, or leave --judge-at out.")
+            raise InputError(
+                f"the data has no {shape_name} shape of input {name}",
+                f"it gives {'x'.join(map(str, actual_shape))}, the profile {'x'.join(map(str, shape))}",
+                "Give data of that shape, or leave --judge-at out.",
+            )
     return Analysis(workspace.network, workspace.backend, samples, workspace.judged_outputs, metric=workspace.metric)
 
 
@@ -622,20 +681,30 @@ def can_run_engines(backend: EngineBackend, settings: BuildSettings) -> bool:
     """Returns True if engines of a backend can run on this machine: a GPU is present, and engines are built for that
     GPU."""
     compute_capability = settings.compute_capability
-    return backend.capabilities.can_execute and (compute_capability is None
-                                                 or compute_capability == find_first_device().compute_capability)
+    return backend.capabilities.can_execute and (
+        compute_capability is None or compute_capability == find_first_device().compute_capability
+    )
 
 
-def find_shape_profile(network: Network, samples: Samples, feed_indices: Sequence[int],
-                       ) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
+def find_shape_profile(
+    network: Network,
+    samples: Samples,
+    feed_indices: Sequence[int],
+) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
     """Returns the smallest, first and largest shape of each dynamic input over some feeds, searched ones included."""
     if isinstance(feed_indices, JudgedFeeds):
         feed_indices = (*feed_indices, *feed_indices.searched_feeds)
-    dynamic = [info.name for info in network.inputs
-               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
+    dynamic = [
+        info.name
+        for info in network.inputs
+        if info.shape is not None and not all(isinstance(size, int) for size in info.shape)
+    ]
     shapes = {name: [samples.read_full_feed(index)[name].shape for index in feed_indices] for name in dynamic}
     return {
-        name: (tuple(map(min, zip(*feed_shapes,
-                                  strict=True))), feed_shapes[0], tuple(map(max, zip(*feed_shapes, strict=True))))
+        name: (
+            tuple(map(min, zip(*feed_shapes, strict=True))),
+            feed_shapes[0],
+            tuple(map(max, zip(*feed_shapes, strict=True))),
+        )
         for name, feed_shapes in shapes.items()
     }

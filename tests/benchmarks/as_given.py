@@ -52,8 +52,7 @@ QDQ = {"quant_format": quantization.QuantFormat.QDQ}
 SYMMETRIC = {"extra_options": {"ActivationSymmetric": True}}
 STATIC = {
     "qdq": {**QDQ, **INT8, **SYMMETRIC, "per_channel": True},
-    "qdq_uint8": {**QDQ, "activation_type": quantization.QuantType.QUInt8,
-                  "weight_type": quantization.QuantType.QInt8},
+    "qdq_uint8": {**QDQ, "activation_type": quantization.QuantType.QUInt8, "weight_type": quantization.QuantType.QInt8},
 }
 """What ONNX Runtime's static quantizer is asked for, by what its file is called."""
 
@@ -77,9 +76,19 @@ def run(path: Path, feeds: Sequence[Feeds], chosen: onnxruntime.SessionOptions) 
     session = onnxruntime.InferenceSession(path, chosen, providers=["CPUExecutionProvider"])
     kinds = {one.name: ORT_TYPES.get(one.type) for one in session.get_inputs()}
     names = [one.name for one in session.get_outputs()]
-    return [dict(zip(names, session.run(names, {
-        name: feed[name] if kind is None else feed[name].astype(kind) for name, kind in kinds.items()}), strict=True))
-        for feed in feeds]
+    return [
+        dict(
+            zip(
+                names,
+                session.run(
+                    names,
+                    {name: feed[name] if kind is None else feed[name].astype(kind) for name, kind in kinds.items()},
+                ),
+                strict=True,
+            )
+        )
+        for feed in feeds
+    ]
 
 
 def simulated(network: Network, feeds: Sequence[Feeds], config: PrecisionConfig) -> Outputs:
@@ -117,8 +126,10 @@ def kernels(listing: str) -> str:
         if kind is None or kind[1] == "kgen":
             generated += kind is not None
             continue
-        types = [re.findall(r"Datatype: (\w+)", part)[:1] for part in
-                 re.findall(r"(?:Inputs|Constants): \[(.*?)\](?=, (?:Constants|Outputs))", line)]
+        types = [
+            re.findall(r"Datatype: (\w+)", part)[:1]
+            for part in re.findall(r"(?:Inputs|Constants): \[(.*?)\](?=, (?:Constants|Outputs))", line)
+        ]
         found = list(dict.fromkeys(one[0] for one in types if one))
         found = found[:1] + [one for one in found[1:] if not one.startswith(FLOATS)]  # scales lie among the constants
         counted[" ".join((kind[1], " × ".join(found)))] += 1
@@ -172,16 +183,26 @@ def row(text: str, samples: int, with_rtx: bool) -> tuple[str, ...]:
         return "-" if first is None or second is None else f"{sqnr_db(first, second):.1f}"
 
     holds = refused if network is None else held(network)
-    return (path.stem + " (own)" * (reference is None), holds, figure(expected, as_written),
-            figure(expected, by_default), figure(expected, ours), figure(as_written, ours), figure(unoptimized, ours),
-            figure(as_written, unoptimized),
-            built(network, feeds[0]) if network is not None and with_rtx else "-")
+    return (
+        path.stem + " (own)" * (reference is None),
+        holds,
+        figure(expected, as_written),
+        figure(expected, by_default),
+        figure(expected, ours),
+        figure(as_written, ours),
+        figure(unoptimized, ours),
+        figure(as_written, unoptimized),
+        built(network, feeds[0]) if network is not None and with_rtx else "-",
+    )
 
 
 def held(network: Network) -> str:
     """The types below FP32 that a file holds."""
-    words = sorted(network.source_model.quantized_type_names
-                   | network.source_model.float_type_names) if network.source_model is not None else []
+    words = (
+        sorted(network.source_model.quantized_type_names | network.source_model.float_type_names)
+        if network.source_model is not None
+        else []
+    )
     return " ".join(words) or "FP32"
 
 
@@ -218,8 +239,22 @@ def main() -> None:
         files = [made for text in files for made in quantized(text, arguments.quantize, arguments.samples)]
     rows = [row(text, arguments.samples, not arguments.no_rtx) for text in files]
     print(f"{measure.machine()}\n")
-    print(measure.table(["file", "holds", "as written", "default", "simulated", "simulated : as written",
-                         "simulated : unoptimized", "unoptimized : as written", "TensorRT-RTX builds"], rows))
+    print(
+        measure.table(
+            [
+                "file",
+                "holds",
+                "as written",
+                "default",
+                "simulated",
+                "simulated : as written",
+                "simulated : unoptimized",
+                "unoptimized : as written",
+                "TensorRT-RTX builds",
+            ],
+            rows,
+        )
+    )
 
 
 if __name__ == "__main__":

@@ -38,8 +38,9 @@ def write(folder: Path, gigabytes: float) -> int:
             shape = (NARROW, WIDE) if number % 2 == 0 else (WIDE, NARROW)
             array = rng.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[0]).astype(np.float32)
             file.write(array.tobytes())
-            tensor = TensorProto(name=f"w{number}", data_type=TensorProto.FLOAT, dims=shape,
-                                 data_location=TensorProto.EXTERNAL)
+            tensor = TensorProto(
+                name=f"w{number}", data_type=TensorProto.FLOAT, dims=shape, data_location=TensorProto.EXTERNAL
+            )
             for key, value in (("location", FILE), ("offset", offset), ("length", array.nbytes)):
                 tensor.external_data.add(key=key, value=str(value))
             weights.append(tensor)
@@ -76,8 +77,12 @@ def device_bytes() -> int:
     """The memory of the first GPU that is in use; 0 where nothing can say."""
     if shutil.which("nvidia-smi") is None:
         return 0
-    said = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"],
-                          capture_output=True, text=True, check=False)
+    said = subprocess.run(
+        ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return int(said.stdout) << 20 if said.returncode == 0 else 0
 
 
@@ -97,15 +102,33 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as text:
         folder = Path(text)
         weights = write(folder, arguments.gigabytes)
-        words = [sys.executable, "-m", "trt_tui", "compare", str(folder / "big.onnx"), "--data",
-                 str(folder / "data.npz"), "--calib-data", str(folder / "data.npz"), "--batch", "1",
-                 "--layers", arguments.layers]
+        words = [
+            sys.executable,
+            "-m",
+            "trt_tui",
+            "compare",
+            str(folder / "big.onnx"),
+            "--data",
+            str(folder / "data.npz"),
+            "--calib-data",
+            str(folder / "data.npz"),
+            "--batch",
+            "1",
+            "--layers",
+            arguments.layers,
+        ]
         caches = {f"XDG_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "STATE")}
         since, found, before = time.perf_counter(), {}, device_bytes()
-        with subprocess.Popen(words, env={**os.environ, **caches, "OMP_NUM_THREADS": "2"},
-                              stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            watches = [threading.Thread(target=watch, args=(process, found))
-                       for watch in (peak_bytes, peak_device_bytes)]
+        with subprocess.Popen(
+            words,
+            env={**os.environ, **caches, "OMP_NUM_THREADS": "2"},
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        ) as process:
+            watches = [
+                threading.Thread(target=watch, args=(process, found)) for watch in (peak_bytes, peak_device_bytes)
+            ]
             for watch in watches:
                 watch.start()
             _, said = process.communicate()
@@ -114,10 +137,22 @@ def main() -> None:
         seconds = time.perf_counter() - since
         if process.returncode:
             sys.exit(said)
-    rows = [(f"compare --layers {arguments.layers}", seconds, weights / 1e9, found["resident"] / 1e9,
-             found["resident"] / weights, found["private"] / weights, (found.get("device", before) - before) / weights)]
-    print(measure.table(["", "s", "weights GB", "peak GB", "peak / weights", "private / weights", "device / weights"],
-                        rows))
+    rows = [
+        (
+            f"compare --layers {arguments.layers}",
+            seconds,
+            weights / 1e9,
+            found["resident"] / 1e9,
+            found["resident"] / weights,
+            found["private"] / weights,
+            (found.get("device", before) - before) / weights,
+        )
+    ]
+    print(
+        measure.table(
+            ["", "s", "weights GB", "peak GB", "peak / weights", "private / weights", "device / weights"], rows
+        )
+    )
 
 
 if __name__ == "__main__":

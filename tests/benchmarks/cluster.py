@@ -41,8 +41,9 @@ START_S = 120.0
 class Cold(BuildTask):
     """Builds that find no engine and no timing of another."""
 
-    def run_item(self, context: Workspace,
-                 item: ConfigBuild) -> Generator[WaitStep | None, None, BuildOutput | TrtTuiError]:
+    def run_item(
+        self, context: Workspace, item: ConfigBuild
+    ) -> Generator[WaitStep | None, None, BuildOutput | TrtTuiError]:
         """See `BuildTask`."""
         with tempfile.TemporaryDirectory() as cache:
             os.environ["XDG_CACHE_HOME"] = cache
@@ -86,8 +87,15 @@ class Bench:
     def swept(self, ranges: dict[str, float], order: list[str] | None = None) -> tuple[float, GroupSweepState]:
         """A sweep over some groups, all by default."""
         hands, since = self.hands(), time.perf_counter()
-        sweep = GroupSweep(self.workspace.analysis, INT8, ranges, group_order=order, feed_indices=self.workspace.feeds,
-                           measures_all_samples=True, executor=hands)
+        sweep = GroupSweep(
+            self.workspace.analysis,
+            INT8,
+            ranges,
+            group_order=order,
+            feed_indices=self.workspace.feeds,
+            measures_all_samples=True,
+            executor=hands,
+        )
         _ = [*self.taken(hands, sweep.measure_groups())]
         return time.perf_counter() - since, sweep.state
 
@@ -100,8 +108,11 @@ class Bench:
         for made in self.taken(hands, hands.map(building, [(config, 0) for config in configs])):
             if made is not None:
                 assert isinstance(made[1], BuildOutput), made[1]
-                print(f"# {made[1].result.build_s or 0:.1f} s, {made[1].result.engine_bytes} bytes", file=sys.stderr,
-                      flush=True)
+                print(
+                    f"# {made[1].result.build_s or 0:.1f} s, {made[1].result.engine_bytes} bytes",
+                    file=sys.stderr,
+                    flush=True,
+                )
         return time.perf_counter() - since
 
 
@@ -122,44 +133,70 @@ def main() -> None:
     parser.add_argument("--no-sweep", action="store_true")
     arguments = parser.parse_args()
     capability = tuple(map(int, arguments.compute_capability.split("."))) if arguments.compute_capability else None
-    production = BuilderOptions(optimization_level=arguments.optimization_level,
-                                tactic_sources=tuple(filter(None, arguments.tactic_sources.split(","))))
-    workspace = Workspace(Options(arguments.model, data=arguments.data, batch=arguments.batch,
-                                  whatif_samples=arguments.samples, backend=arguments.backend,
-                                  compute_capability=capability, production=production))
+    production = BuilderOptions(
+        optimization_level=arguments.optimization_level,
+        tactic_sources=tuple(filter(None, arguments.tactic_sources.split(","))),
+    )
+    workspace = Workspace(
+        Options(
+            arguments.model,
+            data=arguments.data,
+            batch=arguments.batch,
+            whatif_samples=arguments.samples,
+            backend=arguments.backend,
+            compute_capability=capability,
+            production=production,
+        )
+    )
     workspace.set_fingerprint(workspace.network.sha256())
     workspace.builder = get_engine_builder(arguments.backend)
     network = workspace.network
-    ranges = calibrate(network.model, network.calibrated_tensors, workspace.calibration_samples,
-                       workspace.backend).ranges
+    ranges = calibrate(
+        network.model, network.calibrated_tensors, workspace.calibration_samples, workspace.backend
+    ).ranges
     groups = [group.name for group in network.groups]
     first: dict[str, Any] = {}
     for name, hiring in hirings(arguments.gpus, arguments.cores):
         bench = Bench(workspace, hiring)
-        line: dict[str, Any] = {"network": network.name, "workers": name, "provider": workspace.backend.provider,
-                                "samples": workspace.judged_sample_count, "groups": len(groups),
-                                "start s": round(bench.start_s, 2)}
+        line: dict[str, Any] = {
+            "network": network.name,
+            "workers": name,
+            "provider": workspace.backend.provider,
+            "samples": workspace.judged_sample_count,
+            "groups": len(groups),
+            "start s": round(bench.start_s, 2),
+        }
         moved = bench.hired.transfer_counts
         if not arguments.no_sweep:
-            bench.swept(ranges, groups[:2 * hiring.workers])
+            bench.swept(ranges, groups[: 2 * hiring.workers])
             moved["items"] = moved["results"] = 0
             sweep_s, swept = bench.swept(ranges)
             first.setdefault("swept", (sweep_s, swept))
-            line |= {"sweep s": round(sweep_s, 2), "times as fast": round(first["swept"][0] / sweep_s, 2),
-                     "equal": swept == first["swept"][1]}
+            line |= {
+                "sweep s": round(sweep_s, 2),
+                "times as fast": round(first["swept"][0] / sweep_s, 2),
+                "equal": swept == first["swept"][1],
+            }
         if arguments.builds:
             line["builder"] = workspace.builder.version
-            made = [base.with_group_precision(network.groups[:count], Precision.FP32)
-                    for base in (PrecisionConfig.from_precision(Precision.FP16), INT8)
-                    for count in range(max(hiring.workers, arguments.builds))]
+            made = [
+                base.with_group_precision(network.groups[:count], Precision.FP32)
+                for base in (PrecisionConfig.from_precision(Precision.FP16), INT8)
+                for count in range(max(hiring.workers, arguments.builds))
+            ]
             half = len(made) // 2
-            warm_s = bench.built(ranges, made[:hiring.workers])
-            one_s = bench.built(ranges, made[half:half + 1])
-            build_s = bench.built(ranges, made[half:half + arguments.builds])
+            warm_s = bench.built(ranges, made[: hiring.workers])
+            one_s = bench.built(ranges, made[half : half + 1])
+            build_s = bench.built(ranges, made[half : half + arguments.builds])
             first.setdefault("built", (one_s, build_s))
-            line |= {"builds": arguments.builds, "first build s": round(warm_s, 2), "one build s": round(one_s, 2),
-                     "builds s": round(build_s, 2), "builds, times one": round(build_s / first["built"][0], 2),
-                     "builds, times as fast": round(first["built"][1] / build_s, 2)}
+            line |= {
+                "builds": arguments.builds,
+                "first build s": round(warm_s, 2),
+                "one build s": round(one_s, 2),
+                "builds s": round(build_s, 2),
+                "builds, times one": round(build_s / first["built"][0], 2),
+                "builds, times as fast": round(first["built"][1] / build_s, 2),
+            }
         line["moved"] = dict(moved)
         bench.hired.close()
         print(json.dumps(line), flush=True)

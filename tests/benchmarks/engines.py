@@ -59,8 +59,9 @@ class Case:
         samples = load_samples(demo.samples_path() if bundled else data, self.network.inputs, batch=batch, limit=40)
         calibration = load_samples(demo.calibration_path(), self.network.inputs, batch=batch) if bundled else None
         sets = split_samples(samples, calibration)
-        self.ranges = calibrate(self.network.model, self.network.calibrated_tensors, sets.calibration_samples,
-                                simulation).ranges
+        self.ranges = calibrate(
+            self.network.model, self.network.calibrated_tensors, sets.calibration_samples, simulation
+        ).ranges
         self.feeds = list(range(len(sets.other_samples)))
         self.judged = select_judged_outputs(self.network, ())
         self.samples, self.simulation = sets.other_samples, simulation
@@ -69,8 +70,9 @@ class Case:
     def analysis(self, config: PrecisionConfig) -> Analysis:
         other = config.other if config.quantized is Precision.INT8 else Precision.FP16
         if other not in self._analyses:
-            self._analyses[other] = Analysis(self.network, self.simulation, self.samples, self.judged,
-                                             boundary_type=other)
+            self._analyses[other] = Analysis(
+                self.network, self.simulation, self.samples, self.judged, boundary_type=other
+            )
         return self._analyses[other]
 
     def simulated(self, config: PrecisionConfig) -> Accuracy:
@@ -103,20 +105,31 @@ def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, Precision
 
     quarter = max(3, len(worst) // 4)
     made = [
-        ("FP16", FP16), ("INT8", base), ("worst 2 in FP32", raised(worst[:2])),
+        ("FP16", FP16),
+        ("INT8", base),
+        ("worst 2 in FP32", raised(worst[:2])),
         ("worst quarter in FP32", raised(worst[:quarter])),
         ("first half in FP32", raised(quantizable[:half])),
-        ("random half in FP32", raised(drawn(0.5))), ("last half in FP32", raised(quantizable[half:])),
-        ("INT8, others FP32", plain), ("worst half in FP32", raised(worst[:half])),
-        ("random quarter in FP32", raised(drawn(0.25))), ("random three quarters in FP32", raised(drawn(0.75))),
+        ("random half in FP32", raised(drawn(0.5))),
+        ("last half in FP32", raised(quantizable[half:])),
+        ("INT8, others FP32", plain),
+        ("worst half in FP32", raised(worst[:half])),
+        ("random quarter in FP32", raised(drawn(0.25))),
+        ("random three quarters in FP32", raised(drawn(0.75))),
         ("worst quarter, others FP32", raised(worst[:quarter], plain)),
     ]
     made = list({config: (label, config) for label, config in reversed(made)}.values())[::-1]
     yield from itertools.islice(made, count)
 
 
-def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: BuildPlan, cache: EngineCache | None,
-          log: list[str]) -> EngineResult:
+def built(
+    case: Case,
+    backend: TensorRTBackend,
+    config: PrecisionConfig,
+    plan: BuildPlan,
+    cache: EngineCache | None,
+    log: list[str],
+) -> EngineResult:
     analysis = case.analysis(config)
     workspace = SimpleNamespace(network=analysis.network, analysis=analysis, builder=backend, ranges=case.ranges)
     builder = EngineBuilder(workspace, cache, Reporter())
@@ -140,8 +153,11 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
     chosen = [("FP32", FP32, False)]
     chosen += [(label, one, False) for label, one in configs(case, arguments.configs, arguments.other)]
     if backend.capabilities.weakly_typed:
-        chosen += [(f"{label}, weak", config, True) for label, config, _ in chosen
-                   if label in ("INT8", "worst quarter in FP32")]
+        chosen += [
+            (f"{label}, weak", config, True)
+            for label, config, _ in chosen
+            if label in ("INT8", "worst quarter in FP32")
+        ]
     for label, config, weak in chosen[part::parts]:
         if time.monotonic() > deadline:
             print(f"{case.name}: out of time before {label}", flush=True)
@@ -160,15 +176,22 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
                 if has_unrequested_precision(group, config, result.implementations)
             ]
             row |= {
-                "simulated": decibel(simulated), "engine": decibel(result.accuracy),
-                "gap": sqnr_gap_of_engine_db(simulated, result.accuracy), "bad": result.accuracy.nonfinite_count,
-                "ms": result.latency_ms, "mb": result.engine_bytes / 1e6, "build_s": result.build_s,
-                "origin": result.build_origin, "device_memory": result.device_memory_bytes,
+                "simulated": decibel(simulated),
+                "engine": decibel(result.accuracy),
+                "gap": sqnr_gap_of_engine_db(simulated, result.accuracy),
+                "bad": result.accuracy.nonfinite_count,
+                "ms": result.latency_ms,
+                "mb": result.engine_bytes / 1e6,
+                "build_s": result.build_s,
+                "origin": result.build_origin,
+                "device_memory": result.device_memory_bytes,
                 "computed_in": result.engine_report.precision_shares() if result.engine_report else None,
-                "made": len(result.implementations), "regions": sum(made.in_fused_region
-                                                                    for made in result.implementations.values()),
+                "made": len(result.implementations),
+                "regions": sum(made.in_fused_region for made in result.implementations.values()),
                 "known": sum(made.precision is not None for made in result.implementations.values()),
-                "groups": len(case.network.groups), "not_as_asked": worse[:20], "log": log[-5:]
+                "groups": len(case.network.groups),
+                "not_as_asked": worse[:20],
+                "log": log[-5:],
             }
         rows.append(row)
         print(json.dumps(row), flush=True)
@@ -189,7 +212,9 @@ def times(case: Case, backend: TensorRTBackend, settings: BuildSettings, out: Pa
             start = time.perf_counter()
             result = built(case, backend, config, BuildPlan(settings, strict=True), cache, [])
             row[label] = {
-                "build_s": result.build_s, "origin": result.build_origin, "whole_s": time.perf_counter() - start
+                "build_s": result.build_s,
+                "origin": result.build_origin,
+                "whole_s": time.perf_counter() - start,
             }
             if label == "cold":
                 for file in cache.folder.glob("*/*"):
@@ -209,8 +234,15 @@ def summary(rows: list[dict]) -> str:
     """Spearman's correlation of simulated with engine error, and the median absolute difference, by network."""
     lines = ["", "| network | configs | Spearman | median gap dB | largest gap dB |", "| --- | --- | --- | --- | --- |"]
     for name in dict.fromkeys(row["network"] for row in rows):
-        pairs = [(row["simulated"], row["engine"]) for row in rows if row["network"] == name and not row.get("weak")
-                 and row["config"] != "FP32" and row.get("engine") is not None and row.get("simulated") is not None]
+        pairs = [
+            (row["simulated"], row["engine"])
+            for row in rows
+            if row["network"] == name
+            and not row.get("weak")
+            and row["config"] != "FP32"
+            and row.get("engine") is not None
+            and row.get("simulated") is not None
+        ]
         if len(pairs) < 2:
             continue
         simulated, engine = map(list, zip(*pairs, strict=True))

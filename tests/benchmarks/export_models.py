@@ -57,9 +57,16 @@ def main() -> None:
     for name in arguments.names:
         torch.manual_seed(0)
         module = {"resnet50": resnet50, "vit": vit}[name]().eval()
-        torch.onnx.export(module, (torch.from_numpy(images(2, 7)),), str(arguments.out / f"{name}.onnx"),
-                               input_names=["image"], output_names=["logits"], opset_version=17, dynamo=False,
-                               dynamic_axes={"image": {0: "batch"}, "logits": {0: "batch"}})
+        torch.onnx.export(
+            module,
+            (torch.from_numpy(images(2, 7)),),
+            str(arguments.out / f"{name}.onnx"),
+            input_names=["image"],
+            output_names=["logits"],
+            opset_version=17,
+            dynamo=False,
+            dynamic_axes={"image": {0: "batch"}, "logits": {0: "batch"}},
+        )
         np.savez(arguments.out / f"{name}.npz", image=images(SAMPLES, 1))
         print(f"{name}: {(arguments.out / f'{name}.onnx').stat().st_size / 1e6:.0f} MB")
 

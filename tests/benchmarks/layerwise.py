@@ -32,8 +32,9 @@ def ours(name: str, folder: str, kind: str):
     from trt_tui.core.precision import Precision
 
     network, ranges = prepared.opened(folder)
-    gated = build_gated_graph(network, float_types=(), boundary_types=(Precision.FP32, ), with_reference=True,
-                              with_isolated=kind == "isolated")
+    gated = build_gated_graph(
+        network, float_types=(), boundary_types=(Precision.FP32,), with_reference=True, with_isolated=kind == "isolated"
+    )
     runner = OnnxRuntimeBackend("cpu").load(gated.model, low_memory=True)
     gates = gated.make_feed(prepared.INT8, ranges)
     fetch = [table for table in (gated.accumulated_sums, gated.isolated_sums) if table is not None]
@@ -84,9 +85,14 @@ def polygraphy(name: str, folder: str):
 
     def run() -> str:
         runners = [
-            OnnxrtRunner(SessionFromOnnx(BytesFromOnnx(
-                ModifyOutputs(OnnxFromPath(str(Path(folder) / file)), outputs=constants.MARK_ALL))), name=file)
-            for file in ("fp32.onnx", "int8.onnx")]
+            OnnxrtRunner(
+                SessionFromOnnx(
+                    BytesFromOnnx(ModifyOutputs(OnnxFromPath(str(Path(folder) / file)), outputs=constants.MARK_ALL))
+                ),
+                name=file,
+            )
+            for file in ("fp32.onnx", "int8.onnx")
+        ]
         results = Comparator.run(runners, data_loader=feeds)
         compared = Comparator.compare_accuracy(results, compare_func=CompareFunc.simple(check_error_stat="mean"))
         return f"{len(next(iter(compared[0].values()))[0])} tensors"
@@ -96,9 +102,24 @@ def polygraphy(name: str, folder: str):
 
 def command(name: str, folder: str, other: str):
     """The command that measures errors alone, with caches of its own for each pass."""
-    return _in_process("-m", "trt_tui", "compare", f"{folder}/fp32.onnx", "--data", f"{folder}/data.npz",
-                       "--calib-data", f"{folder}/data.npz", "--batch", "8", "--runs", "int8", "--layers", "errors",
-                       "--other", other)
+    return _in_process(
+        "-m",
+        "trt_tui",
+        "compare",
+        f"{folder}/fp32.onnx",
+        "--data",
+        f"{folder}/data.npz",
+        "--calib-data",
+        f"{folder}/data.npz",
+        "--batch",
+        "8",
+        "--runs",
+        "int8",
+        "--layers",
+        "errors",
+        "--other",
+        other,
+    )
 
 
 def peer(name: str, folder: str):
@@ -113,8 +134,9 @@ def _in_process(*arguments: str):
     def run() -> str:
         with tempfile.TemporaryDirectory() as text:
             caches = {f"XDG_{kind}_HOME": f"{text}/{kind.lower()}" for kind in ("CACHE", "STATE")}
-            done = subprocess.run([sys.executable, *arguments], env={**environment, **caches}, capture_output=True,
-                                  text=True, check=True)
+            done = subprocess.run(
+                [sys.executable, *arguments], env={**environment, **caches}, capture_output=True, text=True, check=True
+            )
         return done.stdout.splitlines()[0]
 
     return run
@@ -125,21 +147,30 @@ def quantizer(name: str, folder: str):
     from onnxruntime.quantization import QuantType, quantize_static
 
     quantize_static(
-        str(Path(folder) / "fp32.onnx"), str(Path(folder) / "ort_int8.onnx"), Handed(prepared.batches(name)[:1]),
-        per_channel=True, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
-        op_types_to_quantize=["Conv", "MatMul", "Gemm"], extra_options={"ActivationSymmetric": True})
+        str(Path(folder) / "fp32.onnx"),
+        str(Path(folder) / "ort_int8.onnx"),
+        Handed(prepared.batches(name)[:1]),
+        per_channel=True,
+        activation_type=QuantType.QInt8,
+        weight_type=QuantType.QInt8,
+        op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+        extra_options={"ActivationSymmetric": True},
+    )
     return lambda: None
 
 
 def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepared.prepare(name, str(directory), folder)
-        results = measure.compete([
-            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
-            Contestant("plain INT8", "tests.benchmarks.prepared", "plain", (name, folder, "int8.onnx")),
-            Contestant("trt-tui accumulated", MODULE, "ours", (name, folder, "accumulated")),
-            Contestant("trt-tui accumulated and isolated", MODULE, "ours", (name, folder, "isolated")),
-        ], rounds)
+        results = measure.compete(
+            [
+                Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
+                Contestant("plain INT8", "tests.benchmarks.prepared", "plain", (name, folder, "int8.onnx")),
+                Contestant("trt-tui accumulated", MODULE, "ours", (name, folder, "accumulated")),
+                Contestant("trt-tui accumulated and isolated", MODULE, "ours", (name, folder, "isolated")),
+            ],
+            rounds,
+        )
         if not only_ours:
             measure.once(Contestant("quantizer", MODULE, "quantizer", (name, folder)))
             for label, function in OTHERS.items():
@@ -153,16 +184,27 @@ def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
     for label, one in results.items():
         loads = label.startswith(("trt-tui", "plain"))
         whole = one.median_s + (one.prepared_s if loads else 0)
-        rows.append((label, one.median_s, one.median_s / limit_s, whole, round(one.peak_mb), one.peak_mb / limit_mb,
-                     one.said or ""))
+        rows.append(
+            (
+                label,
+                one.median_s,
+                one.median_s / limit_s,
+                whole,
+                round(one.peak_mb),
+                one.peak_mb / limit_mb,
+                one.said or "",
+            )
+        )
     print(f"\n### {name}\n")
     print(measure.table(["", "run s", "/ limit", "with loading s", "peak MB", "/ limit", "what"], rows))
     if not only_ours:
         own = results["trt-tui accumulated"]
         for label in OTHERS.keys() & results.keys():
             other = results[label]
-            print(f"\n{label}: {other.median_s / (own.median_s + own.prepared_s):.1f} times the time of trt-tui "
-                  f"accumulated with loading, {other.peak_bytes / own.peak_bytes:.1f} times its memory.")
+            print(
+                f"\n{label}: {other.median_s / (own.median_s + own.prepared_s):.1f} times the time of trt-tui "
+                f"accumulated with loading, {other.peak_bytes / own.peak_bytes:.1f} times its memory."
+            )
 
 
 def whole(name: str, directory: Path, rounds: int, other: str) -> None:
@@ -170,17 +212,36 @@ def whole(name: str, directory: Path, rounds: int, other: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
         prepared.prepare(name, str(directory), folder)
         measure.once(Contestant("quantizer", MODULE, "quantizer", (name, folder)))
-        sides = (("compare --layers errors", "command", (name, folder, other)),
-                 ("qdq_loss_debug", "peer", (name, folder)))
-        results = [measure.once(Contestant(label, MODULE, function, words)) for _ in range(rounds)
-                   for label, function, words in sides]
+        sides = (
+            ("compare --layers errors", "command", (name, folder, other)),
+            ("qdq_loss_debug", "peer", (name, folder)),
+        )
+        results = [
+            measure.once(Contestant(label, MODULE, function, words))
+            for _ in range(rounds)
+            for label, function, words in sides
+        ]
         ours, theirs = (sorted(results[first::2], key=lambda one: one.median_s)[rounds // 2] for first in (0, 1))
-    rows = [(one.name, one.median_s, one.median_s / theirs.median_s, one.processor_s,
-             one.processor_s / theirs.processor_s, round(one.peak_mb), one.peak_mb / theirs.peak_mb, one.said or "")
-            for one in (ours, theirs)]
+    rows = [
+        (
+            one.name,
+            one.median_s,
+            one.median_s / theirs.median_s,
+            one.processor_s,
+            one.processor_s / theirs.processor_s,
+            round(one.peak_mb),
+            one.peak_mb / theirs.peak_mb,
+            one.said or "",
+        )
+        for one in (ours, theirs)
+    ]
     print(f"\n### {name}\n")
-    print(measure.table(["", "s", "/ qdq_loss_debug", "processor s", "/ qdq_loss_debug", "peak MB", "/ qdq_loss_debug",
-                         "what"], rows))
+    print(
+        measure.table(
+            ["", "s", "/ qdq_loss_debug", "processor s", "/ qdq_loss_debug", "peak MB", "/ qdq_loss_debug", "what"],
+            rows,
+        )
+    )
 
 
 def main() -> None:

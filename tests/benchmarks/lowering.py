@@ -1,6 +1,6 @@
 """Lowering a network of 2,000 nodes: seconds, and memory beside the size of the weights.
 
-    python -m tests.benchmarks.lowering [--nodes 2000] [--rounds N]
+python -m tests.benchmarks.lowering [--nodes 2000] [--rounds N]
 """
 
 import argparse
@@ -29,10 +29,12 @@ def lower(path: str, kind: str):
     network = open_network(path)
     ranges = dict.fromkeys(network.calibrated_tensors, 4.0)
     lowerings = {
-        "typed INT8 in FP16": lambda: lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.INT8),
-                                                             ranges),
+        "typed INT8 in FP16": lambda: lower_to_typed_network(
+            network, PrecisionConfig.from_precision(Precision.INT8), ranges
+        ),
         "typed INT8 in FP32": lambda: lower_to_typed_network(
-            network, PrecisionConfig.from_precision(Precision.INT8, other_precision=Precision.FP32), ranges),
+            network, PrecisionConfig.from_precision(Precision.INT8, other_precision=Precision.FP32), ranges
+        ),
         "typed FP16": lambda: lower_to_typed_network(network, PrecisionConfig.from_precision(Precision.FP16), ranges),
         "gated": lambda: build_gated_graph(network),
         "gated with all sums": lambda: build_gated_graph(network, with_reference=True, with_isolated=True),

@@ -145,10 +145,12 @@ def machine() -> str:
                 break
     except OSError:
         pass
-    return (f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}, "
-            f"{psutil.virtual_memory().total / 2**30:.0f} GiB; Python "
-            f"{platform.python_version()}, numpy {numpy.__version__}, onnx {onnx.__version__}, ONNX Runtime "
-            f"{onnxruntime.__version__}")
+    return (
+        f"{model}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.0f}, "
+        f"{psutil.virtual_memory().total / 2**30:.0f} GiB; Python "
+        f"{platform.python_version()}, numpy {numpy.__version__}, onnx {onnx.__version__}, ONNX Runtime "
+        f"{onnxruntime.__version__}"
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -157,16 +159,22 @@ def table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     widths = [max(len(row[i]) for row in cells) for i in range(len(header))]
 
     def line(row: Sequence[str]) -> str:
-        return "| " + " | ".join(
-            cell.ljust(width) if index == 0 else cell.rjust(width)
-            for index, (cell, width) in enumerate(zip(row, widths, strict=True))) + " |"
+        return (
+            "| "
+            + " | ".join(
+                cell.ljust(width) if index == 0 else cell.rjust(width)
+                for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+            )
+            + " |"
+        )
 
     rule = ["-" * (widths[0] + 2), *("-" * (width + 1) + ":" for width in widths[1:])]
     return "\n".join([line(cells[0]), f"|{'|'.join(rule)}|", *map(line, cells[1:])])
 
 
-def parser(about: str | None, names: Sequence[str], rounds: int | None = None,
-           default: Sequence[str] | None = None) -> argparse.ArgumentParser:
+def parser(
+    about: str | None, names: Sequence[str], rounds: int | None = None, default: Sequence[str] | None = None
+) -> argparse.ArgumentParser:
     """The arguments of a program that measures networks by name.
 
     Args:
@@ -184,8 +192,13 @@ def parser(about: str | None, names: Sequence[str], rounds: int | None = None,
 
     default = names if default is None else default
     result = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
-    result.add_argument("networks", nargs="*", default=list(default), type=check_name,
-                        help=f"{', '.join(names)}; by default {', '.join(default)}")
+    result.add_argument(
+        "networks",
+        nargs="*",
+        default=list(default),
+        type=check_name,
+        help=f"{', '.join(names)}; by default {', '.join(default)}",
+    )
     result.add_argument("--directory", type=Path, default=DEFAULT_DIRECTORY, help="where the networks lie or are made")
     if rounds is not None:
         result.add_argument("--rounds", type=int, default=rounds)

@@ -42,8 +42,10 @@ def run(model: onnx.ModelProto, feeds: Feeds, names: list[str] | None = None) ->
     options.intra_op_num_threads = 1
     session = onnxruntime.InferenceSession(model.SerializeToString(), options)
     names = names or [output.name for output in session.get_outputs()]
-    return {name: np.concatenate(arrays) for name, arrays in zip(
-        names, zip(*(session.run(names, feed) for feed in feeds), strict=True), strict=True)}
+    return {
+        name: np.concatenate(arrays)
+        for name, arrays in zip(names, zip(*(session.run(names, feed) for feed in feeds), strict=True), strict=True)
+    }
 
 
 def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -51,8 +53,10 @@ def _copy(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def worst_sqnr_db(reference: dict[str, np.ndarray], test: dict[str, np.ndarray]) -> float:
-    ratios = [np.sum(np.square(np.subtract(test[name], array, dtype=np.float64)))
-              / np.sum(np.square(array, dtype=np.float64)) for name, array in reference.items()]
+    ratios = [
+        np.sum(np.square(np.subtract(test[name], array, dtype=np.float64))) / np.sum(np.square(array, dtype=np.float64))
+        for name, array in reference.items()
+    ]
     return float(-10 * np.log10(max(max(ratios), 1e-30)))
 
 
@@ -72,8 +76,14 @@ def rounded_by_gptq(file: onnx.ModelProto, original: onnx.ModelProto, feeds: Fee
     exact = {tensor.name: numpy_helper.to_array(tensor) for tensor in original.graph.initializer}
     probed = _copy(original)
     fed = {value.name for value in original.graph.input}
-    layers = [node for node in original.graph.node if node.op_type in ("MatMul", "Gemm") and node.input[1] in exact
-              and f"{node.input[1]}_quantized" in stored and node.input[0] not in fed]
+    layers = [
+        node
+        for node in original.graph.node
+        if node.op_type in ("MatMul", "Gemm")
+        and node.input[1] in exact
+        and f"{node.input[1]}_quantized" in stored
+        and node.input[0] not in fed
+    ]
     if not layers:
         return None
     names = list(dict.fromkeys(node.input[0] for node in layers))
@@ -84,8 +94,9 @@ def rounded_by_gptq(file: onnx.ModelProto, original: onnx.ModelProto, feeds: Fee
         weight = exact[node.input[1]] if transposed else exact[node.input[1]].T
         scale = np.broadcast_to(numpy_helper.to_array(stored[f"{node.input[1]}_scale"]).reshape(-1, 1), weight.shape)
         rows = inputs[node.input[0]].reshape(-1, weight.shape[1]).astype(np.float64)
-        values = round_by_output_error(weight[None], scale[None].astype(np.float32), (rows.T @ rows)[None],
-                                       QUANTIZED_TYPES[Precision.INT8])[0]
+        values = round_by_output_error(
+            weight[None], scale[None].astype(np.float32), (rows.T @ rows)[None], QUANTIZED_TYPES[Precision.INT8]
+        )[0]
         values = np.ascontiguousarray(values if transposed else values.T).clip(-127, 127).astype(np.int8)
         name = f"{node.input[1]}_quantized"
         stored[name].CopyFrom(numpy_helper.from_array(values, name))
@@ -94,10 +105,19 @@ def rounded_by_gptq(file: onnx.ModelProto, original: onnx.ModelProto, feeds: Fee
 
 def quantized_files(model: onnx.ModelProto, feeds: Feeds, folder: Path) -> Iterator[tuple[str, onnx.ModelProto]]:
     """Yields the files with a description each; a file that the quantizer refuses is left out."""
+
     def quantize(source: onnx.ModelProto, *, per_channel: bool = True, **options: object) -> onnx.ModelProto:
-        quantize_static(_copy(source), folder / "quantized.onnx", networks.Handed(feeds), quant_format=QuantFormat.QDQ,
-                        per_channel=per_channel, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
-                        extra_options={"ActivationSymmetric": True}, **options)
+        quantize_static(
+            _copy(source),
+            folder / "quantized.onnx",
+            networks.Handed(feeds),
+            quant_format=QuantFormat.QDQ,
+            per_channel=per_channel,
+            activation_type=QuantType.QInt8,
+            weight_type=QuantType.QInt8,
+            extra_options={"ActivationSymmetric": True},
+            **options,
+        )
         return onnx.load(folder / "quantized.onnx")
 
     onnx.save(model, folder / "original.onnx")
@@ -109,8 +129,10 @@ def quantized_files(model: onnx.ModelProto, feeds: Feeds, folder: Path) -> Itera
     prepared = onnx.load(folder / "prepared.onnx")
     for source_name, source in (("as exported", model), ("pre-processed", prepared)):
         for per_channel in (False, True):
-            yield (f"{source_name}, per {'channel' if per_channel else 'tensor'}",
-                   quantize(source, per_channel=per_channel))
+            yield (
+                f"{source_name}, per {'channel' if per_channel else 'tensor'}",
+                quantize(source, per_channel=per_channel),
+            )
     layers = [node.name for node in model.graph.node if node.op_type in ("Conv", "MatMul", "Gemm")]
     yield "partly quantized", quantize(model, nodes_to_exclude=layers[::3])
     yield "trained further", quantize(trained_further(model))
@@ -130,8 +152,10 @@ def main(folder: Path, names: list[str]) -> None:
             model = version_converter.convert_version(model, PER_CHANNEL_OPSET)
         shape = model.graph.input[0].type.tensor_type.shape.dim
         batch = shape[0].dim_value or 2
-        feeds = [{name: array[index:index + batch] for name, array in data.items()}
-                 for index in range(0, len(next(iter(data.values()))), batch)]
+        feeds = [
+            {name: array[index : index + batch] for name, array in data.items()}
+            for index in range(0, len(next(iter(data.values()))), batch)
+        ]
         expected = run(model, feeds)
         with tempfile.TemporaryDirectory() as name:
             for title, file in quantized_files(model, feeds, Path(name)):
@@ -139,21 +163,34 @@ def main(folder: Path, names: list[str]) -> None:
                 onnx.save(file, Path(name) / "file.onnx")
                 stripped_db = worst_sqnr_db(expected, run(without_pairs(file), feeds))
                 for reference in (None, str(Path(name) / "original.onnx")):
-                    workspace = Workspace(Options(str(Path(name) / "file.onnx"), str(path.with_suffix(".npz")),
-                                                  reference=reference, batch=batch, threads=1,
-                                                  calib_data=str(path.with_suffix(".npz"))))
+                    workspace = Workspace(
+                        Options(
+                            str(Path(name) / "file.onnx"),
+                            str(path.with_suffix(".npz")),
+                            reference=reference,
+                            batch=batch,
+                            threads=1,
+                            calib_data=str(path.with_suffix(".npz")),
+                        )
+                    )
                     for _ in workspace.check_reference_weights():
                         pass
                     outputs = [workspace.analysis.get_fp32_outputs(index) for index in workspace.feeds]
-                    found = {tensor: np.concatenate([item[tensor] for item in outputs])
-                             for tensor in expected if tensor in outputs[0]}
+                    found = {
+                        tensor: np.concatenate([item[tensor] for item in outputs])
+                        for tensor in expected
+                        if tensor in outputs[0]
+                    }
                     fp32_db = worst_sqnr_db({tensor: expected[tensor] for tensor in found}, found)
                     is_used = bool(workspace.network.weights_source_name)
                     is_right = bool(found) and (fp32_db >= 90 if is_used else abs(fp32_db - stripped_db) <= 0.1)
                     failures += not is_right
-                    print(f"{path.stem:26} {title:26} {'original' if reference else 'none':10} "
-                          f"{'original' if is_used else 'file':10} {fp32_db:7.1f} {stripped_db:8.1f}"
-                          f"{'' if is_right else '  WRONG'}", flush=True)
+                    print(
+                        f"{path.stem:26} {title:26} {'original' if reference else 'none':10} "
+                        f"{'original' if is_used else 'file':10} {fp32_db:7.1f} {stripped_db:8.1f}"
+                        f"{'' if is_right else '  WRONG'}",
+                        flush=True,
+                    )
                     workspace.close()
     print(f"{count} files, {failures} wrong values")
 

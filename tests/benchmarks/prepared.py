@@ -78,12 +78,24 @@ def main(about: str, rounds: int, module: str, function: str, labels: Iterable[s
     for name in arguments.networks:
         with tempfile.TemporaryDirectory() as folder:
             prepare(name, str(arguments.directory), folder)
-            results = measure.compete([
-                Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
-                *(Contestant(label, module, function, (name, folder, label)) for label in labels),
-            ], arguments.rounds)
+            results = measure.compete(
+                [
+                    Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
+                    *(Contestant(label, module, function, (name, folder, label)) for label in labels),
+                ],
+                arguments.rounds,
+            )
         plain = results["plain FP32"]
-        rows = [(label, one.median_s, one.median_s / plain.median_s, round(one.peak_mb), one.peak_mb / plain.peak_mb,
-                 one.said or "") for label, one in results.items()]
+        rows = [
+            (
+                label,
+                one.median_s,
+                one.median_s / plain.median_s,
+                round(one.peak_mb),
+                one.peak_mb / plain.peak_mb,
+                one.said or "",
+            )
+            for label, one in results.items()
+        ]
         print(f"\n### {name}\n")
         print(measure.table(["", "s", "/ plain", "peak MB", "/ plain", "what"], rows))

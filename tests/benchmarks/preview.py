@@ -93,8 +93,9 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     def configs() -> Iterator[PrecisionConfig]:
         able = [group for group in outline.groups if Precision.INT8 in group.allowed_precisions]
         for length in range(1, len(able)):
-            yield from (start.with_group_precision(groups, Precision.FP32)
-                        for groups in itertools.combinations(able, length))
+            yield from (
+                start.with_group_precision(groups, Precision.FP32) for groups in itertools.combinations(able, length)
+            )
 
     fresh = configs()
     marks, verdicts, seconds, used = [], [], [], []
@@ -107,8 +108,11 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
 
     for _ in range(toggles):
         config, before = next(fresh), asking.builder_s()
-        verdict, marked = asking.timed([VERDICT, MARKS], rq.MeasureWhatIf(config, with_shares=True),
-                                       rq.PreviewEngine(config, with_effects=False, low_priority=True))
+        verdict, marked = asking.timed(
+            [VERDICT, MARKS],
+            rq.MeasureWhatIf(config, with_shares=True),
+            rq.PreviewEngine(config, with_effects=False, low_priority=True),
+        )
         used.append(asking.builder_s() - before)
         found = session.results.get_results_or_empty(config).preview
         marks.append(marked)
@@ -123,13 +127,23 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
         group_precision_text(preview.implementations.get(group.name), group, start.precision_of(group))
         for group in outline.groups
     ]
-    others, told = len(preview.find_groups_in_unrequested_precision(outline, start)), sum(word not in ("", "fused")
-                                                                                          for word in words)
+    others, told = (
+        len(preview.find_groups_in_unrequested_precision(outline, start)),
+        sum(word not in ("", "fused") for word in words),
+    )
     shared = sum(bool(made.sharing_groups) for made in preview.implementations.values())
     middle = [statistics.median(times) for times in (marks, verdicts, seconds, used)]
-    return [Path(model).stem, f"{len(outline.groups)}", f"{len(preview.kernels)}", f"{shared}", f"{told - others}",
-            f"{others}", *(f"{one:.1f}" for one in middle), f"{statistics.median(alone):.2f}",
-            *map(spread, ratios.values())]
+    return [
+        Path(model).stem,
+        f"{len(outline.groups)}",
+        f"{len(preview.kernels)}",
+        f"{shared}",
+        f"{told - others}",
+        f"{others}",
+        *(f"{one:.1f}" for one in middle),
+        f"{statistics.median(alone):.2f}",
+        *map(spread, ratios.values()),
+    ]
 
 
 def spread(ratios: list[float]) -> str:
@@ -150,10 +164,26 @@ def main() -> None:
             model, _, data = text.partition("=")
             rows.append(row(model, data or None, arguments.toggles))
             print(rows[-1], flush=True)
-    print(measure.table(["", "groups", "kernels", "share one", "as requested",
-        "other precision", "to marks s", "of it what-if",
-                         "preview", "processor s", "what-if alone s", f"beside / alone ({arguments.toggles} pairs)",
-                         "amid another's build / alone"], rows))
+    print(
+        measure.table(
+            [
+                "",
+                "groups",
+                "kernels",
+                "share one",
+                "as requested",
+                "other precision",
+                "to marks s",
+                "of it what-if",
+                "preview",
+                "processor s",
+                "what-if alone s",
+                f"beside / alone ({arguments.toggles} pairs)",
+                "amid another's build / alone",
+            ],
+            rows,
+        )
+    )
     print(f"load {os.getloadavg()[0]:.1f} in the last minute")
 
 

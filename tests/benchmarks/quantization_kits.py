@@ -39,13 +39,29 @@ LEVEL_DB = 0.05
 PRODUCTS = ("Conv", "ConvTranspose", "MatMul", "Gemm")
 
 ROWS: Mapping[str, Sequence[tuple[str, str]]] = {
-    "INT8": (("ours", "INT8 nearest"), ("ours", "INT8 entropy ranges"), ("ours", "INT8 SmoothQuant"),
-             ("ours", "INT8 equalization"), ("ours", "INT8 scales"), ("ours", "INT8 GPTQ"),
-             ("ours", "INT8 bias correction"), ("ours", "INT8 free search"), ("aimet", "INT8 nearest"),
-             ("aimet", "INT8 sequential MSE"), ("aimet", "INT8 AdaRound, 50 iterations"), ("modelopt", "INT8 max"),
-             ("modelopt", "INT8 entropy")),
-    "INT4": (("ours", "INT4 nearest"), ("ours", "INT4 equalization"), ("ours", "INT4 scales"),
-             ("ours", "INT4 GPTQ"), ("modelopt", "INT4 RTN"), ("modelopt", "INT4 AWQ")),
+    "INT8": (
+        ("ours", "INT8 nearest"),
+        ("ours", "INT8 entropy ranges"),
+        ("ours", "INT8 SmoothQuant"),
+        ("ours", "INT8 equalization"),
+        ("ours", "INT8 scales"),
+        ("ours", "INT8 GPTQ"),
+        ("ours", "INT8 bias correction"),
+        ("ours", "INT8 free search"),
+        ("aimet", "INT8 nearest"),
+        ("aimet", "INT8 sequential MSE"),
+        ("aimet", "INT8 AdaRound, 50 iterations"),
+        ("modelopt", "INT8 max"),
+        ("modelopt", "INT8 entropy"),
+    ),
+    "INT4": (
+        ("ours", "INT4 nearest"),
+        ("ours", "INT4 equalization"),
+        ("ours", "INT4 scales"),
+        ("ours", "INT4 GPTQ"),
+        ("modelopt", "INT4 RTN"),
+        ("modelopt", "INT4 AWQ"),
+    ),
     "FP16": (("ours", "FP16"), ("modelopt", "AutoCast")),
     "layers in floats": (("ours", "search"), ("ours", "search with free changes"), ("aimet", "sensitivity, flip")),
 }
@@ -55,9 +71,15 @@ SLOW = ("INT8 sequential MSE", "INT8 AdaRound, 50 iterations")
 """The rows that are measured last."""
 
 COUNTERPARTS: Mapping[str, str] = {
-    "INT8 sequential MSE": "INT8 scales", "INT8 AdaRound": "INT8 GPTQ",
-    "INT8 max": "INT8 nearest", "INT8 entropy": "INT8 entropy ranges", "INT4 RTN": "INT4 nearest",
-    "INT4 AWQ": "INT4 GPTQ", "AutoCast": "FP16", "sensitivity, flip": "search"}
+    "INT8 sequential MSE": "INT8 scales",
+    "INT8 AdaRound": "INT8 GPTQ",
+    "INT8 max": "INT8 nearest",
+    "INT8 entropy": "INT8 entropy ranges",
+    "INT4 RTN": "INT4 nearest",
+    "INT4 AWQ": "INT4 GPTQ",
+    "AutoCast": "FP16",
+    "sensitivity, flip": "search",
+}
 """Our row for each row of another kit that repairs or quantizes something, by its text up to a comma."""
 
 
@@ -191,25 +213,42 @@ def modelopt(folder: Path, row: str) -> None:
         from modelopt.onnx.quantization import quantize
 
         made = case.spent()
-        quantize(str(folder / "model.onnx"), quantize_mode="int8", calibration_data=data,
-                 calibration_method=row.split()[1], output_path=str(out), high_precision_dtype="fp32",
-                 calibration_eps=["cpu"])
+        quantize(
+            str(folder / "model.onnx"),
+            quantize_mode="int8",
+            calibration_data=data,
+            calibration_method=row.split()[1],
+            output_path=str(out),
+            high_precision_dtype="fp32",
+            calibration_eps=["cpu"],
+        )
     elif row.startswith("INT4"):
         import onnx
         from modelopt.onnx.quantization.int4 import quantize as quantize_int4
 
         made = case.spent()
         method = {"AWQ": "awq_clip", "RTN": "rtn_dq"}[row.split()[1]]
-        onnx.save(quantize_int4(str(folder / "opset21.onnx"), calibration_method=method,
-                                calibration_data_reader=_Reader(feeds), calibration_eps=["cpu"]), out)
+        onnx.save(
+            quantize_int4(
+                str(folder / "opset21.onnx"),
+                calibration_method=method,
+                calibration_data_reader=_Reader(feeds),
+                calibration_eps=["cpu"],
+            ),
+            out,
+        )
     else:
         import onnx
         from modelopt.onnx.autocast import convert_to_mixed_precision
 
         made = case.spent()
         np.savez(folder / "one.npz", **feeds[0])
-        onnx.save(convert_to_mixed_precision(str(folder / "model.onnx"), low_precision_type="fp16",
-                                             calibration_data=str(folder / "one.npz")), out)
+        onnx.save(
+            convert_to_mixed_precision(
+                str(folder / "model.onnx"), low_precision_type="fp16", calibration_data=str(folder / "one.npz")
+            ),
+            out,
+        )
     values = case.spent()
     case.say(**values, alone_s=values["processor_s"] - made["processor_s"], ended=True, files={"": "built.onnx"})
 
@@ -264,8 +303,11 @@ def ours(folder: Path, row: str) -> None:
     network, samples, ranges, backend = open_case(folder, "entropy" if "entropy" in row else "minmax")
     made, values = case.spent(), dict[str, Any]()
     precision = Precision(row.split()[0].lower())
-    config = PrecisionConfig(precision, Precision.FP32) if precision is not Precision.FP16 else (
-        PrecisionConfig.from_precision(precision))
+    config = (
+        PrecisionConfig(precision, Precision.FP32)
+        if precision is not Precision.FP16
+        else (PrecisionConfig.from_precision(precision))
+    )
     changed = _repair(row, network, config, samples, ranges, backend, values)
     onnx.save(ir.to_proto(lower_to_typed_network(network, changed, ranges).model), folder / "built.onnx")
     values |= case.spent()
@@ -276,8 +318,9 @@ def ours(folder: Path, row: str) -> None:
         onnx.save(ir.to_proto(network.convert_model_to_opset(21)), folder / "opset21.onnx")  # ModelOpt's INT4 needs it
 
 
-def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any,
-            values: dict[str, Any]) -> Any:
+def _repair(
+    row: str, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any, values: dict[str, Any]
+) -> Any:
     """The config with the moves of a row; notes their number, or the reason why there are none."""
     from trt_tui.core.measure.weight_rounding import measure_roundings
     from trt_tui.core.measure.zero_cost_kinds import (
@@ -299,8 +342,15 @@ def _repair(row: str, network: Any, config: Any, samples: Any, ranges: Mapping[s
     return config
 
 
-def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges: Mapping[str, float], backend: Any,
-                     values: dict[str, Any]) -> Any:
+def _choose_proposal(
+    kind: Any,
+    network: Any,
+    config: Any,
+    samples: Any,
+    ranges: Mapping[str, float],
+    backend: Any,
+    values: dict[str, Any],
+) -> Any:
     """The proposal of a kind with the least error on the calibration samples; the config if none reduces it."""
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judged_outputs import select_judged_outputs
@@ -313,6 +363,7 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
 
     feeds = tuple(range(len(samples)))
     with Analysis(network, backend, samples, select_judged_outputs(network), boundary_type=config.other) as analysis:
+
         def measure_errors(changed: Any, feeds: Sequence[int], progress: Any) -> Any:
             *_, last = analysis.measure_noise_by_sample(changed, ranges, feeds)
             return last.value
@@ -322,12 +373,24 @@ def _choose_proposal(kind: Any, network: Any, config: Any, samples: Any, ranges:
             return float((noise / signal).max())
 
         context = ProposalContext(
-            network, config, network.groups, samples, backend, ranges, "minmax", "user", False, True, {},
+            network,
+            config,
+            network.groups,
+            samples,
+            backend,
+            ranges,
+            "minmax",
+            "user",
+            False,
+            True,
+            {},
             JudgedMeasurement(samples, feeds, tuple(info.name for info in network.outputs), measure_errors),
             TrialBudget(),
-            lambda title, changed, result_type, measure, subjects=(): measure(), lambda: None,
+            lambda title, changed, result_type, measure, subjects=(): measure(),
+            lambda: None,
             lambda title: lambda done, total: None,
-            lambda config, moves: add_zero_cost_moves(config, network, moves))
+            lambda config, moves: add_zero_cost_moves(config, network, moves),
+        )
         proposals = list(kind.make_proposals(context))
         start = judged_error(config)
         best = min(proposals, key=lambda proposal: judged_error(proposal.config), default=None)
@@ -343,14 +406,30 @@ def _search(folder: Path, row: str) -> None:
     is_free_only = row.endswith("free search")
     start_db = case.file_db(folder, "calib", folder / "qdq.onnx")
     values: dict[str, Any] = {} if is_free_only else {"raised": {}}
-    for gain in (None, ) if is_free_only else GAINS_DB:
+    for gain in (None,) if is_free_only else GAINS_DB:
         config, typed = folder / f"search{gain}.json", folder / f"search{gain}.onnx"
-        options = ["--max-fp32", "0", "--ranges", "--free"] if is_free_only else (
-            ["--ranges", "--free"] if "free" in row else ["--no-ranges", "--no-free"])
+        options = (
+            ["--max-fp32", "0", "--ranges", "--free"]
+            if is_free_only
+            else (["--ranges", "--free"] if "free" in row else ["--no-ranges", "--no-free"])
+        )
         data = ["--data", str(folder / "calib.npz"), "--calib-data", str(folder / "calib.npz")]
         tolerance = 200.0 if gain is None else start_db + gain
-        done = _run_command("search", str(folder / "model.onnx"), *data, "--other", "fp32", "--no-preview",
-                            "--max-builds", "0", "--tolerance", f"sqnr>={tolerance:.3f}", "-o", str(config), *options)
+        done = _run_command(
+            "search",
+            str(folder / "model.onnx"),
+            *data,
+            "--other",
+            "fp32",
+            "--no-preview",
+            "--max-builds",
+            "0",
+            "--tolerance",
+            f"sqnr>={tolerance:.3f}",
+            "-o",
+            str(config),
+            *options,
+        )
         _run_command("build", str(folder / "model.onnx"), "--config", str(config), *data, "-o", str(typed))
         if gain is None:
             values["files"] = {"": typed.name}
@@ -417,8 +496,9 @@ def count_quantized_products(model: Any) -> tuple[int, int]:
         return node is not None and node.inputs[0].dtype in (ir.DataType.INT4, ir.DataType.UINT4)
 
     products = [node for node in model.graph if node.op_type in PRODUCTS]
-    count = sum(all(is_quantized(value) for value in node.inputs[:2]) or holds_int4(node.inputs[1])
-                for node in products)
+    count = sum(
+        all(is_quantized(value) for value in node.inputs[:2]) or holds_int4(node.inputs[1]) for node in products
+    )
     return count, len(products)
 
 
@@ -446,8 +526,10 @@ def measure_network(name: str, model: Path, data: Path, arguments: argparse.Name
     results: dict[str, dict[str, Any]] = {}
     if arguments.resume and stored.exists() and (folder / "qdq.onnx").exists():
         if difference := case.find_changed_samples(data, folder, arguments.batch, arguments.samples):
-            sys.exit(f"The rows in {stored} were measured with other samples: {difference}. Give the --batch and "
-                     "--samples of those rows, or leave --resume out to measure all rows again.")
+            sys.exit(
+                f"The rows in {stored} were measured with other samples: {difference}. Give the --batch and "
+                "--samples of those rows, or leave --resume out to measure all rows again."
+            )
         results = json.loads(stored.read_text())
     else:
         case.write_case(model, data, folder, arguments.batch, arguments.samples)
@@ -472,25 +554,63 @@ def format_network(name: str, results: Mapping[str, dict[str, Any]]) -> str:
     rows = []
     for key in (f"{kit}, {row}" for entries in ROWS.values() for kit, row in entries):
         value = results.get(key, {"failed": "not measured"})
-        rows.append((
-            key, *(f"{value[field]:.{digits}f}" if field in value else "–" for field, digits in (
-                ("db", 2), ("seconds", 0), ("processor_s", 1), ("alone_s", 1), ("mb", 0))),
-            _kernels_text(value, find_start(key, results) if key in results else {}),
-            f"{value['quantized']} of {value['products']}" if "quantized" in value else "–",
-            _raised_text(value, results.get("ours, INT8 nearest", {})),
-            "; ".join(str(text) for text in (value.get("failed"), value.get("refused"), value.get("note"),
-                                             f"own {value['own_db']:.2f} dB" if "own_db" in value else None) if text)))
-    return "\n".join([f"### {name}", "", measure.table(
-        ("row", "dB held out", "s", "processor s", "of it the repair", "MB", "kernels", "quantized products",
-         "layers in floats", "note"), rows), "", check_files(results), list_older_rows(results)])
+        rows.append(
+            (
+                key,
+                *(
+                    f"{value[field]:.{digits}f}" if field in value else "–"
+                    for field, digits in (("db", 2), ("seconds", 0), ("processor_s", 1), ("alone_s", 1), ("mb", 0))
+                ),
+                _kernels_text(value, find_start(key, results) if key in results else {}),
+                f"{value['quantized']} of {value['products']}" if "quantized" in value else "–",
+                _raised_text(value, results.get("ours, INT8 nearest", {})),
+                "; ".join(
+                    str(text)
+                    for text in (
+                        value.get("failed"),
+                        value.get("refused"),
+                        value.get("note"),
+                        f"own {value['own_db']:.2f} dB" if "own_db" in value else None,
+                    )
+                    if text
+                ),
+            )
+        )
+    return "\n".join(
+        [
+            f"### {name}",
+            "",
+            measure.table(
+                (
+                    "row",
+                    "dB held out",
+                    "s",
+                    "processor s",
+                    "of it the repair",
+                    "MB",
+                    "kernels",
+                    "quantized products",
+                    "layers in floats",
+                    "note",
+                ),
+                rows,
+            ),
+            "",
+            check_files(results),
+            list_older_rows(results),
+        ]
+    )
 
 
 def list_older_rows(results: Mapping[str, dict[str, Any]]) -> str:
     """Which of our rows another state of the program measured, as `--resume` keeps them."""
     from trt_tui.core.source_hash import source_sha256
 
-    older = [key for key, value in results.items()
-             if key.startswith("ours") and "processor_s" in value and value.get("source") != source_sha256()]
+    older = [
+        key
+        for key, value in results.items()
+        if key.startswith("ours") and "processor_s" in value and value.get("source") != source_sha256()
+    ]
     return f"Our rows that another state of the program measured: {'; '.join(older) or 'none'}."
 
 
@@ -498,17 +618,25 @@ def check_files(results: Mapping[str, dict[str, Any]]) -> str:
     """Which of our files run in ONNX Runtime and build with TensorRT-RTX, and which have more kernels than before."""
     repaired = {key: value for key, value in results.items() if key.startswith("ours") and "quantized" in value}
     whole = [key for key, value in repaired.items() if "db" in value and "kernels" in value]
-    more = [f"{key} ({added:+})" for key in whole
-            if (added := repaired[key]["kernels"] - find_start(key, results).get("kernels", 0)) > 0]
-    return (f"Our files that run in ONNX Runtime and build with TensorRT-RTX: {len(whole)} of {len(repaired)}. "
-            f"With more kernels than before: {', '.join(more) or 'none'}.")
+    more = [
+        f"{key} ({added:+})"
+        for key in whole
+        if (added := repaired[key]["kernels"] - find_start(key, results).get("kernels", 0)) > 0
+    ]
+    return (
+        f"Our files that run in ONNX Runtime and build with TensorRT-RTX: {len(whole)} of {len(repaired)}. "
+        f"With more kernels than before: {', '.join(more) or 'none'}."
+    )
 
 
 def find_start(key: str, results: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     """The values of the row that a kit's row repairs; those of the row itself if it repairs none."""
     kit, _, row = key.partition(", ")
-    start = {"INT8": "INT8 max", "INT4": "INT4 RTN"} if kit == "modelopt" else {
-        "INT8": "INT8 nearest", "INT4": "INT4 nearest"}
+    start = (
+        {"INT8": "INT8 max", "INT4": "INT4 RTN"}
+        if kit == "modelopt"
+        else {"INT8": "INT8 nearest", "INT4": "INT4 nearest"}
+    )
     return results.get(f"{kit}, {start.get(row.split()[0], row)}", results[key])
 
 
@@ -530,9 +658,15 @@ def count_raised(value: Mapping[str, Any], start: Mapping[str, Any]) -> dict[str
 
 
 def _raised_text(value: Mapping[str, Any], start: Mapping[str, Any]) -> str:
-    return ", ".join(f"+{gain}: not reached" if count is None else f"+{gain}: {count}" + (
-        "" if held_out is None else f" ({held_out:+.1f})")
-        for gain, (count, held_out) in count_raised(value, start).items()) or "–"
+    return (
+        ", ".join(
+            f"+{gain}: not reached"
+            if count is None
+            else f"+{gain}: {count}" + ("" if held_out is None else f" ({held_out:+.1f})")
+            for gain, (count, held_out) in count_raised(value, start).items()
+        )
+        or "–"
+    )
 
 
 def format_summary(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
@@ -541,19 +675,42 @@ def format_summary(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> st
 
     keys = [f"{kit}, {row}" for entries in ROWS.values() for kit, row in entries]
 
-    def make_table(title: str, chosen: Sequence[str], format_cell: Callable[[dict[str, Any], dict[str, Any]], str]
-                   ) -> str:
-        return measure.table((title, *by_network), [(key, *(
-            format_cell(results.get(key, {}), results.get("ours, INT8 nearest", {})) for results in by_network.values()
-        )) for key in chosen])
+    def make_table(
+        title: str, chosen: Sequence[str], format_cell: Callable[[dict[str, Any], dict[str, Any]], str]
+    ) -> str:
+        return measure.table(
+            (title, *by_network),
+            [
+                (
+                    key,
+                    *(
+                        format_cell(results.get(key, {}), results.get("ours, INT8 nearest", {}))
+                        for results in by_network.values()
+                    ),
+                )
+                for key in chosen
+            ],
+        )
 
     searches = [f"{kit}, {row}" for kit, row in ROWS["layers in floats"]]
-    return "\n\n".join([
-        make_table("dB on held-out samples", [key for key in keys if key not in searches], lambda value, _: (
-            f"{value['db']:.2f}" if np.isfinite(value.get("db", np.nan)) else find_gap_text(value))),
-        make_table("processor seconds, MB", keys, lambda value, _: (
-            f"{value['processor_s']:.1f}, {value['mb']:.0f}" if "processor_s" in value else find_gap_text(value))),
-        make_table("layers in floats (gain held out)", searches, _raised_text), compare_kits(by_network)])
+    return "\n\n".join(
+        [
+            make_table(
+                "dB on held-out samples",
+                [key for key in keys if key not in searches],
+                lambda value, _: f"{value['db']:.2f}" if np.isfinite(value.get("db", np.nan)) else find_gap_text(value),
+            ),
+            make_table(
+                "processor seconds, MB",
+                keys,
+                lambda value, _: (
+                    f"{value['processor_s']:.1f}, {value['mb']:.0f}" if "processor_s" in value else find_gap_text(value)
+                ),
+            ),
+            make_table("layers in floats (gain held out)", searches, _raised_text),
+            compare_kits(by_network),
+        ]
+    )
 
 
 def find_gap_text(value: Mapping[str, Any]) -> str:
@@ -574,8 +731,12 @@ def compare_kits(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
     from tests.benchmarks import measure
 
     outcomes, rows = Counter[str](), []
-    for theirs, mine in (((kit, row), COUNTERPARTS.get(row, COUNTERPARTS.get(row.split(",")[0], ""))) for entries in
-                         ROWS.values() for kit, row in entries if kit != "ours"):
+    for theirs, mine in (
+        ((kit, row), COUNTERPARTS.get(row, COUNTERPARTS.get(row.split(",")[0], "")))
+        for entries in ROWS.values()
+        for kit, row in entries
+        if kit != "ours"
+    ):
         if not mine:
             continue
         cells, ratios = [], []
@@ -583,26 +744,38 @@ def compare_kits(by_network: Mapping[str, Mapping[str, dict[str, Any]]]) -> str:
             first, second = results.get(", ".join(theirs), {}), results.get(f"ours, {mine}", {})
             cell, differences = _compare_rows(first, second, results.get("ours, INT8 nearest", {}))
             cells.append(cell)
-            outcomes.update("led" if difference > 0 else "level" if difference == 0 else "lost"
-                            for difference in differences)
-            ratios.append(f"{second['processor_s'] / first['processor_s']:.2f}" if (
-                "processor_s" in first and "processor_s" in second) else "–")
+            outcomes.update(
+                "led" if difference > 0 else "level" if difference == 0 else "lost" for difference in differences
+            )
+            ratios.append(
+                f"{second['processor_s'] / first['processor_s']:.2f}"
+                if ("processor_s" in first and "processor_s" in second)
+                else "–"
+            )
         rows.append((f"{mine} : {', '.join(theirs)}", *cells, ", ".join(ratios)))
     return measure.table(("ours : theirs", *by_network, "processor seconds, ours / theirs, by network"), rows) + (
         f"\n\nCompared values: {outcomes.total()}. Led: {outcomes['led']}, level: {outcomes['level']}, lost: "
-        f"{outcomes['lost']}.")
+        f"{outcomes['lost']}."
+    )
 
 
-def _compare_rows(theirs: Mapping[str, Any], mine: Mapping[str, Any], start: Mapping[str, Any]
-                  ) -> tuple[str, list[float]]:
+def _compare_rows(
+    theirs: Mapping[str, Any], mine: Mapping[str, Any], start: Mapping[str, Any]
+) -> tuple[str, list[float]]:
     """The text of both values, and our leads: a positive number for each value by which ours is better."""
     if "raised" in theirs and "raised" in mine:
-        pairs = [(gain, count_raised(mine, start).get(gain, (None, None))[0], count)
-                 for gain, (count, _) in count_raised(theirs, start).items()]
-        return ", ".join(f"+{gain}: {'–' if ours is None else ours} : {'–' if count is None else count}"
-                         for gain, ours, count in pairs), [
+        pairs = [
+            (gain, count_raised(mine, start).get(gain, (None, None))[0], count)
+            for gain, (count, _) in count_raised(theirs, start).items()
+        ]
+        return ", ".join(
+            f"+{gain}: {'–' if ours is None else ours} : {'–' if count is None else count}"
+            for gain, ours, count in pairs
+        ), [
             (math.inf if count is None else count) - (math.inf if ours is None else ours)
-            for _, ours, count in pairs if ours is not None or count is not None]
+            for _, ours, count in pairs
+            if ours is not None or count is not None
+        ]
     if "db" in theirs and "db" in mine and np.isfinite([theirs["db"], mine["db"]]).all():
         lead = mine["db"] - theirs["db"]
         return f"{mine['db']:.2f} : {theirs['db']:.2f}", [0 if abs(lead) <= LEVEL_DB else lead]

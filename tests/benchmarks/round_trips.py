@@ -59,12 +59,14 @@ def every_kind() -> onnx.ModelProto:
     x = b.node("Sub", [x, b.node("ReduceMean", [x], "/norm/mean", axes=[-1])], "/norm/centred")
     squared = b.node("Pow", [x, b.weight("two", np.array(2, np.float32))], "/norm/square")
     variance = b.node("ReduceMean", [squared], "/norm/variance", axes=[-1])
-    root = b.node("Sqrt", [b.node("Add", [variance, b.weight("eps", np.array(1e-6, np.float32))], "/norm/eps")],
-                  "/norm/root")
+    root = b.node(
+        "Sqrt", [b.node("Add", [variance, b.weight("eps", np.array(1e-6, np.float32))], "/norm/eps")], "/norm/root"
+    )
     x = b.node("Mul", [b.node("Div", [x, root], "/norm/divided"), b.vector("scale", CHANNELS)], "/norm/scaled")
     x = b.node("Add", [x, b.vector("shift", CHANNELS)], "/norm/shifted")
-    both = b.node("Concat", [linear(x, "left"), b.node("Softmax", [linear(x, "right")], "/softmax", axis=-1)], "/both",
-                  axis=-1)
+    both = b.node(
+        "Concat", [linear(x, "left"), b.node("Softmax", [linear(x, "right")], "/softmax", axis=-1)], "/both", axis=-1
+    )
     b.node("Identity", [linear(both, "out", 2 * CHANNELS, 2 * CHANNELS)], "/end", output="y")
     return b.model([networks.floats("x", 4, CHANNELS)], [networks.floats("y", 4, 2 * CHANNELS)], name="every_kind")
 
@@ -76,9 +78,9 @@ def every_move(network: Network, *, free: bool = True) -> PrecisionConfig:
         free: With a move of every kind; else of precisions alone.
     """
     named = {group.name: group for group in network.groups}
-    config = PrecisionConfig.from_precision(INT8,
-                                            FP16).with_group_precision([named["/right/MatMul"], named["/both/Concat"]],
-                                                                       FP32)
+    config = PrecisionConfig.from_precision(INT8, FP16).with_group_precision(
+        [named["/right/MatMul"], named["/both/Concat"]], FP32
+    )
     if not free:
         return config
     norm = next(name for name in named if name.startswith("/norm"))
@@ -110,11 +112,19 @@ class Written:
 
 
 ROWS = {
-    "precision.json": "precision.json", "trtexec script": "build", "polygraphy script": "script",
-    "polygraphy command": "command", "ModelOpt's lists": "lists", "calibration cache": "ranges",
-    "typed network": "build.typed.onnx", "base network": "build.base.onnx",
-    "bundle": "bundle", "bundle's build.sh": "bundle/build.sh", "bundle for 8.6: build.sh": "old/build.sh",
-    "bundle's inputs.json": "bundle/inputs.json", "bundle's reference.json": "bundle/reference.json",
+    "precision.json": "precision.json",
+    "trtexec script": "build",
+    "polygraphy script": "script",
+    "polygraphy command": "command",
+    "ModelOpt's lists": "lists",
+    "calibration cache": "ranges",
+    "typed network": "build.typed.onnx",
+    "base network": "build.base.onnx",
+    "bundle": "bundle",
+    "bundle's build.sh": "bundle/build.sh",
+    "bundle for 8.6: build.sh": "old/build.sh",
+    "bundle's inputs.json": "bundle/inputs.json",
+    "bundle's reference.json": "bundle/reference.json",
 }
 """The files by what they are. Their names have no ending where a user chooses them: content tells what they are."""
 
@@ -131,18 +141,31 @@ def write_all(folder: Path) -> Written:
     calibration = Calibration("minmax", 4, "", ranges)
     text = config_text(network, config, calibration)
     (folder / "precision.json").write_text(text)
-    for kind, name in (("trtexec", "build"), ("polygraphy", "script"), ("modelopt", "lists"),
-                       ("calibration-cache", "ranges")):
+    for kind, name in (
+        ("trtexec", "build"),
+        ("polygraphy", "script"),
+        ("modelopt", "lists"),
+        ("calibration-cache", "ranges"),
+    ):
         formats.write_export(kind, folder / name, network, config, ranges, calibration=calibration)
     heading = (folder / "script").read_text().split('"""')[1].replace("\\\\", "\\")
-    (folder / "command").write_text(heading[heading.index("polygraphy convert"):].split("\n\n")[0] + "\n")
+    (folder / "command").write_text(heading[heading.index("polygraphy convert") :].split("\n\n")[0] + "\n")
     (y,) = session.run(None, {"x": x})
     for release, name in (("10", "bundle"), ("8.6", "old")):
         (folder / name).mkdir()
         write_bundle(
             folder / name,
-            BundleContents(release, network, config, ranges, text, "minmax", sample_source="four samples",
-                           sample_runs=[SampleRun({"x": x}, {"y": y}, {"y": y + np.float32(1e-2)})]))
+            BundleContents(
+                release,
+                network,
+                config,
+                ranges,
+                text,
+                "minmax",
+                sample_source="four samples",
+                sample_runs=[SampleRun({"x": x}, {"y": y}, {"y": y + np.float32(1e-2)})],
+            ),
+        )
     return Written(folder, network, config, ranges, x)
 
 
@@ -156,10 +179,15 @@ def as_config(written: Written, path: Path) -> str:
     others = [name for name in before if before[name] is not now[name]]
     same = not others and (loaded.config.tf32, loaded.config.other) == (wanted.tf32, wanted.other)
     told = {**written.ranges, **{tensor: one.amax for tensor, one in wanted.range_moves.items()}}
-    wrong = [tensor for tensor, amax in loaded.calibration.ranges.items() if not np.isclose(
-        amax, told[tensor], rtol=1e-6) and tensor not in loaded.config.range_moves]
-    said = ["the same precisions" if same else f"other precisions: {', '.join(others) or 'the defaults'}",
-            f"{len(loaded.calibration.ranges)} ranges" + (f", other ones for {', '.join(wrong)}" if wrong else "")]
+    wrong = [
+        tensor
+        for tensor, amax in loaded.calibration.ranges.items()
+        if not np.isclose(amax, told[tensor], rtol=1e-6) and tensor not in loaded.config.range_moves
+    ]
+    said = [
+        "the same precisions" if same else f"other precisions: {', '.join(others) or 'the defaults'}",
+        f"{len(loaded.calibration.ranges)} ranges" + (f", other ones for {', '.join(wrong)}" if wrong else ""),
+    ]
     said += ["every move"] if loaded.config.moves == wanted.moves else []
     said += [line.split(": not read: ")[1] for line in loaded.warnings if ": not read: " in line]
     return "; ".join(said)
@@ -176,8 +204,11 @@ def as_cache(written: Written, path: Path) -> str:
     """Reads a calibration cache, and compares it with the ranges."""
     found = read_calibration_cache(path)
     told = {**written.ranges, "x": 2.5}
-    return "the same ranges" if found.keys() == told.keys() and all(
-        np.isclose(found[name], told[name], rtol=1e-6) for name in told) else f"other ranges: {found}"
+    return (
+        "the same ranges"
+        if found.keys() == told.keys() and all(np.isclose(found[name], told[name], rtol=1e-6) for name in told)
+        else f"other ranges: {found}"
+    )
 
 
 def as_data(written: Written, path: Path) -> str:
@@ -238,7 +269,7 @@ def by_loss_debugger(written: Written, path: Path) -> str:
     ends = [node.input[0] for node in pairs]
     ends = [makers[one].input[0] if one in makers and makers[one].op_type == "Cast" else one for one in ends]
     count = sum(one in stored for one in ends)
-    return (f"activations {len(activations)} of {len(set(ends) - stored)}, weights {len(weights)} of {count}")
+    return f"activations {len(activations)} of {len(set(ends) - stored)}, weights {len(weights)} of {count}"
 
 
 def matched(exact: Path, typed: Path, feed: dict[str, np.ndarray], folder: Path) -> tuple[set[str], set[str]]:
@@ -272,8 +303,10 @@ def by_modelopt(python: str) -> Callable[[Written, Path], str]:
     """Returns a reader that has ModelOpt do what the lists say, and compares the layers that it made."""
 
     def read(written: Written, path: Path) -> str:
-        script = ("import json, numpy as np\nDATA = {'x': np.load('x.npy')}\n"
-                  f"exec('\\n'.join(json.load(open({path.name!r}))['_usage']))\n")
+        script = (
+            "import json, numpy as np\nDATA = {'x': np.load('x.npy')}\n"
+            f"exec('\\n'.join(json.load(open({path.name!r}))['_usage']))\n"
+        )
         np.save(written.folder / "x.npy", written.x)
         done = subprocess.run([python, "-c", script], cwd=written.folder, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -285,22 +318,37 @@ def by_modelopt(python: str) -> Callable[[Written, Path], str]:
             if group.file_precision is not None
         }
         asked = written.config.precision_by_group(written.network)
-        others = [f"{name} {asked[name].label} as {given[name]}" for name in asked
-                  if name in given and asked[name].label != given[name]]
+        others = [
+            f"{name} {asked[name].label} as {given[name]}"
+            for name in asked
+            if name in given and asked[name].label != given[name]
+        ]
         return f"made, other than asked: {', '.join(others)}" if others else "made as asked"
 
     return read
 
 
 Reader = Callable[[Written, Path], str]
-QUICK: dict[str, Reader] = {"--config": as_config, "MODEL": as_model, "--calib-cache": as_cache,
-                            "--data, --reference": as_data,
-                            "Polygraphy": by_polygraphy, "ONNX Runtime": by_onnxruntime,
-                            "qdq_loss_debug": by_loss_debugger}
+QUICK: dict[str, Reader] = {
+    "--config": as_config,
+    "MODEL": as_model,
+    "--calib-cache": as_cache,
+    "--data, --reference": as_data,
+    "Polygraphy": by_polygraphy,
+    "ONNX Runtime": by_onnxruntime,
+    "qdq_loss_debug": by_loss_debugger,
+}
 SLOW: dict[str, Reader] = {"TensorRT-RTX": by_rtx}
 
-_LACKS = ("the same precisions", "2 ranges", "written as LayerNormalization", "smoothed (0.5)", "bias corrected",
-          "fusion barrier", "the keep rule of 1 row")
+_LACKS = (
+    "the same precisions",
+    "2 ranges",
+    "written as LayerNormalization",
+    "smoothed (0.5)",
+    "bias corrected",
+    "fusion barrier",
+    "the keep rule of 1 row",
+)
 _NO_CONFIG = ("refused: ", "is a network, not a config", "--precision file")
 CELLS: dict[tuple[str, str], tuple[str, ...]] = {
     ("precision.json", "--config"): ("the same precisions", "3 ranges", "every move"),
@@ -349,8 +397,11 @@ def main() -> int:
     parser.add_argument("--rtx", action="store_true")
     parser.add_argument("--folder", type=Path)
     options = parser.parse_args()
-    readers = {**QUICK, **(SLOW if options.rtx else {}),
-               **({"ModelOpt": by_modelopt(options.modelopt)} if options.modelopt else {})}
+    readers = {
+        **QUICK,
+        **(SLOW if options.rtx else {}),
+        **({"ModelOpt": by_modelopt(options.modelopt)} if options.modelopt else {}),
+    }
     with contextlib.ExitStack() as stack:
         folder = options.folder or Path(stack.enter_context(tempfile.TemporaryDirectory()))
         folder.mkdir(parents=True, exist_ok=True)

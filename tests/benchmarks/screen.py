@@ -43,8 +43,9 @@ class Screen:
         self.started, self.written = time.perf_counter(), b""
         self.pid, self.terminal = pty.fork()
         if self.pid == 0:
-            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", XDG_STATE_HOME=str(state),
-                              XDG_CACHE_HOME=str(state))
+            os.environ.update(
+                TERM="xterm-256color", COLORTERM="truecolor", XDG_STATE_HOME=str(state), XDG_CACHE_HOME=str(state)
+            )
             os.execv(sys.executable, [sys.executable, "-m", "trt_tui", str(model), "--samples", "8"])
         fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
 
@@ -116,16 +117,22 @@ def measure(nodes: int, moves: int) -> None:
                 times.append((screen.until(pattern, 120), screen.processor_s()))
                 if (model, number) != (big, 3):
                     screen.close()
-        seconds, processor = ([statistics.median(one[place] for one in times) for times in taken.values()]
-                              for place in (0, 1))
-        print(f"first rows after the command: {seconds[1]:.2f} s, a 60-node network: {seconds[0]:.2f} s; in processor "
-              f"time {processor[1]:.2f} s and {processor[0]:.2f} s")
+        seconds, processor = (
+            [statistics.median(one[place] for one in times) for times in taken.values()] for place in (0, 1)
+        )
+        print(
+            f"first rows after the command: {seconds[1]:.2f} s, a 60-node network: {seconds[0]:.2f} s; in processor "
+            f"time {processor[1]:.2f} s and {processor[0]:.2f} s"
+        )
         screen.until(re.escape(CompareRuns({}).job_title().encode()), 180)
         for key in (b"j", b"l", b"j", b"l", b"j", b"l", b"l"):
             screen.press(key)
         screen.drain(2)
-        for name, key, count in (("cursor down within the page", b"j", 12), ("cursor down, page scrolls", b"j", moves),
-                                 ("cursor up within the page", b"k", 12)):
+        for name, key, count in (
+            ("cursor down within the page", b"j", 12),
+            ("cursor down, page scrolls", b"j", moves),
+            ("cursor up within the page", b"k", 12),
+        ):
             before, processor_ms, results = screen.processor_s(alone=True), 0.0, []
             for _ in range(count):
                 result = screen.press(key)
@@ -137,8 +144,10 @@ def measure(nodes: int, moves: int) -> None:
             first = [1e3 * one[0] for one in results]
             last = [1e3 * one[1] for one in results]
             size = [float(one[2]) for one in results]
-            said = [f"{what} median {statistics.median(values):.1f}, 95 % {percentile(values, .95):.1f}"
-                    for what, values in (("first byte ms", first), ("last byte ms", last), ("bytes", size))]
+            said = [
+                f"{what} median {statistics.median(values):.1f}, 95 % {percentile(values, 0.95):.1f}"
+                for what, values in (("first byte ms", first), ("last byte ms", last), ("bytes", size))
+            ]
             print(f"{name}: {len(results)} keys; {'; '.join(said)}; processor time {processor_ms:.1f} ms")
         screen.close()
     times = []

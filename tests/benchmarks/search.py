@@ -56,16 +56,22 @@ PERMUTATIONS = 4
 class Simulated:
     """A network, its impacts, and verdicts of configs that are measured once."""
 
-    def __init__(self, path: Path, arrays: dict[str, np.ndarray], folder: Path, batch: int,
-                 judge_by: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: Path, arrays: dict[str, np.ndarray], folder: Path, batch: int, judge_by: Sequence[str] = ()
+    ) -> None:
         np.savez(folder / "samples.npz", **arrays)
         self.path = path
         self.network = open_network(path)
         self.samples = load_samples(str(folder / "samples.npz"), self.network.inputs, batch=batch)
         backend = OnnxRuntimeBackend("cpu")
         self.ranges = calibrate(self.network.model, self.network.calibrated_tensors, self.samples, backend).ranges
-        self.analysis = Analysis(self.network, backend, self.samples, select_judged_outputs(self.network, judge_by),
-                                 boundary_type=Precision.FP32)
+        self.analysis = Analysis(
+            self.network,
+            backend,
+            self.samples,
+            select_judged_outputs(self.network, judge_by),
+            boundary_type=Precision.FP32,
+        )
         self.space = SearchSpace(self.network, START)
         self.known: dict[PrecisionConfig, Accuracy] = {}
         self.start_db = self.verdict(START).worst_output[1].errors.sqnr_db
@@ -79,7 +85,8 @@ class Simulated:
 
     def of(self, raised: Sequence[str]) -> Accuracy:
         return self.verdict(
-            self.space.build_config(self.space.sort_candidates_in_network_order(raised), reason="benchmark"))
+            self.space.build_config(self.space.sort_candidates_in_network_order(raised), reason="benchmark")
+        )
 
     def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, GroupSensitivity], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
@@ -124,8 +131,11 @@ class Simulated:
         raised: set[str] = set()
         evaluations = 0
         while not target.is_met_by(self.of(raised)):
-            tried = {name: target.margin_to_bound(self.of({*raised, name})) for name in self.space.candidates
-                     if name not in raised}
+            tried = {
+                name: target.margin_to_bound(self.of({*raised, name}))
+                for name in self.space.candidates
+                if name not in raised
+            }
             evaluations += len(tried)
             raised.add(max(tried, key=lambda name: tried[name]))
         return len(raised), evaluations
@@ -178,16 +188,27 @@ def brute_force(seeds: int, decibels: Sequence[float]) -> None:
                 search = one.search(target, method, sensitivities=impacts)
                 over.setdefault(method, []).append(len(search.result.best_evaluation.raised_groups) - smallest)
                 taken.setdefault(method, []).append(len(search.evaluations))
-    rows = [(method, *(sum(extra == n for extra in extras) for n in (0, 1)), sum(extra > 1 for extra in extras),
-             max(extras), float(np.mean(taken[method]))) for method, extras in over.items()]
+    rows = [
+        (
+            method,
+            *(sum(extra == n for extra in extras) for n in (0, 1)),
+            sum(extra > 1 for extra in extras),
+            max(extras),
+            float(np.mean(taken[method])),
+        )
+        for method, extras in over.items()
+    ]
     print(f"\n### brute force: {seeds} networks, {len(decibels)} tolerances each (every method with its revert pass)\n")
     print(measure.table(["method", "smallest", "+1", "more", "worst", "evaluations"], rows))
 
 
 def smallest_prefix(search: Search) -> int:
     """Groups that a method of prefixes raises, without the passes after it."""
-    return min(len(one.raised_groups) for one in search.evaluations
-               if one.passes and one.step_name in (search.method_name, "all raised"))
+    return min(
+        len(one.raised_groups)
+        for one in search.evaluations
+        if one.passes and one.step_name in (search.method_name, "all raised")
+    )
 
 
 def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> None:
@@ -205,13 +226,42 @@ def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> N
         total = len(auto.evaluations) + cost
         found = len(auto.result.best_evaluation.raised_groups)
         rows.append(
-            (f"+{more:g} dB", found, round(total), f"{took:.0f}", size, evaluations, found / size, total / evaluations,
-             *(f"{smallest_prefix(half)} in {sum(tried.step_name == half.method_name for tried in half.evaluations)}"
-               for half in halves)))
-    print(f"\n### {name}: {len(one.space.candidates)} candidates, start {one.start_db:.1f} dB, impacts in "
-          f"{seconds:.0f} s (the work of {cost:.0f} evaluations; {each:.1f} plain runs for each group)\n")
-    print(measure.table(["tolerance", "auto", "evaluations", "s", "leave-one-out", "evaluations", "size /",
-                         "evaluations /", "bisect first", "bisect last"], rows))
+            (
+                f"+{more:g} dB",
+                found,
+                round(total),
+                f"{took:.0f}",
+                size,
+                evaluations,
+                found / size,
+                total / evaluations,
+                *(
+                    f"{smallest_prefix(half)} in {sum(tried.step_name == half.method_name for tried in half.evaluations)}"
+                    for half in halves
+                ),
+            )
+        )
+    print(
+        f"\n### {name}: {len(one.space.candidates)} candidates, start {one.start_db:.1f} dB, impacts in "
+        f"{seconds:.0f} s (the work of {cost:.0f} evaluations; {each:.1f} plain runs for each group)\n"
+    )
+    print(
+        measure.table(
+            [
+                "tolerance",
+                "auto",
+                "evaluations",
+                "s",
+                "leave-one-out",
+                "evaluations",
+                "size /",
+                "evaluations /",
+                "bisect first",
+                "bisect last",
+            ],
+            rows,
+        )
+    )
 
 
 def shapley(one: Simulated, permutations: int) -> dict[str, float]:
@@ -253,8 +303,11 @@ def error_share_fractions(impacts: Mapping[str, GroupSensitivity]) -> dict[str, 
 
 def noise_to_signal(errors: Mapping[str, GroupErrors], kind: str) -> dict[str, float]:
     """Σ(test-ref)² / Σref² at the result of each group; ``kind`` is "isolated" or "accumulated"."""
-    return {name: 10 ** (-getattr(one, kind).comparable_sqnr_db / 10) for name, one in errors.items()
-            if getattr(one, kind) is not None}
+    return {
+        name: 10 ** (-getattr(one, kind).comparable_sqnr_db / 10)
+        for name, one in errors.items()
+        if getattr(one, kind) is not None
+    }
 
 
 def both_ways(impacts: Mapping[str, GroupSensitivity]) -> dict[str, float]:
@@ -272,15 +325,23 @@ def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, .
     errors = partial.value["int8"]
     effect = shapley(one, PERMUTATIONS)
     names = one.space.candidates
-    for label, badness in (("only-this", loss_shares(impacts)), ("all-but-this",
-                                                                             error_share_fractions(impacts)),
-                           ("both ways", both_ways(impacts)), ("isolated", noise_to_signal(errors, "isolated")),
-                           ("accumulated", noise_to_signal(errors, "accumulated"))):
+    for label, badness in (
+        ("only-this", loss_shares(impacts)),
+        ("all-but-this", error_share_fractions(impacts)),
+        ("both ways", both_ways(impacts)),
+        ("isolated", noise_to_signal(errors, "isolated")),
+        ("accumulated", noise_to_signal(errors, "accumulated")),
+    ):
         ranking = {name: GroupSensitivity(math.nan, judged_error=value) for name, value in badness.items()}
         found = one.search(one.target(more), "worst-first", sensitivities=ranking)
         guess, truth = [badness[n] for n in names], [effect[n] for n in names]
-        yield (f"{name}, {label}", spearman(guess, truth), kendall(guess, truth),
-               smallest_prefix(found), len(found.result.best_evaluation.raised_groups))
+        yield (
+            f"{name}, {label}",
+            spearman(guess, truth),
+            kendall(guess, truth),
+            smallest_prefix(found),
+            len(found.result.best_evaluation.raised_groups),
+        )
 
 
 def main() -> None:

@@ -52,8 +52,9 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Network, dict[
     """Leaves feeds, FP32 outputs and the calibration cache in a folder; returns the network and its inputs' shapes."""
     network = open_network(arguments.model or demo.network_path())
     samples = load_samples(arguments.data or demo.samples_path(), network.inputs, batch=arguments.batch, limit=40)
-    calibration = None if arguments.model else load_samples(demo.calibration_path(), network.inputs,
-                                                           batch=arguments.batch)
+    calibration = (
+        None if arguments.model else load_samples(demo.calibration_path(), network.inputs, batch=arguments.batch)
+    )
     judged = split_samples(samples, calibration).judged_samples
     with OnnxRuntimeBackend("cpu").load(network.model) as runner:
         for index in range(len(judged)):
@@ -61,8 +62,18 @@ def prepare(arguments: argparse.Namespace, folder: Path) -> tuple[Network, dict[
             np.savez(folder / f"feed{index:03}.npz", **feed)
             np.savez(folder / f"fp32{index:03}.npz", **runner.run(feed))
     shapes = {name: array.shape for name, array in judged.read_feed(0).items()}
-    command = (*TRT_TUI, "export", str(network.path), *data_options(arguments),
-               "--precision", "int8", "--format", "calibration-cache", "-o", str(folder / "ranges.cache"))
+    command = (
+        *TRT_TUI,
+        "export",
+        str(network.path),
+        *data_options(arguments),
+        "--precision",
+        "int8",
+        "--format",
+        "calibration-cache",
+        "-o",
+        str(folder / "ranges.cache"),
+    )
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     return network, shapes
 
@@ -74,22 +85,44 @@ def data_options(arguments: argparse.Namespace) -> tuple[str, ...]:
     return "--data", str(data), *calibration, *batch, "--samples", "40"
 
 
-def polygraphy(arguments: argparse.Namespace, network: Network, shapes: dict[str, tuple[int, ...]], direction: str,
-               folder: Path) -> tuple[object, ...]:
+def polygraphy(
+    arguments: argparse.Namespace, network: Network, shapes: dict[str, tuple[int, ...]], direction: str, folder: Path
+) -> tuple[object, ...]:
     """A row: what ``debug precision`` took and marked."""
     (folder / "tries.txt").unlink(missing_ok=True)
     check = [sys.executable, "-m", "tests.benchmarks.search_peer", "--judge", str(folder), "--db", str(arguments.db)]
     entries = [f"{name}:[{','.join(map(str, shape))}]" for name, shape in shapes.items()]
-    command = [*POLYGRAPHY, "debug", "precision", str(Path(network.path).resolve()), "--mode", "bisect",
-               "--direction", direction, "--int8", "--fp16", "--calibration-cache", str(folder / "ranges.cache"),
-               *(word for key in ("min", "opt", "max") for word in (f"--trt-{key}-shapes", *entries))]
+    command = [
+        *POLYGRAPHY,
+        "debug",
+        "precision",
+        str(Path(network.path).resolve()),
+        "--mode",
+        "bisect",
+        "--direction",
+        direction,
+        "--int8",
+        "--fp16",
+        "--calibration-cache",
+        str(folder / "ranges.cache"),
+        *(word for key in ("min", "opt", "max") for word in (f"--trt-{key}-shapes", *entries)),
+    ]
     command += ["--builder-optimization-level", str(arguments.level)] if arguments.level is not None else []
-    command += ["--tactic-sources", *(source[1:] for source in arguments.tactic_sources.split(",") if source[0] == "+")
-                ] if arguments.tactic_sources else []
+    command += (
+        ["--tactic-sources", *(source[1:] for source in arguments.tactic_sources.split(",") if source[0] == "+")]
+        if arguments.tactic_sources
+        else []
+    )
     paths = [os.getcwd(), *filter(None, [os.environ.get("PYTHONPATH")])]
     since = time.perf_counter()
-    done = subprocess.run([*command, "--check", *check], cwd=folder, text=True, stdout=subprocess.PIPE,
-                          stderr=subprocess.STDOUT, env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)})
+    done = subprocess.run(
+        [*command, "--check", *check],
+        cwd=folder,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+    )
     took = time.perf_counter() - since
     (folder / f"polygraphy-{direction}.log").write_text(done.stdout)
     tries = (folder / "tries.txt").read_text().split("\n")[:-1] if (folder / "tries.txt").exists() else []
@@ -125,14 +158,34 @@ def ours(arguments: argparse.Namespace, network: Network, folder: Path, weak: bo
     label = "trt-tui search" + (" --weak" if weak else "")
     home = folder / label.replace(" ", "_")
     home.mkdir(parents=True)
-    command = [*TRT_TUI, "search", str(network.path), *data_options(arguments), "--precision", "int8", "--no-ranges",
-               "--tolerance", f"sqnr>={arguments.db}", "--backend", "tensorrt", "-o", str(home / "precision.json"),
-               "--markdown", str(home / "report.md"), *(["--weak"] if weak else [])]
+    command = [
+        *TRT_TUI,
+        "search",
+        str(network.path),
+        *data_options(arguments),
+        "--precision",
+        "int8",
+        "--no-ranges",
+        "--tolerance",
+        f"sqnr>={arguments.db}",
+        "--backend",
+        "tensorrt",
+        "-o",
+        str(home / "precision.json"),
+        "--markdown",
+        str(home / "report.md"),
+        *(["--weak"] if weak else []),
+    ]
     command += [f"--trtexec=--builderOptimizationLevel={arguments.level}"] if arguments.level is not None else []
     command += [f"--trtexec=--tacticSources={arguments.tactic_sources}"] if arguments.tactic_sources else []
     since = time.perf_counter()
-    done = subprocess.run(command, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                          env={**os.environ, "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home)})
+    done = subprocess.run(
+        command,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        env={**os.environ, "XDG_CACHE_HOME": str(home), "XDG_STATE_HOME": str(home)},
+    )
     took = time.perf_counter() - since
     (home / "log.txt").write_text(done.stdout)
     if done.returncode not in (0, 1):
@@ -141,8 +194,14 @@ def ours(arguments: argparse.Namespace, network: Network, folder: Path, weak: bo
     raised = {network.find_group(name).name for name, layer in config["layers"].items() if layer["precision"] == "fp32"}
     built = len(list((home / "trt-tui" / "engines").glob("*/*")))
     confirmed = "meets it too" in (home / "report.md").read_text()
-    return (label, f"{took:.0f}", f"{built} + FP32 engine", f"{len(raised)} groups", len(raised),
-            "met as built" if done.returncode == 0 and confirmed else "not met as built")
+    return (
+        label,
+        f"{took:.0f}",
+        f"{built} + FP32 engine",
+        f"{len(raised)} groups",
+        len(raised),
+        "met as built" if done.returncode == 0 and confirmed else "not met as built",
+    )
 
 
 def main() -> int:
@@ -164,9 +223,12 @@ def main() -> int:
     folder = arguments.out.resolve()
     network, shapes = prepare(arguments, folder)
     rows = []
-    for row in (lambda: ours(arguments, network, folder, False), lambda: ours(arguments, network, folder, True),
-                lambda: polygraphy(arguments, network, shapes, "forward", folder),
-                lambda: polygraphy(arguments, network, shapes, "reverse", folder)):
+    for row in (
+        lambda: ours(arguments, network, folder, False),
+        lambda: ours(arguments, network, folder, True),
+        lambda: polygraphy(arguments, network, shapes, "forward", folder),
+        lambda: polygraphy(arguments, network, shapes, "reverse", folder),
+    ):
         rows.append(row())
         print(rows[-1], flush=True)
     print(f"\n### {network.name}, sqnr>={arguments.db:g} dB\n")

@@ -11,8 +11,11 @@ from pathlib import Path
 
 from tests.benchmarks import prepared
 
-WAYS = {"only this, others FP32": (prepared.INT8, True), "all but this, others FP32": (prepared.INT8, False),
-        "only this, others FP16": (prepared.INT8_FP16, True)}
+WAYS = {
+    "only this, others FP32": (prepared.INT8, True),
+    "all but this, others FP32": (prepared.INT8, False),
+    "only this, others FP16": (prepared.INT8_FP16, True),
+}
 
 
 def impact(name: str, folder: str, label: str):
@@ -32,8 +35,9 @@ def impact(name: str, folder: str, label: str):
 
     def measured():
         for _ in itertools.count():
-            sweep = GroupSweep(analysis, config, ranges, group_order=order, reduces_groups=lowered,
-                               measures_all_samples=True)
+            sweep = GroupSweep(
+                analysis, config, ranges, group_order=order, reduces_groups=lowered, measures_all_samples=True
+            )
             for _ in sweep.measure_groups():
                 for group in sweep.updated_groups:
                     yield group, sweep.estimate_group_effect(group)

@@ -29,8 +29,13 @@ from tests.benchmarks.quantization_kits import open_case
 
 MODULE = "tests.benchmarks.sensitivity_kits"
 NETWORKS = ("encoder", "resnet50", "mobilenetv2")
-ROWS = (("ours", "alone, exact"), ("ours", "alone, default"), ("ours", "shares, exact"), ("ours", "shares, default"),
-        ("aimet", "alone"))
+ROWS = (
+    ("ours", "alone, exact"),
+    ("ours", "alone, default"),
+    ("ours", "shares, exact"),
+    ("ours", "shares, default"),
+    ("aimet", "alone"),
+)
 FIRST, NEEDED = 20, 18
 
 
@@ -57,18 +62,25 @@ def ours(folder: Path, row: str) -> None:
     from trt_tui.core.precision import Precision
 
     network, calibrating, ranges, backend = open_case(folder)
-    samples = load_samples(folder / case.HELD_OUT / "judge.npz", network.inputs,
-                           batch=calibrating.count_samples_of_feed(0))
+    samples = load_samples(
+        folder / case.HELD_OUT / "judge.npz", network.inputs, batch=calibrating.count_samples_of_feed(0)
+    )
     config = PrecisionConfig(Precision.INT8, Precision.FP32)
     kind, exact = row.split(", ")
     known = folder / f"{kind}.json"
     true = json.loads(known.read_text()) if exact == "default" and known.exists() else {}
-    with Analysis(network, backend, samples, select_judged_outputs(network, ()), boundary_type=config.other
-                  ) as analysis:
+    with Analysis(
+        network, backend, samples, select_judged_outputs(network, ()), boundary_type=config.other
+    ) as analysis:
         rounded = analysis.make_config_feed(config, ranges)  # kept, so that weights are rounded only once
-        sweep = GroupSweep(analysis, config, ranges, group_order=[
-            group.name for group in network.groups if group.is_quantizable], reduces_groups=kind == "alone",
-            measures_all_samples=exact == "exact")
+        sweep = GroupSweep(
+            analysis,
+            config,
+            ranges,
+            group_order=[group.name for group in network.groups if group.is_quantizable],
+            reduces_groups=kind == "alone",
+            measures_all_samples=exact == "exact",
+        )
         reached = reached_s = None
         for _ in sweep.measure_groups():
             if true and sweep.has_estimate_of_every_group and reached is None and sweep.updated_groups:
@@ -82,9 +94,16 @@ def ours(folder: Path, row: str) -> None:
     if exact == "exact":
         known.write_text(json.dumps(errors))
     samples_per_unit = sweep.sample_count / sweep.planner.sample_count  # a unit is a sample or a feed
-    case.say(**values, ended=True, map=errors, reached=reached and reached * samples_per_unit, of=sweep.sample_count,
-             reached_s=reached_s, mean=sweep.planner.measured_count * samples_per_unit / len(errors),
-             groups={name: list(network.get_group(name).layers) for name in errors})
+    case.say(
+        **values,
+        ended=True,
+        map=errors,
+        reached=reached and reached * samples_per_unit,
+        of=sweep.sample_count,
+        reached_s=reached_s,
+        mean=sweep.planner.measured_count * samples_per_unit / len(errors),
+        groups={name: list(network.get_group(name).layers) for name in errors},
+    )
 
 
 def first_rows(errors: Mapping[str, float]) -> list[str]:
@@ -105,30 +124,64 @@ def compare(name: str, model: Path, data: Path, arguments: argparse.Namespace) -
     folder = arguments.directory / f"case-sensitivity-{model.stem}"
     case.write_case(model, data, folder, arguments.batch, arguments.samples)
     write_quantized(folder)
-    results = {(kit, row): case.run_row(MODULE, kit, row, folder, arguments.directory, arguments.limit)
-               for kit, row in ROWS if any(text in f"{kit} {row}" for text in arguments.only or [""])}
-    peer, groups = results.get(("aimet", "alone"), {}), next(
-        (value["groups"] for value in results.values() if "groups" in value), {})
+    results = {
+        (kit, row): case.run_row(MODULE, kit, row, folder, arguments.directory, arguments.limit)
+        for kit, row in ROWS
+        if any(text in f"{kit} {row}" for text in arguments.only or [""])
+    }
+    peer, groups = (
+        results.get(("aimet", "alone"), {}),
+        next((value["groups"] for value in results.values() if "groups" in value), {}),
+    )
     nodes = peer.get("map", {})
-    theirs = {group: max(nodes[layer] for layer in layers if layer in nodes) for group, layers in groups.items()
-              if any(layer in nodes for layer in layers)}
+    theirs = {
+        group: max(nodes[layer] for layer in layers if layer in nodes)
+        for group, layers in groups.items()
+        if any(layer in nodes for layer in layers)
+    }
     rows = []
     for (kit, row), value in results.items():
         errors = theirs if kit == "aimet" else value.get("map", {})
         exact = results.get(("ours", row.split(",")[0] + ", exact"), {}).get("map", {})
-        rows.append((f"{kit}, {row}", len(errors), *(
-            f"{value[key]:.1f}" if key in value else "–" for key in ("seconds", "processor_s")),
-            *(f"{value[key] / peer[key]:.2f}" if key in value and key in peer else "–"
-              for key in ("seconds", "processor_s")),
-            f"{value['mb']:.0f}" if "mb" in value else "–",
-            f"{correlation(errors, theirs):.3f}", f"{correlation(errors, exact):.3f}",
-            f"{value['mean']:.1f} of {value['of']}" if "mean" in value else "all",
-            *(f"{value[key]:.1f}" if value.get(key) else "–" for key in ("reached", "reached_s")),
-            f"{value['reached_s'] / peer['processor_s']:.2f}" if value.get("reached_s") and "processor_s" in peer
-            else "–", value.get("failed", "")))
+        rows.append(
+            (
+                f"{kit}, {row}",
+                len(errors),
+                *(f"{value[key]:.1f}" if key in value else "–" for key in ("seconds", "processor_s")),
+                *(
+                    f"{value[key] / peer[key]:.2f}" if key in value and key in peer else "–"
+                    for key in ("seconds", "processor_s")
+                ),
+                f"{value['mb']:.0f}" if "mb" in value else "–",
+                f"{correlation(errors, theirs):.3f}",
+                f"{correlation(errors, exact):.3f}",
+                f"{value['mean']:.1f} of {value['of']}" if "mean" in value else "all",
+                *(f"{value[key]:.1f}" if value.get(key) else "–" for key in ("reached", "reached_s")),
+                f"{value['reached_s'] / peer['processor_s']:.2f}"
+                if value.get("reached_s") and "processor_s" in peer
+                else "–",
+                value.get("failed", ""),
+            )
+        )
     return f"### {name}\n\n" + measure.table(
-        ("row", "layers", "s", "processor s", "s / AIMET", "processor s / AIMET", "MB", "rank", "rank, exact",
-         "samples of a layer", "18 of 20", "processor s until then", "/ AIMET", "note"), rows)
+        (
+            "row",
+            "layers",
+            "s",
+            "processor s",
+            "s / AIMET",
+            "processor s / AIMET",
+            "MB",
+            "rank",
+            "rank, exact",
+            "samples of a layer",
+            "18 of 20",
+            "processor s until then",
+            "/ AIMET",
+            "note",
+        ),
+        rows,
+    )
 
 
 def write_quantized(folder: Path) -> None:

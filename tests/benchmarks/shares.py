@@ -50,8 +50,10 @@ def prepared(name: str, directory: Path, folder: Path, samples: int) -> Path:
     else:
         path = getattr(big, name)(directory)
         batches = {"bert6": big.bert6_batches, "resnet50": big.resnet50_batches}[name]
-        arrays = tuple({key: np.concatenate([feed[key] for feed in feeds]) for key in feeds[0]}
-                       for feeds in (batches(samples // BATCH, seed=1), batches(CALIBRATING // BATCH, seed=2)))
+        arrays = tuple(
+            {key: np.concatenate([feed[key] for feed in feeds]) for key in feeds[0]}
+            for feeds in (batches(samples // BATCH, seed=1), batches(CALIBRATING // BATCH, seed=2))
+        )
     for file, one in zip(("judged", "calibration"), arrays, strict=True):
         np.savez(folder / f"{file}.npz", **one)
     return path
@@ -66,8 +68,9 @@ def with_static_batch(path: Path, folder: Path) -> Path:
     return folder / "static.onnx"
 
 
-def swept(analysis: Analysis, config: PrecisionConfig, ranges: dict[str, float], exact: bool
-          ) -> tuple[GroupSweep, dict[str, GroupEffect], float, float, str]:
+def swept(
+    analysis: Analysis, config: PrecisionConfig, ranges: dict[str, float], exact: bool
+) -> tuple[GroupSweep, dict[str, GroupEffect], float, float, str]:
     """The sweep, what it says of each group, its seconds, those to the first figure of every group, and how true the
     time left was."""
     sweep, since, mapped = GroupSweep(analysis, config, ranges, measures_all_samples=exact), time.process_time(), 0.0
@@ -81,8 +84,13 @@ def swept(analysis: Analysis, config: PrecisionConfig, ranges: dict[str, float],
     for part in (0.1, 0.2, 0.35, 0.5, 0.75):
         now, done, total = next(one for one in course if one[0] >= part * whole)
         left.append(f"{now / done * (total - done) / (whole - now):.1f}" if done and now < whole else "")
-    return sweep, {name: sweep.estimate_group_effect(name)
-                   for name in sweep.measured_groups}, whole, mapped, " ".join(left)
+    return (
+        sweep,
+        {name: sweep.estimate_group_effect(name) for name in sweep.measured_groups},
+        whole,
+        mapped,
+        " ".join(left),
+    )
 
 
 def plain(path: Path, samples: Samples) -> float:
@@ -104,8 +112,9 @@ def row(name: str, directory: Path, samples: int, static: bool, other: Precision
         if static:
             path = with_static_batch(path, folder)
         network, backend = open_network(path), OnnxRuntimeBackend("cpu", 1)
-        judged, calibrating = (load_samples(str(folder / f"{file}.npz"), network.inputs, batch=BATCH)
-                               for file in ("judged", "calibration"))
+        judged, calibrating = (
+            load_samples(str(folder / f"{file}.npz"), network.inputs, batch=BATCH) for file in ("judged", "calibration")
+        )
         ranges = calibrate(network.model, network.calibrated_tensors, calibrating, backend).ranges
         outputs = select_judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
         config = PrecisionConfig.from_precision(Precision.INT8, other)
@@ -126,11 +135,19 @@ def row(name: str, directory: Path, samples: int, static: bool, other: Precision
         held = sum(error[one] <= near[one].estimate.half_width for one in partial)
         assert few.planner is not None
         runs = few.planner.measured_count / (len(true) * few.planner.sample_count)
-        return [name, len(true), runs, near_s / (len(true) * run_s), near_s / exact_s, mapped / plain(path, judged),
-                left,
-                f"{sum(error[one] <= 0.02 for one in matter)} of {len(matter)}",
-                100 * max((error[one] for one in matter), default=0.0), f"{ordered} of {len(pairs)}",
-                f"{held} of {len(partial)}"]
+        return [
+            name,
+            len(true),
+            runs,
+            near_s / (len(true) * run_s),
+            near_s / exact_s,
+            mapped / plain(path, judged),
+            left,
+            f"{sum(error[one] <= 0.02 for one in matter)} of {len(matter)}",
+            100 * max((error[one] for one in matter), default=0.0),
+            f"{ordered} of {len(pairs)}",
+            f"{held} of {len(partial)}",
+        ]
 
 
 def main() -> None:
@@ -140,12 +157,27 @@ def main() -> None:
     parser.add_argument("--other", default="fp16", choices=["fp32", "fp16"])
     arguments = parser.parse_args()
     print(measure.machine(), flush=True)
-    header = ["", "groups", "runs / exact", "work / exact, nothing shared", "seconds / exact",
-              "first map in plain runs", "left",
-              "within 2 points, of those >= 1 %", "largest error there, points", "in order", "held"]
+    header = [
+        "",
+        "groups",
+        "runs / exact",
+        "work / exact, nothing shared",
+        "seconds / exact",
+        "first map in plain runs",
+        "left",
+        "within 2 points, of those >= 1 %",
+        "largest error there, points",
+        "in order",
+        "held",
+    ]
     for name in arguments.networks:
-        print(measure.table(header, [row(name, arguments.directory, arguments.samples, arguments.static,
-                                         Precision(arguments.other))]), flush=True)
+        print(
+            measure.table(
+                header,
+                [row(name, arguments.directory, arguments.samples, arguments.static, Precision(arguments.other))],
+            ),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

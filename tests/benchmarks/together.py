@@ -50,8 +50,10 @@ def ways(network: Network, samples: Samples, other: Precision, every: int) -> di
     gated = build_gated_graph(network, boundary_types=(other,))
     base = prepared.INT8 if other is Precision.FP32 else prepared.INT8_FP16
     groups = [group for group in network.groups if group.is_quantizable][::every]
-    outputs, feeds = list(
-        gated.test_outputs.values()), [samples.read_feed(index) for index in range(min(FEEDS, len(samples)))]
+    outputs, feeds = (
+        list(gated.test_outputs.values()),
+        [samples.read_feed(index) for index in range(min(FEEDS, len(samples)))],
+    )
     held = gated.make_feed(base, ranges)
     whole, pieces = backend.load(gated.model, low_memory=True), PiecewiseRunner.load_in_pieces(backend, gated)
     plain = backend.load(network.model)
@@ -106,12 +108,19 @@ def main() -> None:
                         began, cpu = time.perf_counter(), time.process_time()
                         factor = run()
                         if round_:
-                            times[label].append((factor * (time.process_time() - cpu),
-                                                 factor * (time.perf_counter() - began)))
+                            times[label].append(
+                                (factor * (time.process_time() - cpu), factor * (time.perf_counter() - began))
+                            )
             print(f"\n### {name}, INT8 among {other.label}\n")
-            print(measure.table(["", "processor s", "elapsed s"], [
-                (label, *(statistics.median(column) for column in zip(*taken, strict=True)))
-                for label, taken in times.items()]))
+            print(
+                measure.table(
+                    ["", "processor s", "elapsed s"],
+                    [
+                        (label, *(statistics.median(column) for column in zip(*taken, strict=True)))
+                        for label, taken in times.items()
+                    ],
+                )
+            )
 
 
 if __name__ == "__main__":

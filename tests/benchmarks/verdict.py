@@ -96,8 +96,17 @@ def rows_of(name: str, samples: int, limit_s: float, directory: Path) -> list[tu
         data = networks.save_batches(judged, Path(folder) / "judged.npz")
         calibration = networks.save_batches(batches(CALIBRATING // BATCH, BATCH, seed=2), Path(folder) / "calib.npz")
         environment = {**os.environ, "XDG_CACHE_HOME": f"{folder}/cache", "XDG_STATE_HOME": f"{folder}/state"}
-        command = [sys.executable, "-m", "tests.benchmarks.verdict", "--drive", str(model), str(data),
-                   str(calibration), "--limit", str(limit_s)]
+        command = [
+            sys.executable,
+            "-m",
+            "tests.benchmarks.verdict",
+            "--drive",
+            str(model),
+            str(data),
+            str(calibration),
+            "--limit",
+            str(limit_s),
+        ]
         started = time.monotonic()
         with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as program:
             for line in program.stdout:
@@ -119,9 +128,16 @@ def main() -> None:
         drive(model, data, calibration, arguments.limit)
         return
     print(f"{measure.machine()}\n")
-    print(measure.table(["from the command to", "seconds", "plain runs"], [
-        row for name in arguments.networks
-        for row in rows_of(name, arguments.samples, arguments.limit, arguments.directory)]))
+    print(
+        measure.table(
+            ["from the command to", "seconds", "plain runs"],
+            [
+                row
+                for name in arguments.networks
+                for row in rows_of(name, arguments.samples, arguments.limit, arguments.directory)
+            ],
+        )
+    )
 
 
 if __name__ == "__main__":

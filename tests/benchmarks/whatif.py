@@ -14,8 +14,12 @@ from tests.benchmarks import prepared
 SPREAD = 7
 """The number of groups that are toggled."""
 
-CONFIGS = {"FP32": prepared.FP32, "INT8, others FP32": prepared.INT8, "FP16": prepared.FP16,
-           "INT8, others FP16": prepared.INT8_FP16}
+CONFIGS = {
+    "FP32": prepared.FP32,
+    "INT8, others FP32": prepared.INT8,
+    "FP16": prepared.FP16,
+    "INT8, others FP16": prepared.INT8_FP16,
+}
 
 
 def toggle(name: str, folder: str, label: str):

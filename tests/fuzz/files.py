@@ -66,7 +66,7 @@ def compared(path: Path) -> str:
     text = errors.getvalue()
     if code not in (0, 1, 2) or "Traceback" in text or "defect" in text or code and "Error: " not in text:
         raise AssertionError(f"exit code {code}\n{text[-4000:]}")
-    return "compared" if not code else "refused: " + text[text.index("Error: ") + 7:].splitlines()[0]
+    return "compared" if not code else "refused: " + text[text.index("Error: ") + 7 :].splitlines()[0]
 
 
 def outcome(case: int, folder: Path, *, compare: bool = False) -> tuple[str, str]:

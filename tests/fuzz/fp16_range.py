@@ -38,17 +38,20 @@ def main() -> None:
 
         for seed in range(options.first, options.first + options.cases):
             case = lowered.draw(Random(seed), backend, opened, scales=range_oracles.SCALES)
-            for kind, found in (("typed and gated", range_oracles.compare_typed(case, backend)),
-                                ("forms of gates", range_oracles.compare_forms(case, backend)),
-                                ("states", range_oracles.check_states(case, backend, folder)),
-                                ("effect", range_oracles.check_effect(case, backend, folder)),
-                                ("partial sums", range_oracles.check_partial_sums(Random(seed), backend, opened,
-                                                                                  folder))):
+            for kind, found in (
+                ("typed and gated", range_oracles.compare_typed(case, backend)),
+                ("forms of gates", range_oracles.compare_forms(case, backend)),
+                ("states", range_oracles.check_states(case, backend, folder)),
+                ("effect", range_oracles.check_effect(case, backend, folder)),
+                ("partial sums", range_oracles.check_partial_sums(Random(seed), backend, opened, folder)),
+            ):
                 findings[kind] += len(found)
                 for text in found:
                     print(f"seed {seed}: {kind}: {text}", flush=True)
-    print(f"{options.cases} networks of each kind in {time.monotonic() - since:.0f} s; findings: "
-          + ", ".join(f"{kind} {count}" for kind, count in findings.items()))
+    print(
+        f"{options.cases} networks of each kind in {time.monotonic() - since:.0f} s; findings: "
+        + ", ".join(f"{kind} {count}" for kind, count in findings.items())
+    )
 
 
 if __name__ == "__main__":

@@ -34,8 +34,31 @@ EPISODE = 250
 """Keys of one app."""
 
 PRESSES = sorted({key for action in ACTIONS for key in action.keys.split(",")} - {"q"})
-INSIDE = ["enter", "escape", "tab", "shift+tab", "space", "backspace", "delete", "home", "end", "left", "right", "up",
-          "down", "y", "n", "ctrl+a", "ctrl+u", "ctrl+w", "3", "6", "8", "x", "ctrl+c"]
+INSIDE = [
+    "enter",
+    "escape",
+    "tab",
+    "shift+tab",
+    "space",
+    "backspace",
+    "delete",
+    "home",
+    "end",
+    "left",
+    "right",
+    "up",
+    "down",
+    "y",
+    "n",
+    "ctrl+a",
+    "ctrl+u",
+    "ctrl+w",
+    "3",
+    "6",
+    "8",
+    "x",
+    "ctrl+c",
+]
 TYPED = [">=", "sqnr>=30", "metric", "[b", "\x1b", "é", "漢", "🙂", "\u202e", "/tmp/../", "1e400", "8 layers"]
 
 
@@ -67,10 +90,18 @@ def upset(app: TrtTuiApp, rng: random.Random) -> None:
     job = len(session.child.sent) if isinstance(session, local.NullSession) else 1
     late = next(((config, one.accuracy) for config, one in session.results.items() if one.accuracy is not None), None)
     app.post_session_event(
-        rng.choice((ev.JobFailed(job, "a job failed\x1b[2J", "because\nof [this]", "press on",
-                                 2), ev.ChildProcessDied(job, -9, "Killed"), ev.JobDone(job), ev.JobCancelled(job),
-                    ev.JobProgress(job, "measuring", 3, 7), ev.LogMessage(job, "b\x1b]0;t\x07"),
-                    ev.AccuracyMeasured(job, "int8", *late, True) if late is not None else ev.JobDone(job))))
+        rng.choice(
+            (
+                ev.JobFailed(job, "a job failed\x1b[2J", "because\nof [this]", "press on", 2),
+                ev.ChildProcessDied(job, -9, "Killed"),
+                ev.JobDone(job),
+                ev.JobCancelled(job),
+                ev.JobProgress(job, "measuring", 3, 7),
+                ev.LogMessage(job, "b\x1b]0;t\x07"),
+                ev.AccuracyMeasured(job, "int8", *late, True) if late is not None else ev.JobDone(job),
+            )
+        )
+    )
 
 
 async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result: Result, keys: int = EPISODE) -> None:
@@ -147,13 +178,23 @@ def local_apps(folder: Path) -> Callable[[random.Random], TrtTuiApp]:
     """Makes apps that are answered in this process, mostly; exports go to ``folder``."""
 
     def make(rng: random.Random) -> TrtTuiApp:
-        held = tuple(kind for kind in (rq.CompareRuns, rq.MeasureWhatIf, rq.MeasureRemedies, rq.MeasureTensorStats,
-                                       rq.BuildEngine) if rng.random() < 0.15)
-        options = local.options(folder, rng.choice(("vit", "vit", "overflowing", "small_resnet")),
-                                metric=rng.random() < 0.5, random=rng.random() < 0.2)
-        return TrtTuiApp(options, partial(local.NullSession, folder=folder, held=held,
-                                          builder=rng.choice((None, local.H200))),
-                         resume=rng.random() < 0.5, target=rng.choice((None, "sqnr>=20")))
+        held = tuple(
+            kind
+            for kind in (rq.CompareRuns, rq.MeasureWhatIf, rq.MeasureRemedies, rq.MeasureTensorStats, rq.BuildEngine)
+            if rng.random() < 0.15
+        )
+        options = local.options(
+            folder,
+            rng.choice(("vit", "vit", "overflowing", "small_resnet")),
+            metric=rng.random() < 0.5,
+            random=rng.random() < 0.2,
+        )
+        return TrtTuiApp(
+            options,
+            partial(local.NullSession, folder=folder, held=held, builder=rng.choice((None, local.H200))),
+            resume=rng.random() < 0.5,
+            target=rng.choice((None, "sqnr>=20")),
+        )
 
     return make
 
@@ -162,8 +203,13 @@ def real_apps() -> Callable[[random.Random], TrtTuiApp]:
     """Makes apps on the bundled network, each with a child process."""
     from trt_tui import demo
 
-    options = Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
-                        metric=demo.metric_spec(), whatif_samples=4)
+    options = Options(
+        str(demo.network_path()),
+        str(demo.samples_path()),
+        str(demo.calibration_path()),
+        metric=demo.metric_spec(),
+        whatif_samples=4,
+    )
     return lambda rng: TrtTuiApp(options, resume=rng.random() < 0.5)
 
 
@@ -197,8 +243,10 @@ def main() -> None:
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
         started = time.monotonic()
         result = run(real_apps() if arguments.real else local_apps(Path(folder)), arguments.seed, arguments.keys)
-        print(f"{result.keys} keys in {result.bursts} bursts, {result.resizes} resizes, "
-              f"{time.monotonic() - started:.0f} s: {len(result.failures)} failures")
+        print(
+            f"{result.keys} keys in {result.bursts} bursts, {result.resizes} resizes, "
+            f"{time.monotonic() - started:.0f} s: {len(result.failures)} failures"
+        )
     sys.exit(bool(result.failures))
 
 

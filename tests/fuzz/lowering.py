@@ -90,8 +90,10 @@ def main() -> None:
             for kind, said in found:
                 if not kind.startswith("in "):
                     print(f"seed {seed}: {kind}: {said}", flush=True)
-    print(f"{options.cases} cases in {time.monotonic() - since:.0f} s: "
-          + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))
+    print(
+        f"{options.cases} cases in {time.monotonic() - since:.0f} s: "
+        + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items()))
+    )
 
 
 if __name__ == "__main__":

@@ -10,15 +10,31 @@ from google.protobuf.message import Message
 
 from tests import networks
 
-SEEDS = ("mlp", "small_resnet", "quantized", "half", "with_if", "with_loop", "with_local_function", "with_sequence",
-         "opset7", "badly_named", "bert", "unet_small")
+SEEDS = (
+    "mlp",
+    "small_resnet",
+    "quantized",
+    "half",
+    "with_if",
+    "with_loop",
+    "with_local_function",
+    "with_sequence",
+    "opset7",
+    "badly_named",
+    "bert",
+    "unet_small",
+)
 """Functions of `tests.networks` whose files are damaged."""
 
-_NUMBERS = (-1, 0, 1, 2, 3, 7, 16, 99, 255, 2**31 - 1, -2**31, 2**62, -2**63)
+_NUMBERS = (-1, 0, 1, 2, 3, 7, 16, 99, 255, 2**31 - 1, -(2**31), 2**62, -(2**63))
 _REALS = (0.0, -1.0, 1e38, float("inf"), float("nan"))
 _TEXTS = ("", "x", "y", "\x1b[2J", "ai.onnx", "a" * 300, "../x", "größe")
-_INTEGERS = (FieldDescriptor.CPPTYPE_INT32, FieldDescriptor.CPPTYPE_INT64, FieldDescriptor.CPPTYPE_UINT32,
-             FieldDescriptor.CPPTYPE_UINT64)
+_INTEGERS = (
+    FieldDescriptor.CPPTYPE_INT32,
+    FieldDescriptor.CPPTYPE_INT64,
+    FieldDescriptor.CPPTYPE_UINT32,
+    FieldDescriptor.CPPTYPE_UINT64,
+)
 
 
 @functools.cache
@@ -45,8 +61,14 @@ def _bits(rng: random.Random, data: bytes) -> bytes:
 def _pieces(rng: random.Random, data: bytes) -> bytes:
     start = rng.randrange(len(data))
     end = min(len(data), start + rng.choice((1, 4, 50, 1000)))
-    return rng.choice((data[:start], data[:start] + data[end:], data[:end] + data[start:],
-                       data[:start] + rng.randbytes(end - start) + data[end:]))
+    return rng.choice(
+        (
+            data[:start],
+            data[:start] + data[end:],
+            data[:end] + data[start:],
+            data[:start] + rng.randbytes(end - start) + data[end:],
+        )
+    )
 
 
 def _fields(rng: random.Random, data: bytes) -> bytes:
@@ -72,8 +94,9 @@ def _repeated(field: FieldDescriptor) -> bool:
     return field.is_repeated if hasattr(field, "is_repeated") else field.label == FieldDescriptor.LABEL_REPEATED
 
 
-def _spoil(rng: random.Random, message: Message, field: FieldDescriptor,
-           places: list[tuple[Message, FieldDescriptor]]) -> None:
+def _spoil(
+    rng: random.Random, message: Message, field: FieldDescriptor, places: list[tuple[Message, FieldDescriptor]]
+) -> None:
     ways: list[Callable[[], object]] = [lambda: message.ClearField(field.name)]
     is_message = field.cpp_type == FieldDescriptor.CPPTYPE_MESSAGE
     if _repeated(field):
@@ -103,7 +126,10 @@ def _value(rng: random.Random, field: FieldDescriptor, places: list[tuple[Messag
         return rng.choice(_REALS)
     if field.type == FieldDescriptor.TYPE_BYTES:
         return rng.choice((b"", b"\xff\xfe", rng.randbytes(8), b"nearest", bytes(4096)))
-    names = [name for message, one in rng.sample(places, min(40, len(places)))
-             if one.name in ("name", "op_type", "input", "output")
-             for name in ([getattr(message, one.name)] if not _repeated(one) else getattr(message, one.name))]
+    names = [
+        name
+        for message, one in rng.sample(places, min(40, len(places)))
+        if one.name in ("name", "op_type", "input", "output")
+        for name in ([getattr(message, one.name)] if not _repeated(one) else getattr(message, one.name))
+    ]
     return rng.choice((*_TEXTS, *names))

@@ -51,14 +51,74 @@ MEMORY = 8 << 30
 INPUTS = [TensorInfo("x", np.dtype("float32"), ("N", 3)), TensorInfo("mask", np.dtype("int64"), ("N",))]
 
 NASTY_BYTES = (
-    b"-1", b"0", b"True", b"None", b"null", b"NaN", b"Infinity", b"1e999", b"9" * 5000, b"99999999999999999999", b"[]",
-    b"{}", b"[" * 3000, b"(" * 300, b'"', b"\\ud800", b"\xff\xfe", b"\x00" * 8, b"\x1b[31m", b"tf32", b"fp8", b"\n",
-    b",",    b"\xff" * 8, b"PK\x03\x04", b"PK\x01\x02", b"|O", b"<U0", b">f8", b"'", b"#")
+    b"-1",
+    b"0",
+    b"True",
+    b"None",
+    b"null",
+    b"NaN",
+    b"Infinity",
+    b"1e999",
+    b"9" * 5000,
+    b"99999999999999999999",
+    b"[]",
+    b"{}",
+    b"[" * 3000,
+    b"(" * 300,
+    b'"',
+    b"\\ud800",
+    b"\xff\xfe",
+    b"\x00" * 8,
+    b"\x1b[31m",
+    b"tf32",
+    b"fp8",
+    b"\n",
+    b",",
+    b"\xff" * 8,
+    b"PK\x03\x04",
+    b"PK\x01\x02",
+    b"|O",
+    b"<U0",
+    b">f8",
+    b"'",
+    b"#",
+)
 NASTY_VALUES = (
-    None, True, False, -1, 0, 1, 2**31, -2**63, 10**300, 10**4000, 0.5, -0.0, 1e308, float("nan"), float("inf"), "",
-    "x", "\ud800", "\x1b]0;x\x07", "tf32", "fp8", "fp32", "int8", "a" * 5000, [], [[]], [1], {}, {"": None},
-    {"precision": []}, {"polygraphy_class": "ndarray"}, {"polygraphy_class": 1, "array": "x"}, {"amax": -1},
-    {"array": [], "x": {}})
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2**31,
+    -(2**63),
+    10**300,
+    10**4000,
+    0.5,
+    -0.0,
+    1e308,
+    float("nan"),
+    float("inf"),
+    "",
+    "x",
+    "\ud800",
+    "\x1b]0;x\x07",
+    "tf32",
+    "fp8",
+    "fp32",
+    "int8",
+    "a" * 5000,
+    [],
+    [[]],
+    [1],
+    {},
+    {"": None},
+    {"precision": []},
+    {"polygraphy_class": "ndarray"},
+    {"polygraphy_class": 1, "array": "x"},
+    {"amax": -1},
+    {"array": [], "x": {}},
+)
 
 
 @dataclass(frozen=True)
@@ -75,8 +135,11 @@ class Reader:
 def readers(network: Network) -> tuple[Reader, ...]:
     """Every reader of files that come from elsewhere, the network's aside."""
     outline = network.build_outline()
-    config = PrecisionConfig().with_group_precision(network.groups[:1], Precision.FP32).with_range(
-        network.calibrated_tensors[0], RangeMove(2.5, "entropy"))
+    config = (
+        PrecisionConfig()
+        .with_group_precision(network.groups[:1], Precision.FP32)
+        .with_range(network.calibrated_tensors[0], RangeMove(2.5, "entropy"))
+    )
     ranges = dict.fromkeys(network.calibrated_tensors, 1.5)
 
     def told(kind: str) -> bytes:
@@ -117,35 +180,68 @@ def readers(network: Network) -> tuple[Reader, ...]:
 
     return (
         Reader("npz", "data.npz", (_npz(zipfile.ZIP_STORED), _npz(zipfile.ZIP_DEFLATED)), _read_samples),
-        Reader("inputs JSON", "data.json", (_inputs_json(), ), _read_samples, True),
+        Reader("inputs JSON", "data.json", (_inputs_json(),), _read_samples, True),
         Reader("dump", "dump.json", (_run_results(), _trtexec_outputs()), _read_dump, True),
-        Reader("config", "precision.json", (config_text(
-            network,
-            config,
-            _Ranges(ranges),
-            evidence={"simulated": {"x": 1}},
-            tolerance="sqnr>=20",
-            sha256="",
-        ).encode(), ), configs, True),
-        Reader("another tool's config", "told",
-               (told("trtexec"), told("polygraphy"),
+        Reader(
+            "config",
+            "precision.json",
+            (
+                config_text(
+                    network,
+                    config,
+                    _Ranges(ranges),
+                    evidence={"simulated": {"x": 1}},
+                    tolerance="sqnr>=20",
+                    sha256="",
+                ).encode(),
+            ),
+            configs,
+            True,
+        ),
+        Reader(
+            "another tool's config",
+            "told",
+            (
+                told("trtexec"),
+                told("polygraphy"),
                 b"polygraphy convert a.onnx --fp16 --int8 --layer-precisions a:float32 --tf32",
                 b"quantize_mode: int8\nnodes_to_exclude: [a, b]\nop_types_to_exclude_fp16: [Conv]\n",
                 b"from modelopt.onnx.quantization import quantize\nNAMES = ('a', 'b')\nquantize('a.onnx', 'int8', "
                 b"nodes_to_exclude=NAMES, **{'calibration_method': 'max'})\n",
                 b"config.set_flag(trt.BuilderFlag.FP16)\nfor i in range(network.num_layers):\n    if "
-                b"network[i].name in ['a', 'b']:\n        network[i].precision = trt.float32\n"), imported),
-        Reader("ModelOpt's lists", "lists", (told("modelopt"), ), imported, True),
-        Reader("cache", "a.cache", (_cache(ranges), ),
-               lambda path: select_network_ranges(read_calibration_cache(path), ranges)),
-        Reader("session", "abc.json", (_session(outline, config), ), sessions, True),
-        Reader("layers of an engine", "layers.json", (_layers(network), ),
-               lambda path: read_engine_report(path.read_bytes().decode("utf-8", "replace"), network), True),
-        Reader("profile of an engine", "p.profile.json", (_profile(network), ),
-               lambda path: read_profile_report(path, outline), True),
-        Reader("results", "00ff", (_results(ranges), ), results),
-        Reader("shapes", "shapes.txt", (b"x:1x3:4x3:8x3", b"mask:16"),
-               lambda path: parse_shapes([path.read_bytes().decode("utf-8", "replace")], INPUTS)),
+                b"network[i].name in ['a', 'b']:\n        network[i].precision = trt.float32\n",
+            ),
+            imported,
+        ),
+        Reader("ModelOpt's lists", "lists", (told("modelopt"),), imported, True),
+        Reader(
+            "cache",
+            "a.cache",
+            (_cache(ranges),),
+            lambda path: select_network_ranges(read_calibration_cache(path), ranges),
+        ),
+        Reader("session", "abc.json", (_session(outline, config),), sessions, True),
+        Reader(
+            "layers of an engine",
+            "layers.json",
+            (_layers(network),),
+            lambda path: read_engine_report(path.read_bytes().decode("utf-8", "replace"), network),
+            True,
+        ),
+        Reader(
+            "profile of an engine",
+            "p.profile.json",
+            (_profile(network),),
+            lambda path: read_profile_report(path, outline),
+            True,
+        ),
+        Reader("results", "00ff", (_results(ranges),), results),
+        Reader(
+            "shapes",
+            "shapes.txt",
+            (b"x:1x3:4x3:8x3", b"mask:16"),
+            lambda path: parse_shapes([path.read_bytes().decode("utf-8", "replace")], INPUTS),
+        ),
     )
 
 
@@ -190,8 +286,10 @@ def _npz(method: int, change: Callable[[bytes], bytes] = bytes) -> bytes:
 
 
 def _inputs_json() -> bytes:
-    feed = {name: {"array": base64.b64encode(_npy(array)).decode(), "polygraphy_class": "ndarray"}
-            for name, array in _arrays().items()}
+    feed = {
+        name: {"array": base64.b64encode(_npy(array)).decode(), "polygraphy_class": "ndarray"}
+        for name, array in _arrays().items()
+    }
     return json.dumps([feed, {**feed, "y": [0]}]).encode()
 
 
@@ -205,8 +303,12 @@ def _run_results() -> bytes:
 
 
 def _trtexec_outputs() -> bytes:
-    return json.dumps([{"name": name, "dimensions": "x".join(map(str, array.shape)),
-                        "values": array.reshape(-1).tolist()} for name, array in _arrays().items()]).encode()
+    return json.dumps(
+        [
+            {"name": name, "dimensions": "x".join(map(str, array.shape)), "values": array.reshape(-1).tolist()}
+            for name, array in _arrays().items()
+        ]
+    ).encode()
 
 
 def _cache(ranges: dict[str, float]) -> bytes:
@@ -232,14 +334,29 @@ def _session(outline: Any, config: PrecisionConfig) -> bytes:
 
 def _layers(network: Network) -> bytes:
     tensor = {"Name": "t", "Dimensions": [1, 2], "Format/Datatype": "Row major linear FP16"}
-    return json.dumps({"Layers": [
-        {"Name": layer.name, "LayerType": "gemm", "Inputs": [tensor], "Outputs": [tensor], "Weights": {"Type": "Half"},
-         "TacticName": "sm80", "Metadata": f"[ONNX Layer: {layer.name}]"} for layer in network.layers]}).encode()
+    return json.dumps(
+        {
+            "Layers": [
+                {
+                    "Name": layer.name,
+                    "LayerType": "gemm",
+                    "Inputs": [tensor],
+                    "Outputs": [tensor],
+                    "Weights": {"Type": "Half"},
+                    "TacticName": "sm80",
+                    "Metadata": f"[ONNX Layer: {layer.name}]",
+                }
+                for layer in network.layers
+            ]
+        }
+    ).encode()
 
 
 def _profile(network: Network) -> bytes:
-    layers = [{"name": layer.name, "timeMs": 2.0, "averageMs": 0.5, "medianMs": 0.5, "percentage": 9.0}
-              for layer in network.layers]
+    layers = [
+        {"name": layer.name, "timeMs": 2.0, "averageMs": 0.5, "medianMs": 0.5, "percentage": 9.0}
+        for layer in network.layers
+    ]
     return json.dumps([{"count": 4}, *layers]).encode()
 
 
@@ -266,14 +383,14 @@ def _bytes(data: bytes, rng: random.Random, within: int | None = None) -> bytes:
             case 1 if within is None:
                 del raw[place:]
             case 2:
-                del raw[place:place + length]
+                del raw[place : place + length]
             case 3:
                 raw[place:place] = rng.choice(NASTY_BYTES)
             case 4:
-                raw[place:place + length] = rng.choice(NASTY_BYTES)
+                raw[place : place + length] = rng.choice(NASTY_BYTES)
             case _:
                 other = rng.randrange(end + 1)
-                raw[place:place + length] = raw[other:other + length]
+                raw[place : place + length] = raw[other : other + length]
     return bytes(raw)
 
 

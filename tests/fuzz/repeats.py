@@ -33,24 +33,103 @@ SLOW_S = MAX_READ_S + 2
 MAX_CHARACTERS = 400_000
 
 TOKENS = (
-    "[ONNX Layer: ", "[ONNX Layer: a]", "{ForeignNode[", "{ForeignNode[a...b]}", "]}", "] ", "] [", ":1", "_clone_1",
-    "_myl1_1", "__q", "__dq_1", "__fp16__q", "PWN(", " + ", ", Inputs: [ { ", ", Outputs: [ { Name: a, ", " }, { ",
-    ", ", ", TacticName: ", ", Metadata: ", ", LayerType: ", "\nName: ", "\n", "\\\n", "*", "a*", "(a+)+", "(a|a)*",
-    "(.*)*", "${a:-", "$A", "--fp16 ", "--layerPrecisions=", ":fp32,", "'", '"', "#", "&a ", "*a ", "<<: ", "1:",
-    "- ", "? ", "!!", "{a: ", "[", "]", "{", "}", "(", ")", "x: ", "  ", "not ", "-", "lambda: ", "a.", "f(",
-    "if x:\n", "Kernel_traits", "fully_connected={", "\x1e", "\\", "/", "9", "0x", "Conv_", "\xe9", "\ud800",
-    "Weights: {", "nodes_to_exclude")
+    "[ONNX Layer: ",
+    "[ONNX Layer: a]",
+    "{ForeignNode[",
+    "{ForeignNode[a...b]}",
+    "]}",
+    "] ",
+    "] [",
+    ":1",
+    "_clone_1",
+    "_myl1_1",
+    "__q",
+    "__dq_1",
+    "__fp16__q",
+    "PWN(",
+    " + ",
+    ", Inputs: [ { ",
+    ", Outputs: [ { Name: a, ",
+    " }, { ",
+    ", ",
+    ", TacticName: ",
+    ", Metadata: ",
+    ", LayerType: ",
+    "\nName: ",
+    "\n",
+    "\\\n",
+    "*",
+    "a*",
+    "(a+)+",
+    "(a|a)*",
+    "(.*)*",
+    "${a:-",
+    "$A",
+    "--fp16 ",
+    "--layerPrecisions=",
+    ":fp32,",
+    "'",
+    '"',
+    "#",
+    "&a ",
+    "*a ",
+    "<<: ",
+    "1:",
+    "- ",
+    "? ",
+    "!!",
+    "{a: ",
+    "[",
+    "]",
+    "{",
+    "}",
+    "(",
+    ")",
+    "x: ",
+    "  ",
+    "not ",
+    "-",
+    "lambda: ",
+    "a.",
+    "f(",
+    "if x:\n",
+    "Kernel_traits",
+    "fully_connected={",
+    "\x1e",
+    "\\",
+    "/",
+    "9",
+    "0x",
+    "Conv_",
+    "\xe9",
+    "\ud800",
+    "Weights: {",
+    "nodes_to_exclude",
+)
 
 
 def _script(rng: random.Random) -> str:
     """A Polygraphy script of loops, lists that double, comparisons and patterns."""
     lines, depth = ["def postprocess(network):", "    x = [1, 2]"], 1
     for _ in range(rng.randrange(3, 60)):
-        line = rng.choice(("x = [x, x]", "y = [x, [x, x], 'a']", "if x == y: z = x", "if x in [y, x]: z = y",
-                           "for v in [1, 2, 3, 4, 5, 6, 7, 8, 9]:", "for layer in network:", "for v in x:",
-                           "if any(v == x for v in x):", "if re.match('(a+)+$', layer.name):",
-                           "if re.search('(a|aa)+$', 'a' * 1):", "layer.precision = trt.float32",
-                           "layer.get_output(-5).dynamic_range = (-1, 1)", "x = x[0]", "y = not not -1"))
+        line = rng.choice(
+            (
+                "x = [x, x]",
+                "y = [x, [x, x], 'a']",
+                "if x == y: z = x",
+                "if x in [y, x]: z = y",
+                "for v in [1, 2, 3, 4, 5, 6, 7, 8, 9]:",
+                "for layer in network:",
+                "for v in x:",
+                "if any(v == x for v in x):",
+                "if re.match('(a+)+$', layer.name):",
+                "if re.search('(a|aa)+$', 'a' * 1):",
+                "layer.precision = trt.float32",
+                "layer.get_output(-5).dynamic_range = (-1, 1)",
+                "x = x[0]",
+                "y = not not -1",
+            )
+        )
         lines.append("    " * depth + line)
         depth = min(depth + 1, 40) if line.endswith(":") else max(1, depth - (rng.random() < 0.2))
         if line.endswith(":"):
@@ -75,19 +154,34 @@ def _text(rng: random.Random) -> str:
 
 def readers(network: Network) -> dict[str, Callable[[random.Random, Path], object]]:
     """The readers by name, each with what it is given: a generator of texts and a folder."""
+
     def file(folder: Path, name: str, text: str) -> Path:
         path = folder / name
         path.write_text(text, encoding="utf-8", errors="surrogatepass")
         return path
 
     def layer(rng: random.Random) -> str:
-        return json.dumps({"Layers": [{"Name": _text(rng), "LayerType": "gemm", "Metadata": _text(rng), "Outputs": [],
-                                       "TacticName": _text(rng), "Inputs": [{"Name": _text(rng), "Datatype": "x"}]}]})
+        return json.dumps(
+            {
+                "Layers": [
+                    {
+                        "Name": _text(rng),
+                        "LayerType": "gemm",
+                        "Metadata": _text(rng),
+                        "Outputs": [],
+                        "TacticName": _text(rng),
+                        "Inputs": [{"Name": _text(rng), "Datatype": "x"}],
+                    }
+                ]
+            }
+        )
 
     def row(rng: random.Random) -> str:
         tensor = "{ Name: a, Location: Device, Datatype: Half }"
-        return (f"Layers:\nName: a{_text(rng)}, LayerType: gemm, Inputs: [ {tensor} ], "
-                f"Outputs: [ {tensor}{_text(rng)} ], TacticName: {_text(rng)}, Metadata: {_text(rng)}\n")
+        return (
+            f"Layers:\nName: a{_text(rng)}, LayerType: gemm, Inputs: [ {tensor} ], "
+            f"Outputs: [ {tensor}{_text(rng)} ], TacticName: {_text(rng)}, Metadata: {_text(rng)}\n"
+        )
 
     def profile(rng: random.Random, folder: Path) -> Path:
         names = [_text(rng) for _ in range(rng.randrange(1, 4))]
@@ -95,31 +189,39 @@ def readers(network: Network) -> dict[str, Callable[[random.Random, Path], objec
         (folder / "p.graph.json").unlink(missing_ok=True)
         if rng.random() < 0.5:
             file(folder, "p.graph.json", layer(rng))
-        return file(folder, "p.profile.json", json.dumps([{"count": 1}, *(
-            {"name": name, "averageMs": 0.1} for name in names)]))
+        return file(
+            folder, "p.profile.json", json.dumps([{"count": 1}, *({"name": name, "averageMs": 0.1} for name in names)])
+        )
 
     patterns = ("(a+)+$", "(a|aa)*$", "a*" * 19 + "$", "(.*)*x", "(?=(a+)+$)")
     return {
         "script": lambda rng, folder: read_any_config(file(folder, "s.py", _script(rng)), network),
         "script of tokens": lambda rng, folder: read_any_config(file(folder, "s.py", "x = " + _text(rng)), network),
         "call": lambda rng, folder: read_any_config(
-            file(folder, "s.py", f"NAMES = {_text(rng)}\nquantize(nodes_to_exclude=[NAMES, {_text(rng)}])\n"), network),
+            file(folder, "s.py", f"NAMES = {_text(rng)}\nquantize(nodes_to_exclude=[NAMES, {_text(rng)}])\n"), network
+        ),
         "YAML": lambda rng, folder: read_any_config(file(folder, "a.yaml", _yaml(rng)), network),
         "YAML of tokens": lambda rng, folder: read_any_config(file(folder, "a.yaml", "a: " + _text(rng)), network),
         "command": lambda rng, folder: read_any_config(
-            file(folder, "a.sh", "A=b\ntrtexec --fp16 --layerPrecisions=" + _text(rng) + ":fp32"), network, force=True),
+            file(folder, "a.sh", "A=b\ntrtexec --fp16 --layerPrecisions=" + _text(rng) + ":fp32"), network, force=True
+        ),
         "lists": lambda rng, folder: read_any_config(
             file(
-                folder, "a.json",
-                json.dumps({
-                    "quantize_mode": "int8", "nodes_to_exclude": [rng.choice(patterns), "a" + _text(rng)[:900]]
-                })), network),
+                folder,
+                "a.json",
+                json.dumps(
+                    {"quantize_mode": "int8", "nodes_to_exclude": [rng.choice(patterns), "a" + _text(rng)[:900]]}
+                ),
+            ),
+            network,
+        ),
         "config": lambda rng, folder: read_any_config(file(folder, "p.json", '{"format": ' + _text(rng)), network),
         "layers": lambda rng, _: read_engine_report(layer(rng), network),
         "listing": lambda rng, _: read_layer_listing(row(rng), network),
         "profile": lambda rng, folder: read_profile_report(profile(rng, folder), network),
         "cache": lambda rng, folder: read_calibration_cache(
-            file(folder, "c", "TRT-8601-EntropyCalibration2\n" + _text(rng))),
+            file(folder, "c", "TRT-8601-EntropyCalibration2\n" + _text(rng))
+        ),
         "dump": lambda rng, folder: read_lazy_json(file(folder, "d.json", _text(rng)), "d.json"),
         "keys": lambda rng, folder: keys.read_key_file(file(folder, "k.json", _text(rng))),
         "rule": lambda rng, _: find_groups_of_rule(network, f"/{rng.choice(patterns)}/"),

@@ -43,8 +43,26 @@ from trt_tui.tui.state.rows import SmallSharesRow
 from trt_tui.tui.state.status import Hint, StatusLines, status_lines
 
 WIDTHS, HEIGHTS, LEAST = (40, 220), (12, 60), (60, 15)
-PARTS = ("model", "encoder", "decoder", "block", "residual", "depthwise_separable", "attention", "conv", "norm",
-         "projection", "漢字", "layer", "a", "größe", "Q", "stage_of_the_backbone", "🙂", "e")
+PARTS = (
+    "model",
+    "encoder",
+    "decoder",
+    "block",
+    "residual",
+    "depthwise_separable",
+    "attention",
+    "conv",
+    "norm",
+    "projection",
+    "漢字",
+    "layer",
+    "a",
+    "größe",
+    "Q",
+    "stage_of_the_backbone",
+    "🙂",
+    "e",
+)
 JOINTS = ("", ".", "_", "-", "[", "/", "x", "e", ".0.", "~")
 NUMBER = re.compile(r"(?<![\d.])-?(?:\d+(?:\.\d+)?|\.\d+)(?:e-?\d+)?")
 SIZE = 4
@@ -60,6 +78,7 @@ class Result:
 
 def names(rng: random.Random, count: int) -> list[str]:
     """Paths that are alike but for a part, with numbers in them."""
+
     def part() -> str:
         number = str(rng.randrange(rng.choice((3, 30, 2000)))) if rng.random() < 0.7 else ""
         return f"{rng.choice(PARTS)}{rng.choice(JOINTS) if number else ''}{number}"
@@ -68,7 +87,7 @@ def names(rng: random.Random, count: int) -> list[str]:
     stem = [part() for _ in range(rng.randint(1, 9))]
     while len(made) < count:
         changed = [part() if rng.random() < 0.25 else one for one in stem]
-        made["/".join(changed[:rng.randint(1, len(stem))] + [part()] * (rng.random() < 0.6))] = None
+        made["/".join(changed[: rng.randint(1, len(stem))] + [part()] * (rng.random() < 0.6))] = None
     return list(made)
 
 
@@ -98,23 +117,38 @@ def upset(session: Session, rng: random.Random) -> list[float]:
         if known.accuracy is None:
             continue
         name, _ = known.accuracy.worst_output
-        sqnr, worst, index, samples = figure(rng), figure(rng), rng.randrange(10 ** 6), rng.randrange(1, 10 ** 5)
+        sqnr, worst, index, samples = figure(rng), figure(rng), rng.randrange(10**6), rng.randrange(1, 10**5)
         given += [sqnr, worst, index, samples, 2 * samples]
-        known.store_accuracy(replace(known.accuracy, outputs={name: OutputErrors(
-            ErrorMetrics(sqnr, abs(figure(rng))), worst_index=index, worst_sqnr_db=worst)}, total=2 * samples,
-            samples=samples if rng.random() < 0.3 else 2 * samples))
-        known.shares = {one: replace(share, fraction=rng.choice((share.fraction, figure(rng), figure(rng) / 1e6)))
-                        for one, share in known.shares.items()}
+        known.store_accuracy(
+            replace(
+                known.accuracy,
+                outputs={
+                    name: OutputErrors(ErrorMetrics(sqnr, abs(figure(rng))), worst_index=index, worst_sqnr_db=worst)
+                },
+                total=2 * samples,
+                samples=samples if rng.random() < 0.3 else 2 * samples,
+            )
+        )
+        known.shares = {
+            one: replace(share, fraction=rng.choice((share.fraction, figure(rng), figure(rng) / 1e6)))
+            for one, share in known.shares.items()
+        }
     return given
 
 
 def cut(shown: str, whole: Iterable[str | float]) -> list[str]:
     """The numbers of a text that are neither some whole one nor a rounding of it, be it in two steps."""
-    known = {abs(Decimal(one)) for text in whole
-             for one in (NUMBER.findall(text) if isinstance(text, str) else [str(text)])}
-    return [one for one in NUMBER.findall(shown) if not any(
-        abs(abs(Decimal(one)) - other) <= Decimal("0.56").scaleb(int(Decimal(one).as_tuple().exponent))
-        for other in known)]
+    known = {
+        abs(Decimal(one)) for text in whole for one in (NUMBER.findall(text) if isinstance(text, str) else [str(text)])
+    }
+    return [
+        one
+        for one in NUMBER.findall(shown)
+        if not any(
+            abs(abs(Decimal(one)) - other) <= Decimal("0.56").scaleb(int(Decimal(one).as_tuple().exponent))
+            for other in known
+        )
+    ]
 
 
 def cell_texts(row_cells: RowCells) -> list[str]:
@@ -148,7 +182,9 @@ class Case:
         self.app = TrtTuiApp(
             Options(str(model), str(data), batch=8, whatif_samples=8),
             partial(local.NullSession, folder=folder, builder=self.rng.choice((None, local.H200))),
-            target=target, resume=False)
+            target=target,
+            resume=False,
+        )
 
     async def run(self) -> None:
         """Looks at several sizes.
@@ -158,8 +194,13 @@ class Case:
         """
         async with self.app.run_test(size=(120, 40)) as pilot:
             await settle(pilot)
-            await answered(pilot, *(self.rng.choice(("t", "s", "v", "down", "enter", "space", "end", "right"))
-                                    for _ in range(self.rng.randrange(8))))
+            await answered(
+                pilot,
+                *(
+                    self.rng.choice(("t", "s", "v", "down", "enter", "space", "end", "right"))
+                    for _ in range(self.rng.randrange(8))
+                ),
+            )
             while self.app.screen is not self.app.main_screen:
                 await answered(pilot, "escape")
             for _ in range(8):
@@ -198,9 +239,13 @@ class Case:
         for _ in range(3):
             given: list[str | float] = [*upset(session, rng), outline.name, len(outline.layers), len(outline.groups)]
             given += [duration_text(one.duration_s) for one in session.pending_requests.jobs]
-            hint = Hint((f"next: a finds a fix, or w, space raises {rng.choice(outline.groups).name} → "
-                         f"SQNR ~{figure(rng):.1f}; {rng.randrange(999)} rows to FP32 meet the target",
-                         f"next: w, space raises {spans.shorten_path(rng.choice(outline.groups).name, 24)}"))
+            hint = Hint(
+                (
+                    f"next: a finds a fix, or w, space raises {rng.choice(outline.groups).name} → "
+                    f"SQNR ~{figure(rng):.1f}; {rng.randrange(999)} rows to FP32 meet the target",
+                    f"next: w, space raises {spans.shorten_path(rng.choice(outline.groups).name, 24)}",
+                )
+            )
             wide = self.lines(400, 60, hint)
             for line in (line for each in (36, 30, 20) for line in summary.summary_lines(session, 120, each)):
                 given.append("".join(map(escape_hidden_characters, (text for text, _ in line))))
@@ -217,9 +262,12 @@ class Case:
 
     def lines(self, width: int, height: int, hint: Hint) -> list[spans.Line]:
         session = self.app.session
-        return [summary.header_line(session, width), *summary.summary_lines(session, width, height),
-                *(line for _, line in config_table(session, width)[1]),
-                *status_lines(session, StatusLines(), hint, width, width >= 120)]
+        return [
+            summary.header_line(session, width),
+            *summary.summary_lines(session, width, height),
+            *(line for _, line in config_table(session, width)[1]),
+            *status_lines(session, StatusLines(), hint, width, width >= 120),
+        ]
 
 
 async def look(seed: int, folder: Path, result: Result) -> None:

@@ -12,8 +12,20 @@ from .build import Builder, floats
 
 BATCH, SIDE = 4, 8
 
-_STEPS = ("conv", "depthwise", "grouped", "up", "relu", "leaky", "prelu", "max_pool", "average_pool", "residual",
-          "concat", "split")
+_STEPS = (
+    "conv",
+    "depthwise",
+    "grouped",
+    "up",
+    "relu",
+    "leaky",
+    "prelu",
+    "max_pool",
+    "average_pool",
+    "residual",
+    "concat",
+    "split",
+)
 
 
 def chained(random: Random) -> onnx.ModelProto:
@@ -45,8 +57,17 @@ def _step(b: Builder, random: Random, x: str, channels: int, side: int, scope: s
         return b.conv(x, (channels, after), scope, groups=groups, bias=random.random() < 0.7), after, side
     if kind == "up" and side < 16:
         kernel = b.kernel(f"{scope[1:]}.weight", (channels, 4, 2, 2), channels)
-        return b.node("ConvTranspose", [x, kernel, b.vector(f"{scope[1:]}.bias", 4)], scope, kernel_shape=[2, 2],
-                      strides=[2, 2]), 4, 2 * side
+        return (
+            b.node(
+                "ConvTranspose",
+                [x, kernel, b.vector(f"{scope[1:]}.bias", 4)],
+                scope,
+                kernel_shape=[2, 2],
+                strides=[2, 2],
+            ),
+            4,
+            2 * side,
+        )
     if kind == "leaky":
         return b.node("LeakyRelu", [x], scope, alpha=0.1), channels, side
     if kind == "prelu":

@@ -20,8 +20,9 @@ def decoder(seed: int = 0) -> onnx.ModelProto:
     """
     b = Builder(seed)
     angles = np.arange(LENGTH)[:, None] * 10.0 ** -np.arange(WIDTH // HEADS // 2)
-    cos, sin = (b.weight(name, np.tile(of(angles), 2).astype(np.float32)) for name, of in (("cos", np.cos),
-                                                                                           ("sin", np.sin)))
+    cos, sin = (
+        b.weight(name, np.tile(of(angles), 2).astype(np.float32)) for name, of in (("cos", np.cos), ("sin", np.sin))
+    )
     x = rms_norm(b, "hidden", "/norm")
     q, k, v = (_heads(b, x, f"/attn/{name}") for name in ("q", "k", "v"))
     q, k = (rotary(b, one, cos, sin, f"/attn/{name}") for one, name in ((q, "q_rotary"), (k, "k_rotary")))
@@ -40,8 +41,9 @@ def decoder(seed: int = 0) -> onnx.ModelProto:
     x = b.node("Reshape", [gelu(b, x, "/gelu"), b.weight("back", np.array([-1, LENGTH, WIDTH]))], "/gelu")
     b.node("MatMul", [x, b.kernel("head", (WIDTH, 16), WIDTH)], "/head", output="logits")
     mask = helper.make_tensor_value_info("attention_mask", TensorProto.INT64, ["batch", LENGTH])
-    return b.model([floats("hidden", "batch", LENGTH, WIDTH), mask], [floats("logits", "batch", LENGTH, 16)],
-                   name="decoder")
+    return b.model(
+        [floats("hidden", "batch", LENGTH, WIDTH), mask], [floats("logits", "batch", LENGTH, 16)], name="decoder"
+    )
 
 
 def rms_norm(b: Builder, x: str, scope: str) -> str:
@@ -56,15 +58,36 @@ def rotary(b: Builder, x: str, cos: str, sin: str, scope: str, halves: Sequence[
     """``x · cos + (-x₂, x₁) · sin``."""
     half = WIDTH // HEADS // 2
     plain = b.node("Mul", [x, cos], scope)
-    first, second = (b.node("Slice", [x, *(b.weight(f"{scope}.{part}.{name}", np.array([value])) for name, value in
-                                           (("from", part * half), ("to", (part + 1) * half), ("axis", 3)))],
-                            f"{scope}/{part}") for part in halves)
+    first, second = (
+        b.node(
+            "Slice",
+            [
+                x,
+                *(
+                    b.weight(f"{scope}.{part}.{name}", np.array([value]))
+                    for name, value in (("from", part * half), ("to", (part + 1) * half), ("axis", 3))
+                ),
+            ],
+            f"{scope}/{part}",
+        )
+        for part in halves
+    )
     turned = b.node("Concat", [b.node("Neg", [second], scope), first], scope, axis=-1)
     return b.node("Add", [plain, b.node("Mul", [turned, sin], f"{scope}/turned")], scope)
 
 
-def attention(b: Builder, q: str, k: str, v: str, seen: str, *, masked: str = "added", guarded: bool = True,
-              between: Sequence[str] = (), scope: str = "/attn") -> str:
+def attention(
+    b: Builder,
+    q: str,
+    k: str,
+    v: str,
+    seen: str,
+    *,
+    masked: str = "added",
+    guarded: bool = True,
+    between: Sequence[str] = (),
+    scope: str = "/attn",
+) -> str:
     """Softmax(q · k) · v, operands scaled.
 
     Args:
@@ -73,8 +96,14 @@ def attention(b: Builder, q: str, k: str, v: str, seen: str, *, masked: str = "a
         between: An operator between the Softmax and the product with v, and what else it reads.
     """
     root = (WIDTH / HEADS) ** -0.25
-    x = b.node("MatMul", [b.node("Mul", [q, _number(b, root)], f"{scope}/scale_q"),
-                          b.node("Mul", [k, _number(b, root)], f"{scope}/scale_k")], f"{scope}/scores")
+    x = b.node(
+        "MatMul",
+        [
+            b.node("Mul", [q, _number(b, root)], f"{scope}/scale_q"),
+            b.node("Mul", [k, _number(b, root)], f"{scope}/scale_k"),
+        ],
+        f"{scope}/scores",
+    )
     if masked == "added":
         mask = b.node("Where", [seen, _number(b, 0), _number(b, LOWEST)], f"{scope}/mask")
         x = b.node("Add", [x, mask], f"{scope}/mask")

@@ -68,8 +68,9 @@ def mixed_half(norm: int, product: int, *, gain: float = 1.0) -> onnx.ModelProto
     norm_dtype, product_dtype = map(helper.tensor_dtype_to_np_dtype, (norm, product))
     x = b.node("Cast", ["x"], "/in", output="x_norm", to=norm)
     square = b.node("Pow", [x, b.weight("two", norm_dtype.type(2))], "/norm")
-    mean = b.node("Add", [b.node("ReduceMean", [square], "/norm", axes=[-1]),
-                          b.weight("epsilon", norm_dtype.type(1e-5))], "/norm")
+    mean = b.node(
+        "Add", [b.node("ReduceMean", [square], "/norm", axes=[-1]), b.weight("epsilon", norm_dtype.type(1e-5))], "/norm"
+    )
     root = b.node("Div", [b.weight("one", norm_dtype.type(1)), b.node("Sqrt", [mean], "/norm")], "/norm")
     normed = b.node("Cast", [b.node("Mul", [x, root], "/norm")], "/norm", to=product)
     scaled = b.node("Mul", [b.weight("gamma", np.ones(32, product_dtype)), normed], "/norm", name="/norm/Mul_1")

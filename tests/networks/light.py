@@ -47,7 +47,7 @@ def light(name: str, seed: int = 0, *, until: str = "", weights_as_inputs: bool 
         shapes[node.output[0]] = tuple(int(size) for size in numpy_helper.to_array(initializers[node.input[0]]))
         graph.node.remove(node)
     if until:
-        del graph.node[1 + next(i for i, node in enumerate(graph.node) if until in node.output):]
+        del graph.node[1 + next(i for i, node in enumerate(graph.node) if until in node.output) :]
         graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(until, onnx.TensorProto.FLOAT, None))
     used = {name for node in graph.node for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in used]

@@ -129,8 +129,9 @@ def save_with_external_data(directory: Path, seed: int = 0) -> Path:
     return path
 
 
-def quantized(seed: int = 0, *, symmetric: bool = True, extra: Mapping[str, bool] | None = None,
-              **options: object) -> onnx.ModelProto:
+def quantized(
+    seed: int = 0, *, symmetric: bool = True, extra: Mapping[str, bool] | None = None, **options: object
+) -> onnx.ModelProto:
     """A small residual CNN as ONNX Runtime's static quantizer writes it in Q/DQ format.
 
     INT8 weight initializers with a DequantizeLinear per channel, QuantizeLinear and DequantizeLinear on activations,
@@ -150,8 +151,13 @@ def quantized(seed: int = 0, *, symmetric: bool = True, extra: Mapping[str, bool
             model,
             path,
             Handed(feeds(model, seed + index, n=4) for index in range(2)),
-            **{"quant_format": QuantFormat.QDQ, "per_channel": True, "activation_type": QuantType.QInt8,
-               "weight_type": QuantType.QInt8, **options},
+            **{
+                "quant_format": QuantFormat.QDQ,
+                "per_channel": True,
+                "activation_type": QuantType.QInt8,
+                "weight_type": QuantType.QInt8,
+                **options,
+            },
             extra_options={"ActivationSymmetric": symmetric, **(extra or {})},
         )
         return onnx.load(path)

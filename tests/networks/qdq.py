@@ -12,12 +12,20 @@ from .build import Builder, floats
 class QdqBuilder(Builder):
     """A builder that also writes Q/DQ pairs and quantized weights."""
 
-    def pair(self, source: str, name: str, scale: np.ndarray | float = 0.05, *, zero: int = 0,
-             kind: type[np.generic] = np.int8, float_type: type[np.floating] = np.float32, axis: int = 1) -> str:
+    def pair(
+        self,
+        source: str,
+        name: str,
+        scale: np.ndarray | float = 0.05,
+        *,
+        zero: int = 0,
+        kind: type[np.generic] = np.int8,
+        float_type: type[np.floating] = np.float32,
+        axis: int = 1,
+    ) -> str:
         """Adds ``<name>/q`` and ``<name>/dq`` behind a tensor; returns the dequantized tensor."""
         scales = np.asarray(scale, float_type)
-        inputs = [self.weight(f"{name}.scale", scales),
-                  self.weight(f"{name}.zero", np.full(scales.shape, zero, kind))]
+        inputs = [self.weight(f"{name}.scale", scales), self.weight(f"{name}.zero", np.full(scales.shape, zero, kind))]
         attributes = {"axis": axis} if scales.ndim else {}
         quantized = self.node("QuantizeLinear", [source, *inputs], name=f"{name}/q", **attributes)
         return self.node("DequantizeLinear", [quantized, *inputs], name=f"{name}/dq", **attributes)
@@ -33,8 +41,11 @@ class QdqBuilder(Builder):
         scale = np.asarray(np.maximum(amax, 1e-6) / 127, np.float32)
         shape = [-1 if index == axis else 1 for index in range(values.ndim)] if axis is not None else ()
         quantized = np.clip(np.rint(values / scale.reshape(shape)), -127, 127).astype(np.int8)
-        inputs = [self.weight(f"{name}.values", quantized), self.weight(f"{name}.scale", scale),
-                  self.weight(f"{name}.zero", np.zeros(scale.shape, np.int8))]
+        inputs = [
+            self.weight(f"{name}.values", quantized),
+            self.weight(f"{name}.scale", scale),
+            self.weight(f"{name}.zero", np.zeros(scale.shape, np.int8)),
+        ]
         stated = axis if scale_axis is None else scale_axis
         return self.node("DequantizeLinear", inputs, name=f"{name}/dq", **({} if stated is None else {"axis": stated}))
 
@@ -46,8 +57,9 @@ class QdqBuilder(Builder):
     def quantized_conv(self, source: str, scope: str, weight: str = "", channels: int = 32) -> str:
         """Adds a 3x3 Conv of as many channels as it reads, with a stored per-channel weight if none is named."""
         weight = weight or self.stored(f"{scope}/weight", self.values(channels, channels, 3, 3))
-        return self.node("Conv", [source, weight, self.vector(f"{scope}.bias", channels)], scope, kernel_shape=[3, 3],
-                         pads=[1] * 4)
+        return self.node(
+            "Conv", [source, weight, self.vector(f"{scope}.bias", channels)], scope, kernel_shape=[3, 3], pads=[1] * 4
+        )
 
 
 def without_pairs(model: onnx.ModelProto) -> onnx.ModelProto:
@@ -84,12 +96,17 @@ def residual(*, extra: Collection[str] = (), skip: bool = True, tail: bool = Tru
     y = b.pair(y, "/one/extra") if "relu" in extra else y
     y = b.quantized_conv(b.pair(b.node("Relu", [y], "/one"), "/mid"), "/two")
     y = b.pair(y, "/two/extra") if "add" in extra else y
-    y = b.node("Relu", [b.node("Add", [y, x if skip else "image"], "/block")], "/block",
-               output="" if tail else "out")
+    y = b.node("Relu", [b.node("Add", [y, x if skip else "image"], "/block")], "/block", output="" if tail else "out")
     if tail:
         y = b.pair(y, "/out")
-        b.node("Conv", [y, b.stored("/three/weight", b.values(32, 32, 3, 3))], "/three", output="out",
-               kernel_shape=[3, 3], pads=[1] * 4)
+        b.node(
+            "Conv",
+            [y, b.stored("/three/weight", b.values(32, 32, 3, 3))],
+            "/three",
+            output="out",
+            kernel_shape=[3, 3],
+            pads=[1] * 4,
+        )
     return b.model([floats("image", 1, 32, 16, 16)], [floats("out", 1, 32, 16, 16)], name="residual")
 
 
@@ -126,19 +143,26 @@ def attention(quantized: Collection[str] = ("QK", "PV")) -> onnx.ModelProto:
         return b.node("Add", [b.vector(f"{scope}.bias", 64), product], scope)
 
     def heads(name: str, *perm: int) -> str:
-        split = b.node("Reshape", [linear(x, f"/{name}"), b.weight(f"{name}.heads", np.array([2, 16, 4, 16]))],
-                       f"/{name}")
+        split = b.node(
+            "Reshape", [linear(x, f"/{name}"), b.weight(f"{name}.heads", np.array([2, 16, 4, 16]))], f"/{name}"
+        )
         return b.node("Transpose", [split], f"/{name}", perm=perm)
 
     def operand(role: str, tensor: str, scope: str) -> str:
         return b.pair(tensor, scope, 1 / 127 if "weights" in scope else 0.05) if role in quantized else tensor
 
-    scores = b.node("MatMul", [operand("QK", heads("q", 0, 2, 1, 3), "/scores/q"),
-                               operand("QK", heads("k", 0, 2, 3, 1), "/scores/k")], "/scores")
+    scores = b.node(
+        "MatMul",
+        [operand("QK", heads("q", 0, 2, 1, 3), "/scores/q"), operand("QK", heads("k", 0, 2, 3, 1), "/scores/k")],
+        "/scores",
+    )
     scores = b.node("Div", [scores, b.weight("root", np.array(4, np.float32))], "/scores")
     weights = b.node("Softmax", [scores], "", axis=-1)
-    merged = b.node("MatMul", [operand("PV", weights, "/values/weights"),
-                               operand("PV", heads("v", 0, 2, 1, 3), "/values/v")], "/values")
+    merged = b.node(
+        "MatMul",
+        [operand("PV", weights, "/values/weights"), operand("PV", heads("v", 0, 2, 1, 3), "/values/v")],
+        "/values",
+    )
     merged = b.node("Transpose", [merged], "/merge", perm=[0, 2, 1, 3])
     merged = b.node("Reshape", [merged, b.weight("merged", np.array([2, 16, 64]))], "/merge")
     out = linear(b.pair(merged, "/o/in"), "/o")
@@ -159,8 +183,12 @@ def conv(form: str = "") -> onnx.ModelProto:
             ``int16``, or "" for the form that TensorRT takes.
     """
     b = QdqBuilder(3, opset=21 if form == "int16" else 17)
-    pairs = {"activation axis": {"scale": np.full(32, 0.05)}, "zero point": {"zero": 3}, "unsigned": {"kind": np.uint8},
-             "int16": {"kind": np.int16}}
+    pairs = {
+        "activation axis": {"scale": np.full(32, 0.05)},
+        "zero point": {"zero": 3},
+        "unsigned": {"kind": np.uint8},
+        "int16": {"kind": np.int16},
+    }
     if form == "no zero point":
         quantized = b.node("QuantizeLinear", ["x", b.weight("scale", np.float32(0.05))], name="/in/q")
         x = b.node("DequantizeLinear", [quantized, "scale"], name="/in/dq")
@@ -175,11 +203,15 @@ def conv(form: str = "") -> onnx.ModelProto:
     elif form == "pair":
         w = b.pair(b.weight("floats", values), "/weight", float(np.abs(values).max()) / 127)
     elif form == "reshape":
-        w = b.node("Reshape", [b.stored("/weight", values.reshape(32, -1)), b.weight("shape", np.array(values.shape))],
-                   "/weight")
+        w = b.node(
+            "Reshape",
+            [b.stored("/weight", values.reshape(32, -1)), b.weight("shape", np.array(values.shape))],
+            "/weight",
+        )
     else:
-        w = b.stored("/weight", values,
-                     axis=1 if form == "axis" else None if form in ("tensor", "small channel") else 0)
+        w = b.stored(
+            "/weight", values, axis=1 if form == "axis" else None if form in ("tensor", "small channel") else 0
+        )
     if form == "tanh":
         w = b.node("Tanh", [w], "/weight")
     if form == "mul":
@@ -189,16 +221,16 @@ def conv(form: str = "") -> onnx.ModelProto:
     if form in ("bias", "clipped bias"):
         bias = np.arange(32, dtype=np.int32)
         bias[7] = np.iinfo(np.int32).max if form == "clipped bias" else 7
-        stored = [b.weight("bias", bias), b.weight("bias.scale", np.float32(1e-4)),
-                  b.weight("bias.zero", np.int32(0))]
+        stored = [b.weight("bias", bias), b.weight("bias.scale", np.float32(1e-4)), b.weight("bias.zero", np.int32(0))]
         inputs.append(b.node("DequantizeLinear", stored, name="/bias/dq"))
     y = b.node("Conv", inputs, "", kernel_shape=[3, 3], pads=[1] * 4)
     b.node("Relu", [y], "", output="y")
     return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, 8, 8)], name="conv", ir_version=10)
 
 
-def half_product(*, activation_scale: float = 0.05, weight_in_fp32: bool = False,
-                 batch: Sequence[int] = (1,)) -> onnx.ModelProto:
+def half_product(
+    *, activation_scale: float = 0.05, weight_in_fp32: bool = False, batch: Sequence[int] = (1,)
+) -> onnx.ModelProto:
     """A MatMul of FP16 between Q/DQ nodes; opset 19.
 
     Args:
@@ -225,16 +257,27 @@ def between(operator: str) -> onnx.ModelProto:
     b = QdqBuilder(5)
     y = b.quantized_conv(b.pair("x", "/in"), "/one")
     if operator == "Resize":
-        y = b.node("Resize", [y, "", b.weight("sizes", np.array([1, 1, 2, 2], np.float32))], "/mid", mode="nearest",
-                   coordinate_transformation_mode="asymmetric")
+        y = b.node(
+            "Resize",
+            [y, "", b.weight("sizes", np.array([1, 1, 2, 2], np.float32))],
+            "/mid",
+            mode="nearest",
+            coordinate_transformation_mode="asymmetric",
+        )
     elif operator == "AveragePool":
         y = b.node("AveragePool", [y], "/mid", kernel_shape=[2, 2], strides=[2, 2])
     elif operator == "Conv":
         y = b.quantized_conv(y, "/mid", b.weight("/mid/weight", b.values(32, 32, 3, 3)))
     else:
         y = b.node(operator, [y], "/mid", axis=1)
-    b.node("Conv", [b.pair(y, "/next"), b.stored("/two/weight", b.values(32, 32, 3, 3))], "/two", output="y",
-           kernel_shape=[3, 3], pads=[1] * 4)
+    b.node(
+        "Conv",
+        [b.pair(y, "/next"), b.stored("/two/weight", b.values(32, 32, 3, 3))],
+        "/two",
+        output="y",
+        kernel_shape=[3, 3],
+        pads=[1] * 4,
+    )
     return b.model([floats("x", 1, 32, 8, 8)], [floats("y", 1, 32, "h", "w")], name="between")
 
 

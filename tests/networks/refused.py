@@ -29,8 +29,13 @@ def unet_opset9(seed: int = 0) -> onnx.ModelProto:
 
     def up(source: str, channels: tuple[int, int], scope: str) -> str:
         kernel = b.kernel(f"{scope.strip('/')}.weight", (*channels, 2, 2), channels[0])
-        return b.node("ConvTranspose", [source, kernel, b.vector(f"{scope.strip('/')}.bias", channels[1])], scope,
-                      kernel_shape=[2, 2], strides=[2, 2])
+        return b.node(
+            "ConvTranspose",
+            [source, kernel, b.vector(f"{scope.strip('/')}.bias", channels[1])],
+            scope,
+            kernel_shape=[2, 2],
+            strides=[2, 2],
+        )
 
     def pool(source: str, scope: str) -> str:
         return b.node("MaxPool", [source], scope, kernel_shape=[2, 2], strides=[2, 2])
@@ -79,8 +84,12 @@ def strided_attention(seed: int = 0) -> onnx.ModelProto:
 
     def norm(source: str, scope: str) -> str:
         name = scope.strip("/")
-        return b.node("LayerNormalization", [source, b.vector(f"{name}.weight", 32, 1.0), b.vector(f"{name}.bias", 32)],
-                      scope, axis=-1)
+        return b.node(
+            "LayerNormalization",
+            [source, b.vector(f"{name}.weight", 32, 1.0), b.vector(f"{name}.bias", 32)],
+            scope,
+            axis=-1,
+        )
 
     def linear(source: str, scope: str) -> str:
         name = scope.strip("/").replace("/", ".")
@@ -96,8 +105,13 @@ def strided_attention(seed: int = 0) -> onnx.ModelProto:
     y = norm(x, "/ln1")
     small = b.node("Transpose", [y], "/sr/in", perm=[0, 2, 1])
     small = b.node("Reshape", [small, _shape(b, "sr.shape", 1, 32, 16, 16)], "/sr/in")
-    small = b.node("Conv", [small, b.kernel("sr.weight", (32, 32, 4, 4), 512), b.vector("sr.bias", 32)], "/sr",
-                   kernel_shape=[4, 4], strides=[4, 4])
+    small = b.node(
+        "Conv",
+        [small, b.kernel("sr.weight", (32, 32, 4, 4), 512), b.vector("sr.bias", 32)],
+        "/sr",
+        kernel_shape=[4, 4],
+        strides=[4, 4],
+    )
     small = b.node("Reshape", [small, _shape(b, "sr.flat", 1, 32, 16)], "/sr/out")
     small = norm(b.node("Transpose", [small], "/sr/out", perm=[0, 2, 1]), "/sr_ln")
     q = heads(linear(y, "/attn/query"), "/attn/q", 256, [0, 2, 1, 3])
@@ -124,8 +138,11 @@ def detector_head(seed: int = 0) -> onnx.ModelProto:
 
     x = unit(unit("images", (3, 16), "/model.0", stride=2), (16, 32), "/model.1", stride=2)
     x = unit(x, (32, 32), "/model.2/cv1", size=1)
-    b.nodes.append(onnx.helper.make_node("Split", [x, _shape(b, "halves", 16, 16)], ["left", "right"],
-                                         name="/model.2/Split", axis=1))
+    b.nodes.append(
+        onnx.helper.make_node(
+            "Split", [x, _shape(b, "halves", 16, 16)], ["left", "right"], name="/model.2/Split", axis=1
+        )
+    )
     y = unit(unit("right", (16, 16), "/model.2/m.0/cv1"), (16, 16), "/model.2/m.0/cv2")
     y = b.node("Add", ["right", y], "/model.2/m.0")
     x = unit(b.node("Concat", ["left", "right", y], "/model.2", axis=1), (48, 32), "/model.2/cv2", size=1)

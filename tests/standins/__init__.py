@@ -36,8 +36,17 @@ _DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
 _ORDERED = {
     "Severity": ("INTERNAL_ERROR", "ERROR", "WARNING", "INFO", "VERBOSE"),
     "DataType": ("FLOAT", "HALF", "INT8", "INT32", "BOOL", "UINT8", "FP8", "BF16", "INT64", "INT4", "FP4", "E8M0"),
-    "ErrorCode": ("SUCCESS", "INTERNAL_ERROR", "MEM_ALLOC_FAILED", "MODEL_DESERIALIZE_FAILED", "INVALID_VALUE",
-                  "INVALID_GRAPH", "INVALID_NODE", "UNSUPPORTED_GRAPH", "UNSUPPORTED_NODE"),
+    "ErrorCode": (
+        "SUCCESS",
+        "INTERNAL_ERROR",
+        "MEM_ALLOC_FAILED",
+        "MODEL_DESERIALIZE_FAILED",
+        "INVALID_VALUE",
+        "INVALID_GRAPH",
+        "INVALID_NODE",
+        "UNSUPPORTED_GRAPH",
+        "UNSUPPORTED_NODE",
+    ),
 }
 """Members in the order of their numbers; other members follow, numbered by their place in the API file."""
 
@@ -77,8 +86,11 @@ class Bound(metaclass=Binding):
         if not name.startswith("_") and "_bound" in type(self).__dict__:
             member = getattr(type(self), name, None)
             if not hasattr(member, "__set__"):
-                raise AttributeError(f"'{type(self).__module__}.{type(self).__name__}' object has no attribute '{name}'"
-                                     if member is None else f"'{name}' of '{type(self).__name__}' has no setter")
+                raise AttributeError(
+                    f"'{type(self).__module__}.{type(self).__name__}' object has no attribute '{name}'"
+                    if member is None
+                    else f"'{name}' of '{type(self).__name__}' has no setter"
+                )
         object.__setattr__(self, name, value)
 
     def __enter__(self) -> Bound:
@@ -112,9 +124,11 @@ def flags(held: str, enum: str) -> tuple:
             raise TypeError(f"incompatible function arguments: {flag} is no {enum}")
         return 1 << int(flag)
 
-    return (lambda self, flag: setattr(self, held, getattr(self, held) | bit(self, flag)),
-            lambda self, flag: setattr(self, held, getattr(self, held) & ~bit(self, flag)),
-            lambda self, flag: bool(getattr(self, held) & bit(self, flag)))
+    return (
+        lambda self, flag: setattr(self, held, getattr(self, held) | bit(self, flag)),
+        lambda self, flag: setattr(self, held, getattr(self, held) & ~bit(self, flag)),
+        lambda self, flag: bool(getattr(self, held) & bit(self, flag)),
+    )
 
 
 class Enumeration:
@@ -163,7 +177,7 @@ def header(engine: bytes) -> dict:
 
 def cached_engine(path: Path) -> bytes:
     """An engine in the cache of engines, without the checksum in front of it."""
-    return path.read_bytes()[hashlib.sha256().digest_size:]
+    return path.read_bytes()[hashlib.sha256().digest_size :]
 
 
 def cached_header(path: Path) -> dict:
@@ -175,8 +189,11 @@ def environment(release: str) -> dict[str, str]:
     """What to add to the environment of a process in which ``import tensorrt`` shall find this release's stand-in,
     and Polygraphy host memory in place of CUDA's."""
     paths = [str(_HERE / "path"), str(_HERE.parent.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {"PYTHONPATH": os.pathsep.join(paths), "STANDIN_RELEASE": release,
-            "POLYGRAPHY_USE_TENSORRT_RTX": "1" if release.startswith("rtx") else "0"}
+    return {
+        "PYTHONPATH": os.pathsep.join(paths),
+        "STANDIN_RELEASE": release,
+        "POLYGRAPHY_USE_TENSORRT_RTX": "1" if release.startswith("rtx") else "0",
+    }
 
 
 def install(release: str) -> ModuleType:
@@ -189,8 +206,12 @@ def install(release: str) -> ModuleType:
 
     api: dict[str, list[str]] = json.loads((_HERE / "api" / f"{release}.json").read_text())
     rtx = release.startswith("rtx-")
-    about = Release(release, "tensorrt_rtx" if rtx else "tensorrt", "1.7.1.116" if rtx else release,
-                    "EXPLICIT_BATCH" not in api["NetworkDefinitionCreationFlag"])
+    about = Release(
+        release,
+        "tensorrt_rtx" if rtx else "tensorrt",
+        "1.7.1.116" if rtx else release,
+        "EXPLICIT_BATCH" not in api["NetworkDefinitionCreationFlag"],
+    )
     trt = ModuleType(about.module)
     trt.__version__ = about.version
     trt.__spec__ = ModuleSpec(about.module, None)
@@ -204,18 +225,29 @@ def install(release: str) -> ModuleType:
             if "itemsize" in members:
                 made.itemsize = property(lambda self: np.dtype(network.NUMPY[self.name]).itemsize)
         else:
-            made = _class(trt, about, name, members, [m[:-2] for m in api[name] if m.endswith("()")],
-                          _base(name, classes), behaviours.get(name))
+            made = _class(
+                trt,
+                about,
+                name,
+                members,
+                [m[:-2] for m in api[name] if m.endswith("()")],
+                _base(name, classes),
+                behaviours.get(name),
+            )
         setattr(trt, name, made)
     for cls in (trt.ILogger, trt.Logger):
         cls.Severity = severity
         for name, member in severity.__members__.items():
             setattr(cls, name, member)
     registry = make(trt, "IPluginRegistry", plugin_creator_list=[], all_creators=[], load_library=_load_library)
-    functions = {"init_libnvinfer_plugins": lambda logger, namespace: True, "volume": lambda shape: int(np.prod(shape)),
-                 "nptype": lambda dtype: np.dtype(network.NUMPY[dtype.name]).type,
-                 "get_builder_plugin_registry": lambda capability: registry, "get_nv_onnx_parser_version": lambda: 0,
-                 "get_plugin_registry": lambda: registry}
+    functions = {
+        "init_libnvinfer_plugins": lambda logger, namespace: True,
+        "volume": lambda shape: int(np.prod(shape)),
+        "nptype": lambda dtype: np.dtype(network.NUMPY[dtype.name]).type,
+        "get_builder_plugin_registry": lambda capability: registry,
+        "get_nv_onnx_parser_version": lambda: 0,
+        "get_plugin_registry": lambda: registry,
+    }
     for entry in api[""]:
         name, _, kind = entry.partition("=")
         setattr(trt, name, getattr(trt.DataType, _DATA_TYPES.get(name, name.upper())) if kind else functions.get(name))
@@ -225,9 +257,13 @@ def install(release: str) -> ModuleType:
 
 def _base(name: str, classes: dict[str, list[str]]) -> str | None:
     """The class that the bindings derive this one from, where its members say so."""
-    for base, derived in (("ILayer", name.endswith("Layer")), ("ILogger", name == "Logger"),
-                          ("IProfiler", name == "Profiler"), ("Dims", name.startswith("Dims") and name != "DimsExprs"),
-                          ("IInt8Calibrator", name.startswith("IInt8"))):
+    for base, derived in (
+        ("ILayer", name.endswith("Layer")),
+        ("ILogger", name == "Logger"),
+        ("IProfiler", name == "Profiler"),
+        ("Dims", name.startswith("Dims") and name != "DimsExprs"),
+        ("IInt8Calibrator", name.startswith("IInt8")),
+    ):
         if derived and name != base and set(classes.get(base, ["-"])) <= set(classes[name]):
             return base
     return None
@@ -246,11 +282,21 @@ def _enumeration(trt: ModuleType, name: str, members: list[str] | tuple[str, ...
     return cls
 
 
-def _class(trt: ModuleType, release: Release, name: str, members: list[str], methods: list[str], base: str | None,
-           behaviour: type | None) -> type:
+def _class(
+    trt: ModuleType,
+    release: Release,
+    name: str,
+    members: list[str],
+    methods: list[str],
+    base: str | None,
+    behaviour: type | None,
+) -> type:
     """A class with just these members: the behaviour's where it has them, else attributes held and methods refused."""
-    written = {key: value for key, value in (vars(behaviour) if behaviour else {}).items()
-               if key in members or (key.startswith("_") and key not in ("__dict__", "__weakref__"))}
+    written = {
+        key: value
+        for key, value in (vars(behaviour) if behaviour else {}).items()
+        if key in members or (key.startswith("_") and key not in ("__dict__", "__weakref__"))
+    }
     start = written.pop("__init__", None)
 
     def construct(self: Bound, *args: object, **kwargs: object) -> None:
@@ -271,6 +317,16 @@ def _class(trt: ModuleType, release: Release, name: str, members: list[str], met
     if start or inherited is None or "__init__" in methods:
         written["__init__"] = construct
     bases = (inherited,) if inherited else (Bound, bytes) if name == "IHostMemory" else (Bound,)
-    return Binding(name, bases, {**written, "__module__": trt.__name__, "__qualname__": name, "_bound": True,
-                                 "_constructible": start is not None or "__init__" in methods,
-                                 "_trt": trt, "_release": release})
+    return Binding(
+        name,
+        bases,
+        {
+            **written,
+            "__module__": trt.__name__,
+            "__qualname__": name,
+            "_bound": True,
+            "_constructible": start is not None or "__init__" in methods,
+            "_trt": trt,
+            "_release": release,
+        },
+    )

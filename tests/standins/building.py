@@ -71,8 +71,10 @@ class IOptimizationProfile:
         self._shapes[input] = [tuple(min), tuple(opt), tuple(max)]
 
     def __bool__(self) -> bool:
-        return all(len({*map(len, three)}) == 1 and all(a <= b <= c for a, b, c in zip(*three, strict=True))
-                   for three in self._shapes.values())
+        return all(
+            len({*map(len, three)}) == 1 and all(a <= b <= c for a, b, c in zip(*three, strict=True))
+            for three in self._shapes.values()
+        )
 
 
 class ITimingCache:
@@ -89,14 +91,17 @@ class IBuilderConfig:
     max_aux_streams = Value(-1)
     num_compute_capabilities = Value(0)
     hardware_compatibility_level = Value()
-    builder_optimization_level = property(lambda self: self._level,
-                                          lambda self, level: setattr(self, "_level", min(max(int(level), 0), 5)))
+    builder_optimization_level = property(
+        lambda self: self._level, lambda self, level: setattr(self, "_level", min(max(int(level), 0), 5))
+    )
     flags = property(lambda self: self._flags, lambda self, mask: setattr(self, "_flags", int(mask)))
     num_optimization_profiles = property(lambda self: len(self._profiles))
 
     set_flag, clear_flag, get_flag = flags_of("_flags", "BuilderFlag")
     set_quantization_flag, clear_quantization_flag, get_quantization_flag = flags_of(
-        "_quantization", "QuantizationFlag")
+        "_quantization", "QuantizationFlag"
+    )
+
     def get_preview_feature(self, feature: object) -> bool:
         return False
 
@@ -122,11 +127,13 @@ class IBuilderConfig:
     def create_timing_cache(self, serialized_timing_cache: bytes) -> Bound:
         data, entries = bytes(serialized_timing_cache), {}
         if data.startswith(_CACHE):
-            release, entries = json.loads(data[len(_CACHE):])
+            release, entries = json.loads(data[len(_CACHE) :])
             entries = entries if release == self._release.name else None
         if entries is None or data and not data.startswith(_CACHE):
-            self._logger.log(self._trt.ILogger.Severity.WARNING,
-                             "Failed to deserialize timing cache. Returning an empty timing cache.")
+            self._logger.log(
+                self._trt.ILogger.Severity.WARNING,
+                "Failed to deserialize timing cache. Returning an empty timing cache.",
+            )
         return make(self._trt, "ITimingCache", _entries=entries or {})
 
     def set_timing_cache(self, cache: Bound, ignore_mismatch: bool) -> bool:
@@ -165,21 +172,42 @@ class Builder:
     def create_network(self, flags: int = 0) -> Bound | None:
         known = {int(flag): name for name, flag in self._trt.NetworkDefinitionCreationFlag.__members__.items()}
         if int(flags) >> (max(known) + 1):
-            self._error("IBuilder::createNetworkV2: Error Code 3: API Usage Error (Parameter check failed, condition: "
-                        "flagSet.toU32() < (1U << EnumMax<NetworkDefinitionCreationFlag>()).)")
+            self._error(
+                "IBuilder::createNetworkV2: Error Code 3: API Usage Error (Parameter check failed, condition: "
+                "flagSet.toU32() < (1U << EnumMax<NetworkDefinitionCreationFlag>()).)"
+            )
             return None
         named = [name for number, name in known.items() if int(flags) >> number & 1]
-        return make(self._trt, "INetworkDefinition", _builder=self, _flags=int(flags), _named=named, _layers=[],
-                    _inputs=[], _outputs=[],
-                    has_implicit_batch_dimension=self._release.major < 10 and "EXPLICIT_BATCH" not in named)
+        return make(
+            self._trt,
+            "INetworkDefinition",
+            _builder=self,
+            _flags=int(flags),
+            _named=named,
+            _layers=[],
+            _inputs=[],
+            _outputs=[],
+            has_implicit_batch_dimension=self._release.major < 10 and "EXPLICIT_BATCH" not in named,
+        )
 
     def create_builder_config(self) -> Bound:
         trt = self._trt
-        return make(trt, "IBuilderConfig", _logger=self._logger, _flags=1 << int(trt.BuilderFlag.TF32),
-                    _quantization=0, _profiles=[], _cache=None, _capabilities={}, _level=3, _pools={},
-                    _tactics=sum(1 << int(one) for one in trt.TacticSource.__members__.values()),
-                    profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY,
-                    engine_capability=trt.EngineCapability.STANDARD, default_device_type=trt.DeviceType.GPU)
+        return make(
+            trt,
+            "IBuilderConfig",
+            _logger=self._logger,
+            _flags=1 << int(trt.BuilderFlag.TF32),
+            _quantization=0,
+            _profiles=[],
+            _cache=None,
+            _capabilities={},
+            _level=3,
+            _pools={},
+            _tactics=sum(1 << int(one) for one in trt.TacticSource.__members__.values()),
+            profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY,
+            engine_capability=trt.EngineCapability.STANDARD,
+            default_device_type=trt.DeviceType.GPU,
+        )
 
     def create_optimization_profile(self) -> Bound:
         return make(self._trt, "IOptimizationProfile", _shapes={})
@@ -200,15 +228,17 @@ class Builder:
 
     def _build(self, network: Bound, config: Bound) -> bytes:
         says, model = self._trt.ILogger.Severity, network._model
-        told = _Told(network, config,
-                     [name for name, flag in self._trt.BuilderFlag.__members__.items() if config.get_flag(flag)])
+        told = _Told(
+            network, config, [name for name, flag in self._trt.BuilderFlag.__members__.items() if config.get_flag(flag)]
+        )
         told.check()
         model = copy.deepcopy(model)
         del model.graph.output[:]
         for tensor in network._outputs:
             kind, shape = network._values[tensor.name]
-            model.graph.output.append(onnx.helper.make_tensor_value_info(
-                tensor.name, kind, [None if size < 0 else size for size in shape]))
+            model.graph.output.append(
+                onnx.helper.make_tensor_value_info(tensor.name, kind, [None if size < 0 else size for size in shape])
+            )
         layers = Fusion(network, told.precision, told.base).run()
         plant_wrong_kernels(model, layers, fault(model), self._release.major)
         kept = config._cache is not None and self._release.module != "tensorrt_rtx"
@@ -228,11 +258,14 @@ class Builder:
             if wanted == "segfault":
                 os.kill(os.getpid(), signal.SIGSEGV)
             if wanted == "out of memory":
-                raise _Stopped("Error Code 2: OutOfMemory (Requested amount of GPU memory (17179869184 bytes) could "
-                               "not be allocated. There may not be enough free memory for allocation to succeed.)")
+                raise _Stopped(
+                    "Error Code 2: OutOfMemory (Requested amount of GPU memory (17179869184 bytes) could "
+                    "not be allocated. There may not be enough free memory for allocation to succeed.)"
+                )
             if any(told.refuses(kind, layer) for kind in wanted.split(";")):
-                raise _Stopped("Error Code 10: Internal Error (Could not find any implementation for node "
-                               f"{layer['name']}.)")
+                raise _Stopped(
+                    f"Error Code 10: Internal Error (Could not find any implementation for node {layer['name']}.)"
+                )
             if wanted in told.unnamed:
                 raise _Stopped("Error Code 2: Internal Error (Assertion engine failed. )")
 
@@ -256,34 +289,57 @@ class Builder:
         stages: list[Callable[[], None]] = [
             lambda: self._phase(config, "Cloning network graph", "Building engine", network.num_layers),
             lambda: self._phase(config, "Optimizing graph", "Building engine", 5),
-            lambda: self._phase(config, "Computing profile costs", "Building engine", 1,
-                                lambda number: from_another_thread()),
-            lambda: self._phase(config, "Serializing engine", "Building engine", 1)]
+            lambda: self._phase(
+                config, "Computing profile costs", "Building engine", 1, lambda number: from_another_thread()
+            ),
+            lambda: self._phase(config, "Serializing engine", "Building engine", 1),
+        ]
         self._phase(config, "Building engine", None, len(stages), lambda number: stages[number]())
         self._logger.log(says.INFO, f"Engine generation completed in {time.perf_counter() - began:.3f} seconds.")
 
         def values(tensor: Bound) -> dict:
             return {"name": tensor.name, "type": tensor.dtype.name, "shape": list(tensor._shape)}
 
-        return pack({
-            "release": self._release.name, "name": network.name, "device": capability(),
-            "inputs": [values(tensor) for tensor in network._inputs], "profiles": told.profiles, "layers": layers,
-            "hands_out": network.__dict__.get("_hands_out", False),
-            "outputs": [values(tensor) for tensor in network._outputs],
-            "shapes": {name: list(shape) for name, (_, shape) in network._values.items()},
-            "config": {
-                "flags": told.flags, "network_flags": network._named, "builder_optimization_level":
-                config.builder_optimization_level, "profiling_verbosity": config.profiling_verbosity.name,
-                "tactic_sources": [name for name, one in self._trt.TacticSource.__members__.items()
-                                   if config._tactics >> int(one) & 1],
-                "compute_capabilities": list(config._capabilities.values()), "pools": dict(config._pools),
-                "hardware": getattr(config.__dict__.get("hardware_compatibility_level"), "name", "NONE"),
-                "calibrator": config.__dict__.get("int8_calibrator") is not None,
-                "timing_cache": {"found": len(layers) - len(missed), "missed": len(missed)}, **told.asked}},
-            model.SerializeToString())
+        return pack(
+            {
+                "release": self._release.name,
+                "name": network.name,
+                "device": capability(),
+                "inputs": [values(tensor) for tensor in network._inputs],
+                "profiles": told.profiles,
+                "layers": layers,
+                "hands_out": network.__dict__.get("_hands_out", False),
+                "outputs": [values(tensor) for tensor in network._outputs],
+                "shapes": {name: list(shape) for name, (_, shape) in network._values.items()},
+                "config": {
+                    "flags": told.flags,
+                    "network_flags": network._named,
+                    "builder_optimization_level": config.builder_optimization_level,
+                    "profiling_verbosity": config.profiling_verbosity.name,
+                    "tactic_sources": [
+                        name
+                        for name, one in self._trt.TacticSource.__members__.items()
+                        if config._tactics >> int(one) & 1
+                    ],
+                    "compute_capabilities": list(config._capabilities.values()),
+                    "pools": dict(config._pools),
+                    "hardware": getattr(config.__dict__.get("hardware_compatibility_level"), "name", "NONE"),
+                    "calibrator": config.__dict__.get("int8_calibrator") is not None,
+                    "timing_cache": {"found": len(layers) - len(missed), "missed": len(missed)},
+                    **told.asked,
+                },
+            },
+            model.SerializeToString(),
+        )
 
-    def _phase(self, config: Bound, name: str, parent: str | None, steps: int,
-               body: Callable[[int], None] = lambda number: None) -> None:
+    def _phase(
+        self,
+        config: Bound,
+        name: str,
+        parent: str | None,
+        steps: int,
+        body: Callable[[int], None] = lambda number: None,
+    ) -> None:
         """Does the steps of a phase, and tells the progress monitor of each."""
         monitor = config.__dict__.get("progress_monitor")
         if monitor is not None:
@@ -303,20 +359,28 @@ class _Told:
 
     def __init__(self, network: Bound, config: Bound, flags: list[str]) -> None:
         self.network, self.config, self.flags = network, config, flags
-        self.set = {layer._node or layer.name: layer.precision.name for layer in network._layers
-                    if layer.__dict__.get("_precision") is not None}
-        kinds = {f"{layer.name}:{index}": kind.name for layer in network._layers
-                 for index, kind in layer.__dict__.get("_types", {}).items()}
+        self.set = {
+            layer._node or layer.name: layer.precision.name
+            for layer in network._layers
+            if layer.__dict__.get("_precision") is not None
+        }
+        kinds = {
+            f"{layer.name}:{index}": kind.name
+            for layer in network._layers
+            for index, kind in layer.__dict__.get("_types", {}).items()
+        }
         tensors = {tensor.name: tensor for layer in network._layers for tensor in (*layer._inputs, *layer._outputs)}
-        self.ranges = {name: tensor.__dict__["_range"] for name, tensor in tensors.items()
-                       if tensor.__dict__.get("_range")}
+        self.ranges = {
+            name: tensor.__dict__["_range"] for name, tensor in tensors.items() if tensor.__dict__.get("_range")
+        }
         self.asked = {"layer_precisions": self.set, "output_types": kinds, "dynamic_ranges": self.ranges}
         self.base = "Half" if "FP16" in flags else "BFloat16" if "BF16" in flags else "Float"
         self.layers: dict[str, list[Bound]] = {}
         for layer in network._layers:
             self.layers.setdefault(layer._node, []).append(layer)
-        self.dequantized = {name for node in network._model.graph.node if node.op_type == "DequantizeLinear"
-                            for name in node.output}
+        self.dequantized = {
+            name for node in network._model.graph.node if node.op_type == "DequantizeLinear" for name in node.output
+        }
         self.profiles = config._profiles
 
     @property
@@ -340,8 +404,9 @@ class _Told:
         for tensor in network._inputs:
             if -1 in tensor._shape:
                 if not self.profiles:
-                    raise _Stopped(f"{usage} (Network has dynamic or shape inputs, but no optimization profile has "
-                                   "been defined.)")
+                    raise _Stopped(
+                        f"{usage} (Network has dynamic or shape inputs, but no optimization profile has been defined.)"
+                    )
                 if any(tensor.name not in profile for profile in self.profiles):
                     raise _Stopped(f"{usage} ({tensor.name}: dynamic input is missing dimensions in profile 0.)")
         if network._strong and {"FP16", "BF16", "INT8"} & set(self.flags):
@@ -354,13 +419,17 @@ class _Told:
                 wanted.add("INT8")
             for kind in sorted(wanted & set(needed)):
                 if flag_of.get(kind, kind) not in self.flags:
-                    raise _Stopped(f"{usage} ({needed[kind]} precision has been set for a layer or layer output, but "
-                                   f"{flag_of.get(kind, kind).lower()} is not configured in the builder)")
+                    raise _Stopped(
+                        f"{usage} ({needed[kind]} precision has been set for a layer or layer output, but "
+                        f"{flag_of.get(kind, kind).lower()} is not configured in the builder)"
+                    )
         held = {one.name: one for one in network._model.graph.initializer}
         for node in network._model.graph.node:
             if release.major < 10 and node.op_type == "DequantizeLinear" and node.input[0] in held:
-                raise _Stopped(f"Error Code 2: Internal Error (Assertion failed: {node.name}: INT8 weights have to be "
-                               "quantized from FP32 by a QuantizeLinear)")
+                raise _Stopped(
+                    f"Error Code 2: Internal Error (Assertion failed: {node.name}: INT8 weights have to be "
+                    "quantized from FP32 by a QuantizeLinear)"
+                )
 
     def precision(self, node: onnx.NodeProto) -> str:
         names = {"FLOAT": "Float", "HALF": "Half", "BF16": "BFloat16", "INT8": "Int8"}
@@ -371,11 +440,15 @@ class _Told:
             return {10: "Half", 16: "BFloat16"}.get(kind, "Float")
         constrained = {"OBEY_PRECISION_CONSTRAINTS", "PREFER_PRECISION_CONSTRAINTS"} & set(self.flags)
         ranged = node.op_type in WEIGHTED and all(
-            tensor.name in self.ranges for layer in self.layers[node.name] if layer.type.name in _PRODUCTS
-            for tensor in (*layer._inputs, *layer._outputs))
+            tensor.name in self.ranges
+            for layer in self.layers[node.name]
+            if layer.type.name in _PRODUCTS
+            for tensor in (*layer._inputs, *layer._outputs)
+        )
         if constrained and node.name in self.set:
             if self.set[node.name] == "INT8" and not ranged:
-                raise _Stopped("Error Code 10: Internal Error (Could not find any implementation for node "
-                               f"{node.name}.)")
+                raise _Stopped(
+                    f"Error Code 10: Internal Error (Could not find any implementation for node {node.name}.)"
+                )
             return names[self.set[node.name]]
         return "Int8" if "INT8" in self.flags and ranged else self.base

@@ -35,8 +35,9 @@ from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs.engine_build import lower_for_builder
 
 RELEASE = os.environ.get("STANDIN_RELEASE", "")
-FP32, FP16, BF16, INT8 = (PrecisionConfig.from_precision(one) for one in
-                          (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8))
+FP32, FP16, BF16, INT8 = (
+    PrecisionConfig.from_precision(one) for one in (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8)
+)
 PROFILE = {"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
 SETTINGS = BuildSettings(PROFILE)
 
@@ -60,8 +61,9 @@ def lowered(backend: EngineBackend, network: Network, tmp_path_factory: pytest.T
     """Writes what a config becomes for the backend; returns the file and what is told beside it."""
 
     def lower(config: PrecisionConfig, weak: bool = False) -> tuple:
-        made = lower_for_builder(network, config, dict.fromkeys(network.calibrated_tensors, 4.0), backend.capabilities,
-                                 "it", weak)
+        made = lower_for_builder(
+            network, config, dict.fromkeys(network.calibrated_tensors, 4.0), backend.capabilities, "it", weak
+        )
         folder = tmp_path_factory.mktemp("lowered")
         return export_typed_network(made.model, network, folder / "network.onnx").path, made.constraints
 
@@ -117,7 +119,9 @@ def test_an_fp32_engine_computes_what_onnx_runtime_does(runner: EngineRunner, ne
 
 def test_inputs_and_outputs_are_the_networks(runner: EngineRunner) -> None:
     assert [(info.name, info.dtype, info.shape) for info in (*runner.inputs, *runner.outputs)] == [
-        ("image", np.float32, (None, 3, 32, 32)), ("logits", np.float32, (None, 10))]
+        ("image", np.float32, (None, 3, 32, 32)),
+        ("logits", np.float32, (None, 10)),
+    ]
     assert runner.device_memory >= 0
 
 
@@ -134,7 +138,8 @@ def test_the_profiler_and_the_inspector_name_the_same_layers(runner: EngineRunne
     times = runner.layer_times_ms(images(), 3)
     assert set(times) == {layer.name for layer in report.layers} and min(times.values()) >= 0
     assert sum(share for _, share in report.with_layer_times(times).precision_shares().values()) == pytest.approx(
-        1, abs=0.2)
+        1, abs=0.2
+    )
     made = find_group_implementations(report, network)
     assert {group.name for group in network.groups if group.is_quantizable} <= set(made)
     assert {made[group.name].precision for group in network.groups if group.is_quantizable} == {Precision.FP32}
@@ -147,9 +152,9 @@ def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, n
         report = read_engine_report(runner.inspect(), network)
         made = find_group_implementations(report, network)
         assert np.isfinite(runner.run(images())["logits"]).all()
-    assert all(layer.network_layers
-               for layer in report.layers
-               if layer.kind == COMPUTE), "those of the lowering do not count"
+    assert all(layer.network_layers for layer in report.layers if layer.kind == COMPUTE), (
+        "those of the lowering do not count"
+    )
     for name in ("/conv1/Conv", "/layer2/conv2/Conv", "/fc/Gemm"):
         assert made[name].precision is Precision.INT8, name
     assert made["/layer1/conv2/Conv"].precision is Precision.FP32
@@ -174,7 +179,8 @@ def test_what_the_builder_prints_is_passed_on(backend: EngineBackend, lowered: C
     backend.build(path, SETTINGS, told, on_message=lambda level, text: said.append((level, text)))
     assert {level for level, _ in said} <= {"info", "warning", "error"} and "info" in {level for level, _ in said}
     assert not any("\x1b" in text or re.match(r"\[([VIWEX]|TRT)\]", text) for _, text in said), (
-        "the level is not repeated in the text; [MemUsageChange] is TensorRT's own")
+        "the level is not repeated in the text; [MemUsageChange] is TensorRT's own"
+    )
     shown = capfd.readouterr()
     assert shown.out == "" and "[TRT]" not in shown.err
     if not backend.capabilities.strongly_typed:
@@ -229,11 +235,15 @@ def test_a_foreign_engine_or_network_is_refused(backend: EngineBackend, fp32: by
 def test_integer_inputs_are_given_in_the_engines_type(backend: EngineBackend, tmp_path: Path) -> None:
     table = np.arange(12, dtype=np.float32).reshape(4, 3)
     graph = helper.make_graph(
-        [helper.make_node("Gather", ["table", "index"], ["row"], "/gather"),
-         helper.make_node("Relu", ["row"], ["y"], "/relu")], "lookup",
+        [
+            helper.make_node("Gather", ["table", "index"], ["row"], "/gather"),
+            helper.make_node("Relu", ["row"], ["y"], "/relu"),
+        ],
+        "lookup",
         [helper.make_tensor_value_info("index", TensorProto.INT64, [2])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
-        [onnx.numpy_helper.from_array(table, "table")])
+        [onnx.numpy_helper.from_array(table, "table")],
+    )
     path = saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path)
     with backend.load_engine(backend.build(path, BuildSettings(), told_of(backend))) as runner:
         found = runner.run({"index": np.array([3, 1])})["y"]
@@ -280,8 +290,11 @@ def of_two(x: list[int], kind: int, other: list[int], operator: str) -> onnx.Mod
     """An operator of two inputs: ``x`` and ``other``."""
     value = helper.make_tensor_value_info
     graph = helper.make_graph(
-        [helper.make_node(operator, ["x", "other"], ["y"], f"/{operator}")], "g",
-        [value("x", TensorProto.FLOAT, x), value("other", kind, other)], [value("y", TensorProto.FLOAT, [None] * 2)])
+        [helper.make_node(operator, ["x", "other"], ["y"], f"/{operator}")],
+        "g",
+        [value("x", TensorProto.FLOAT, x), value("other", kind, other)],
+        [value("y", TensorProto.FLOAT, [None] * 2)],
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -320,8 +333,11 @@ def test_too_little_memory_is_said(backend, lowered, fp32, monkeypatch, level) -
     runner = backend.load_engine(fp32) if level == "profile" else None
     monkeypatch.setenv("STANDIN_FAULT", "out of memory" if level == "build" else "out of memory at run")
     with pytest.raises(TrtTuiError, match="device memory") as raised:
-        {"build": lambda: backend.build(path, SETTINGS, told), "run": lambda: backend.load_engine(fp32),
-         "profile": lambda: runner.layer_times_ms(images(), 3)}[level]()
+        {
+            "build": lambda: backend.build(path, SETTINGS, told),
+            "run": lambda: backend.load_engine(fp32),
+            "profile": lambda: runner.layer_times_ms(images(), 3),
+        }[level]()
     assert "17179869184" in raised.value.cause and "Invalid" not in raised.value.cause
 
 
@@ -387,12 +403,18 @@ def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fa
 
 
 def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() -> None:
-    said = [("error", "Invalid Engine. Please ensure"), ("info", "x"), ("error", "Error Code 10"), ("error", "x"),
-            ("error", "Error Code 10")]
+    said = [
+        ("error", "Invalid Engine. Please ensure"),
+        ("info", "x"),
+        ("error", "Error Code 10"),
+        ("error", "x"),
+        ("error", "Error Code 10"),
+    ]
     assert printed_error_text(said) == "Error Code 10\nx"
     assert printed_error_text(said[:2]) == "Invalid Engine. Please ensure"
-    assert printed_error_text([("error", "Could not find any implementation for node a"),
-                               said[0]]).endswith("for node a")
+    assert printed_error_text([("error", "Could not find any implementation for node a"), said[0]]).endswith(
+        "for node a"
+    )
 
 
 def told(engine: bytes) -> dict:
@@ -415,8 +437,11 @@ def test_fp32_is_told_nothing_but_tf32(built) -> None:
 
 @told_only
 def test_typed_networks_take_no_flags_and_q_dq_without_types_take_fp16_and_int8(built) -> None:
-    for config, flags in ((FP16, {"FP16"}), (INT8, {"FP16", "INT8"}),
-                          (PrecisionConfig.from_precision(Precision.INT8, Precision.FP32), {"INT8"})):
+    for config, flags in (
+        (FP16, {"FP16"}),
+        (INT8, {"FP16", "INT8"}),
+        (PrecisionConfig.from_precision(Precision.INT8, Precision.FP32), {"INT8"}),
+    ):
         engine = built(config)
         assert float_flags(engine) == ({*flags, "OBEY_PRECISION_CONSTRAINTS"} if RELEASE == "8.6.1" else set())
         assert told(engine)["dynamic_ranges"] == {}
@@ -466,14 +491,16 @@ def test_bf16_is_refused_where_there_is_none(backend, built, lowered) -> None:
             assert float_flags(built(BF16, weak=True)) == {"BF16", "OBEY_PRECISION_CONSTRAINTS"}
 
 
-ONLY_JIT = (*(("-cublas", "-CUBLAS_LT", "-CUDNN") if RELEASE.startswith(("8.", "10.")) else ()),
-            "-EDGE_MASK_CONVOLUTIONS", "+JIT_CONVOLUTIONS")
+ONLY_JIT = (
+    *(("-cublas", "-CUBLAS_LT", "-CUDNN") if RELEASE.startswith(("8.", "10.")) else ()),
+    "-EDGE_MASK_CONVOLUTIONS",
+    "+JIT_CONVOLUTIONS",
+)
 
 
 @told_only
 def test_settings_reach_the_builder(built) -> None:
-    asked = BuilderOptions(optimization_level=1, tactic_sources=ONLY_JIT, refit=True, workspace=512,
-                           sparsity=True)
+    asked = BuilderOptions(optimization_level=1, tactic_sources=ONLY_JIT, refit=True, workspace=512, sparsity=True)
     engine = built(FP32, replace(SETTINGS, builder_options=asked))
     assert told(engine)["builder_optimization_level"] == 1
     assert told(engine)["tactic_sources"] == ["JIT_CONVOLUTIONS"]
@@ -486,17 +513,27 @@ def test_settings_reach_the_builder(built) -> None:
 
 
 @told_only
-@pytest.mark.parametrize(("asked", "flag", "hardware", "lacking"), [
-    (BuilderOptions(strip_plan=True), "STRIP_PLAN", "NONE", ("8.6.1",)),
-    (BuilderOptions(version_compatible=True), "VERSION_COMPATIBLE", "NONE", ("rtx-1.7.1",)),
-    (BuilderOptions(hardware_compatibility="ampere+"), "", "AMPERE_PLUS", ("rtx-1.7.1",)),
-    (BuilderOptions(hardware_compatibility="sameComputeCapability"), "", "SAME_COMPUTE_CAPABILITY",
-     ("8.6.1", "rtx-1.7.1"))])
+@pytest.mark.parametrize(
+    ("asked", "flag", "hardware", "lacking"),
+    [
+        (BuilderOptions(strip_plan=True), "STRIP_PLAN", "NONE", ("8.6.1",)),
+        (BuilderOptions(version_compatible=True), "VERSION_COMPATIBLE", "NONE", ("rtx-1.7.1",)),
+        (BuilderOptions(hardware_compatibility="ampere+"), "", "AMPERE_PLUS", ("rtx-1.7.1",)),
+        (
+            BuilderOptions(hardware_compatibility="sameComputeCapability"),
+            "",
+            "SAME_COMPUTE_CAPABILITY",
+            ("8.6.1", "rtx-1.7.1"),
+        ),
+    ],
+)
 def test_what_production_asks_for_is_told_or_refused_by_name(built, asked, flag, hardware, lacking) -> None:
     settings = replace(SETTINGS, builder_options=asked)
     if RELEASE in lacking:
-        with refused(f"has no ({flag or hardware}|{asked.requested_option_texts[0]})",
-                     next_step=next(iter(asked.requested_options))[1].option):
+        with refused(
+            f"has no ({flag or hardware}|{asked.requested_option_texts[0]})",
+            next_step=next(iter(asked.requested_options))[1].option,
+        ):
             built(FP32, settings)
         return
     config = told(built(FP32, settings))
@@ -521,8 +558,9 @@ def test_the_timing_cache_is_read_and_written(built, tmp_path) -> None:
 
 
 @told_only
-@pytest.mark.parametrize("place", ["missing/timing.cache", "file/timing.cache", "folder", "unreadable", "full",
-                                   "data.npz"])
+@pytest.mark.parametrize(
+    "place", ["missing/timing.cache", "file/timing.cache", "folder", "unreadable", "full", "data.npz"]
+)
 def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp_path, monkeypatch, place) -> None:
     cache = tmp_path / place
     (tmp_path / "folder").mkdir()
@@ -589,9 +627,15 @@ def test_a_compute_capability_is_for_rtx(backend, built) -> None:
 def test_capabilities_are_those_of_the_release(backend) -> None:
     has = backend.capabilities
     assert (has.strongly_typed, has.weakly_typed, has.supports_bf16, has.reports_progress) == {
-        "8.6.1": (False, True, False, False), "10.16.1": (True, True, True, True),
-        "11.4.0": (True, False, True, True), "rtx-1.7.1": (True, False, True, True)}[RELEASE]
+        "8.6.1": (False, True, False, False),
+        "10.16.1": (True, True, True, True),
+        "11.4.0": (True, False, True, True),
+        "rtx-1.7.1": (True, False, True, True),
+    }[RELEASE]
     assert has.can_execute
     assert bool(has.target_compute_capabilities) == RELEASE.startswith("rtx")
-    assert (backend.device == "Stand-in GPU" and backend.device in backend.cache_identity
-            and backend.version in backend.cache_identity)
+    assert (
+        backend.device == "Stand-in GPU"
+        and backend.device in backend.cache_identity
+        and backend.version in backend.cache_identity
+    )

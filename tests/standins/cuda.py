@@ -14,7 +14,6 @@ def capability() -> str:
     return os.environ.get("STANDIN_DEVICE", "8.9")
 
 
-
 class Cuda:
     """What `polygraphy.cuda.wrapper()` returns. "Device" pointers are those of NumPy arrays that are kept alive."""
 

@@ -31,7 +31,7 @@ def unpack(data: bytes) -> tuple[dict, bytes]:
     start = len(_MAGIC) + 8
     if not data.startswith(_MAGIC):
         raise ValueError("no engine")
-    end = start + int.from_bytes(data[len(_MAGIC):start], "little")
+    end = start + int.from_bytes(data[len(_MAGIC) : start], "little")
     return json.loads(data[start:end]), data[end:]
 
 
@@ -55,20 +55,36 @@ class Runtime:
         try:
             header, model = unpack(data)
         except ValueError:
-            return self._error("Error Code 1: Serialization (Serialization assertion plan->header.magicTag == "
-                               "rt::kPLAN_MAGIC_TAG failed.)")
+            return self._error(
+                "Error Code 1: Serialization (Serialization assertion plan->header.magicTag == "
+                "rt::kPLAN_MAGIC_TAG failed.)"
+            )
         if header["release"] != self._release.name:
-            return self._error("Error Code 1: Serialization (Serialization assertion stdVersionRead == "
-                               "kSERIALIZATION_VERSION failed.Version tag does not match. Note: Current Version: "
-                               f"{self._release.version}, Serialized Engine Version: {header['release']})")
+            return self._error(
+                "Error Code 1: Serialization (Serialization assertion stdVersionRead == "
+                "kSERIALIZATION_VERSION failed.Version tag does not match. Note: Current Version: "
+                f"{self._release.version}, Serialized Engine Version: {header['release']})"
+            )
         wanted = [f"{name[2:-1]}.{name[-1]}" for name in header["config"]["compute_capabilities"] if name != "CURRENT"]
         if capability() not in (wanted or [header["device"]]):
             built = (wanted or [header["device"]])[0]
-            return self._error("Error Code 6: API Usage Error (The engine plan file is generated on an incompatible "
-                               f"device, expecting compute {capability()} got compute {built}, please rebuild.)")
-        return make(self._trt, "ICudaEngine", _header=header, _model=model, _data=data, _logger=self._logger,
-                    _tensors={one["name"]: {**one, "mode": mode.removesuffix("s").upper()}
-                              for mode in ("inputs", "outputs") for one in header[mode]})
+            return self._error(
+                "Error Code 6: API Usage Error (The engine plan file is generated on an incompatible "
+                f"device, expecting compute {capability()} got compute {built}, please rebuild.)"
+            )
+        return make(
+            self._trt,
+            "ICudaEngine",
+            _header=header,
+            _model=model,
+            _data=data,
+            _logger=self._logger,
+            _tensors={
+                one["name"]: {**one, "mode": mode.removesuffix("s").upper()}
+                for mode in ("inputs", "outputs")
+                for one in header[mode]
+            },
+        )
 
 
 class ICudaEngine:
@@ -80,12 +96,16 @@ class ICudaEngine:
     device_memory_size = property(lambda self: 4096 * len(self._header["layers"]))
     device_memory_size_v2 = device_memory_size
     profiling_verbosity = property(
-        lambda self: getattr(self._trt.ProfilingVerbosity, self._header["config"]["profiling_verbosity"]))
+        lambda self: getattr(self._trt.ProfilingVerbosity, self._header["config"]["profiling_verbosity"])
+    )
 
     def _tensor(self, name: str) -> dict:
         if name not in self._tensors:
-            self._logger.log(self._trt.ILogger.Severity.ERROR, f"Error Code 3: API Usage Error (Given invalid tensor "
-                             f"name: {name}. Get valid tensor names with getIOTensorName())")
+            self._logger.log(
+                self._trt.ILogger.Severity.ERROR,
+                f"Error Code 3: API Usage Error (Given invalid tensor "
+                f"name: {name}. Get valid tensor names with getIOTensorName())",
+            )
         return self._tensors.get(name, {"mode": "NONE", "shape": [], "type": "FLOAT"})
 
     def get_tensor_name(self, index: int) -> str:
@@ -109,8 +129,11 @@ class ICudaEngine:
     def _range(self, name: str, profile: int) -> list[list[int]]:
         """The smallest, usual and largest shape of an input."""
         profiles = self._header["profiles"]
-        return profiles[profile].get(name, [self._tensor(name)["shape"]] * 3) if profiles else (
-            [self._tensor(name)["shape"]] * 3)
+        return (
+            profiles[profile].get(name, [self._tensor(name)["shape"]] * 3)
+            if profiles
+            else ([self._tensor(name)["shape"]] * 3)
+        )
 
     def is_shape_inference_io(self, name: str) -> bool:
         return False
@@ -125,10 +148,20 @@ class ICudaEngine:
         from tests.standins.building import fault
 
         if fault() == "out of memory at run":
-            return self._logger.log(self._trt.ILogger.Severity.ERROR, "ICudaEngine::createExecutionContext: Error Code "
-                                    "2: OutOfMemory (Requested size was 17179869184 bytes.)")
-        return make(self._trt, "IExecutionContext", _engine=self, _logger=self._logger, _shapes={}, _addresses={},
-                    _allocators={})
+            return self._logger.log(
+                self._trt.ILogger.Severity.ERROR,
+                "ICudaEngine::createExecutionContext: Error Code "
+                "2: OutOfMemory (Requested size was 17179869184 bytes.)",
+            )
+        return make(
+            self._trt,
+            "IExecutionContext",
+            _engine=self,
+            _logger=self._logger,
+            _shapes={},
+            _addresses={},
+            _allocators={},
+        )
 
 
 class EngineInspector:
@@ -136,18 +169,28 @@ class EngineInspector:
         engine, header = self._engine, self._engine._header
         told = header["config"]["profiling_verbosity"]
         layers = {"DETAILED": self._layers, "VERBOSE": self._layers}.get(
-            told, lambda: [layer["name"] for layer in header["layers"]] if told != "NONE" else [])()
+            told, lambda: [layer["name"] for layer in header["layers"]] if told != "NONE" else []
+        )()
         if self._release.major < 11:
             return json.dumps({"Layers": layers, "Bindings": list(engine._tensors)})
         about = []
         for name, one in engine._tensors.items():
             keys = ("MinShape", "OptShape", "MaxShape") if one["mode"] == "INPUT" else ()
-            profiles = [dict(zip(keys, profile.get(name, [one["shape"]] * 3), strict=False))
-                        for profile in header["profiles"] or [{}]]
-            about.append({"Name": name, "IOMode": one["mode"].title(), "DataType": one["type"].title(),
-                          "Dimensions": one["shape"], "Location": "Device", "IsShapeInferenceIO": False,
-                          "ProfileInfo": [{**each, "Format": "Row major linear FP32 format (kLINEAR)"}
-                                          for each in profiles]})
+            profiles = [
+                dict(zip(keys, profile.get(name, [one["shape"]] * 3), strict=False))
+                for profile in header["profiles"] or [{}]
+            ]
+            about.append(
+                {
+                    "Name": name,
+                    "IOMode": one["mode"].title(),
+                    "DataType": one["type"].title(),
+                    "Dimensions": one["shape"],
+                    "Location": "Device",
+                    "IsShapeInferenceIO": False,
+                    "ProfileInfo": [{**each, "Format": "Row major linear FP32 format (kLINEAR)"} for each in profiles],
+                }
+            )
         return json.dumps({"Layers": layers, "I/O Tensors": about, "Engine Metadata": {"Multi-Device": "Disabled"}})
 
     def _layers(self) -> list[dict]:
@@ -184,11 +227,13 @@ class IExecutionContext:
         shape = tuple(shape)
         least, _, most = self._engine._range(name, self.__dict__.get("_profile", 0))
         if len(shape) != len(least) or any(
-                not (low <= size <= high or low == -1) for low, size, high in zip(least, shape, most, strict=True)):
+            not (low <= size <= high or low == -1) for low, size, high in zip(least, shape, most, strict=True)
+        ):
             return self._error(
                 "setInputShape: Error Code 3: API Usage Error (Parameter check failed, condition: engineDims.d[i] == "
                 f"dims.d[i]. Static dimension mismatch or profile range exceeded while setting input shape for {name}: "
-                f"{list(shape)} is not within {least} to {most}.)")
+                f"{list(shape)} is not within {least} to {most}.)"
+            )
         self._shapes[name] = shape
         return True
 
@@ -211,8 +256,11 @@ class IExecutionContext:
         return True
 
     def infer_shapes(self) -> list[str]:
-        return [name for name, one in self._engine._tensors.items()
-                if one["mode"] == "INPUT" and -1 in tuple(self.get_tensor_shape(name))]
+        return [
+            name
+            for name, one in self._engine._tensors.items()
+            if one["mode"] == "INPUT" and -1 in tuple(self.get_tensor_shape(name))
+        ]
 
     all_binding_shapes_specified = property(lambda self: not IExecutionContext.infer_shapes(self))
 
@@ -227,22 +275,32 @@ class IExecutionContext:
         """Shows a debug listener what engine layers hand on, in memory that is another's right afterwards."""
         from polygraphy import cuda
 
-        kinds = {name: kind for layer in self._engine._header["layers"] for name, kind in layer["outputs"]
-                 if name not in self._engine._tensors}
+        kinds = {
+            name: kind
+            for layer in self._engine._header["layers"]
+            for name, kind in layer["outputs"]
+            if name not in self._engine._tensors
+        }
         model = onnx.ModelProto.FromString(self._engine._model)
         model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in kinds)
         types = {information: name for name, information in WORDS.items()}
-        for (name, kind), array in zip(kinds.items(), _session(model.SerializeToString()).run(list(kinds), feeds),
-                                       strict=True):
+        for (name, kind), array in zip(
+            kinds.items(), _session(model.SerializeToString()).run(list(kinds), feeds), strict=True
+        ):
             array = np.ascontiguousarray(array)
             address = cuda.wrapper().malloc(array.nbytes)
             ctypes.memmove(address, array.ctypes.data, array.nbytes)
             capsule = ctypes.pythonapi.PyCapsule_New
             capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
             self._listener.process_debug_tensor(
-                address if self._release.major > 10 else capsule(address, None, None), self._trt.TensorLocation.DEVICE,
-                getattr(self._trt.DataType, types[kind]), self._trt.Dims(array.shape), name, stream)
-            ctypes.memset(address, 0xff, array.nbytes)
+                address if self._release.major > 10 else capsule(address, None, None),
+                self._trt.TensorLocation.DEVICE,
+                getattr(self._trt.DataType, types[kind]),
+                self._trt.Dims(array.shape),
+                name,
+                stream,
+            )
+            ctypes.memset(address, 0xFF, array.nbytes)
             cuda.wrapper().free(address)
 
     def _session(self) -> object:

@@ -12,8 +12,16 @@ import onnx
 from tests.standins import Bound, Release
 from tests.standins.network import _TYPES, WEIGHTED
 
-WORDS = {"FLOAT": "Float", "HALF": "Half", "BF16": "BFloat16", "INT8": "Int8", "UINT8": "UInt8", "INT32": "Int32",
-          "INT64": "Int64", "BOOL": "Bool"}
+WORDS = {
+    "FLOAT": "Float",
+    "HALF": "Half",
+    "BF16": "BFloat16",
+    "INT8": "Int8",
+    "UINT8": "UInt8",
+    "INT32": "Int32",
+    "INT64": "Int64",
+    "BOOL": "Bool",
+}
 _FLOATS = ("Float", "Half", "BFloat16")
 _FUSED = ("Relu", "BatchNormalization", "LeakyRelu", "Clip")
 
@@ -31,8 +39,9 @@ class Fusion:
         graph = network._model.graph
         self.constants = {one.name for one in graph.initializer}
         self.nodes = [node for node in graph.node if node.op_type != "Constant"]
-        self.constants |= {node.output[0] for node in graph.node
-                           if node.op_type == "Constant" or self._quantizes_a_constant(node)}
+        self.constants |= {
+            node.output[0] for node in graph.node if node.op_type == "Constant" or self._quantizes_a_constant(node)
+        }
         self.place = {name: number for number, node in enumerate(self.nodes) for name in node.output}
         self.consumers: dict[str, list[onnx.NodeProto]] = {}
         for node in self.nodes:
@@ -88,8 +97,11 @@ class Fusion:
         sources = {part.output[0]: part.input[0] for part in parts}
         read = [sources.get(name, name) for node in members for name in node.input]
         inputs = [name for name in dict.fromkeys(read) if name and name not in made and name not in self.constants]
-        outputs = [one for one in made if one in self.outputs or
-                   any(user not in members for user in self.consumers.get(one, []))]
+        outputs = [
+            one
+            for one in made
+            if one in self.outputs or any(user not in members for user in self.consumers.get(one, []))
+        ]
         precision = self.types.get(outputs[0], "Float") if outputs else "Float"
         if any(self.types.get(one) in _FLOATS for one in outputs):
             precision = self.precision(next((node for node in members if node.op_type in WEIGHTED), members[0]))
@@ -102,10 +114,14 @@ class Fusion:
             kind = self.types.get(name, "Float")
             return precision if kind in _FLOATS and not self.strong else kind
 
-        return {"name": " + ".join(node.name for node in members), "type": members[0].op_type.removesuffix("Linear"),
-                "precision": precision, "inputs": [[name, read_as(name)] for name in inputs],
-                "nodes": list(dict.fromkeys(one.name for one in (*parts, *members))),
-                "outputs": [[one, self.types.get(one, "Float")] for one in outputs]}
+        return {
+            "name": " + ".join(node.name for node in members),
+            "type": members[0].op_type.removesuffix("Linear"),
+            "precision": precision,
+            "inputs": [[name, read_as(name)] for name in inputs],
+            "nodes": list(dict.fromkeys(one.name for one in (*parts, *members))),
+            "outputs": [[one, self.types.get(one, "Float")] for one in outputs],
+        }
 
 
 def information(layer: dict, release: Release, shapes: dict[str, list[int]]) -> dict:
@@ -117,8 +133,13 @@ def information(layer: dict, release: Release, shapes: dict[str, list[int]]) -> 
             return {**about, "Datatype": kind, "Format": "(Linear) Row major linear format"}
         return {**about, "Location": "Device", "Format/Datatype": kind}
 
-    said = {"Name": layer["name"], "LayerType": layer["type"], "Inputs": [tensor(*one) for one in layer["inputs"]],
-            "Outputs": [tensor(*one) for one in layer["outputs"]], "TacticName": layer.get("tactic", ""),
-            "TacticValue": "0x1"}
+    said = {
+        "Name": layer["name"],
+        "LayerType": layer["type"],
+        "Inputs": [tensor(*one) for one in layer["inputs"]],
+        "Outputs": [tensor(*one) for one in layer["outputs"]],
+        "TacticName": layer.get("tactic", ""),
+        "TacticValue": "0x1",
+    }
     metadata = "\x1e".join(f"[ONNX Layer: {node}]" for node in layer["nodes"])
     return said if release.major < 10 else {**said, "StreamId": 0, "Metadata": metadata}

@@ -72,23 +72,39 @@ def _operator(node: bytes, opsets: tuple[tuple[str, int], ...]) -> Callable[...,
         return partial(_conv, **attributes)
     if proto.op_type == "Gelu" and attributes == {"approximate": b"tanh"}:
         return _gelu
-    ends = [[helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, names))]
-            for names in (proto.input, proto.output)]
+    ends = [
+        [helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, names))]
+        for names in (proto.input, proto.output)
+    ]
     if proto.op_type in ("QuantizeLinear", "DequantizeLinear"):
         given = {"": max(given[""], 19)}  # the oldest that the reference has; it holds those before
     return ReferenceEvaluator(helper.make_graph([proto], "node", *ends), opsets=given).rt_nodes_[0].run
 
 
-def _conv(x: np.ndarray, weight: np.ndarray, bias: np.ndarray | None = None, *, kernel_shape: Sequence[int] = (),
-          pads: Sequence[int] = (), strides: Sequence[int] = (), group: int = 1) -> tuple[np.ndarray]:
+def _conv(
+    x: np.ndarray,
+    weight: np.ndarray,
+    bias: np.ndarray | None = None,
+    *,
+    kernel_shape: Sequence[int] = (),
+    pads: Sequence[int] = (),
+    strides: Sequence[int] = (),
+    group: int = 1,
+) -> tuple[np.ndarray]:
     """A Conv as one product, where the reference takes a loop in Python."""
     axes = range(2, x.ndim)
-    around = [(0, 0), (0, 0), *(zip(pads[:len(axes)], pads[len(axes):], strict=True) if pads else [(0, 0)] * len(axes))]
+    around = [
+        (0, 0),
+        (0, 0),
+        *(zip(pads[: len(axes)], pads[len(axes) :], strict=True) if pads else [(0, 0)] * len(axes)),
+    ]
     seen = np.lib.stride_tricks.sliding_window_view(np.pad(x, around), weight.shape[2:], tuple(axes))
     seen = seen[(..., *(slice(None, None, step) for step in strides or [1] * len(axes)), *[slice(None)] * len(axes))]
     inner = [1, *range(x.ndim, seen.ndim)]
-    parts = [np.moveaxis(np.tensordot(one, own, (inner, range(1, x.ndim))), -1, 1) for one, own in zip(
-        np.split(seen, group, axis=1), np.split(weight, group), strict=True)]
+    parts = [
+        np.moveaxis(np.tensordot(one, own, (inner, range(1, x.ndim))), -1, 1)
+        for one, own in zip(np.split(seen, group, axis=1), np.split(weight, group), strict=True)
+    ]
     result = np.concatenate(parts, axis=1)
     return (result if bias is None else result + bias.reshape(-1, *[1] * len(axes)),)
 
@@ -120,15 +136,22 @@ class _Node:
         plain.CopyFrom(self.proto)
         plain.ClearField("name")
         called = {name: f"t{place}" for place, name in enumerate(dict.fromkeys((*plain.input, *plain.output))) if name}
-        plain.input[:], plain.output[:] = ([called.get(name, "") for name in names]
-                                           for names in (plain.input, plain.output))
+        plain.input[:], plain.output[:] = (
+            [called.get(name, "") for name in names] for names in (plain.input, plain.output)
+        )
         return _operator(plain.SerializeToString(deterministic=True), tuple(sorted(self._opsets.items())))
 
     def run(self, values: Values) -> None:
         """Adds its results to ``values``; they are those of before where its inputs are."""
         inputs = [values[name] if name else None for name in self.inputs]
-        results = next((results for known, results in self._known
-                        if all(one is other for one, other in zip(inputs, known, strict=True))), None)
+        results = next(
+            (
+                results
+                for known, results in self._known
+                if all(one is other for one, other in zip(inputs, known, strict=True))
+            ),
+            None,
+        )
         if results is None:
             results = self._computed(inputs)
             self._known = [(inputs, results), *self._known[:1]]
@@ -146,8 +169,10 @@ class _Node:
             return (_wide(np.multiply(*inputs) if operator == "Mul" else np.subtract(*inputs)),)
         low = next((one.dtype for one in inputs if one is not None and one.dtype in _LOW), None)
         results = self._reference(*(one if one is None else _wide(one) for one in inputs))
-        return tuple(one.astype(low) if low is not None and one.dtype == np.float64 else _wide(np.asarray(one))
-                     for one in results)
+        return tuple(
+            one.astype(low) if low is not None and one.dtype == np.float64 else _wide(np.asarray(one))
+            for one in results
+        )
 
 
 class _Graph:
@@ -223,9 +248,17 @@ class NullBackend:
     def get_host_backend(self) -> None:
         return None
 
-    def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
-             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
-             frees_tensors_early: bool = False, first_piece: object = None) -> NullRunner:
+    def load(
+        self,
+        model: ir.Model,
+        *,
+        low_memory: bool = False,
+        optimize: bool = True,
+        on_mode_change: Callable[[ExecutionMode], None] | None = None,
+        few_executions: bool = False,
+        frees_tensors_early: bool = False,
+        first_piece: object = None,
+    ) -> NullRunner:
         return model.meta.get(LOADED) or _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
@@ -273,8 +306,15 @@ class NullBuilder:
     def cache_identity(self) -> tuple[object, ...]:
         return (repr(self),)
 
-    def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
-              on_step: BuildStep | None = None, on_message: Callable[[str, str], None] | None = None) -> bytes:
+    def build(
+        self,
+        model_path: Path,
+        settings: BuildSettings,
+        constraints: LayerConstraints | None = None,
+        *,
+        on_step: BuildStep | None = None,
+        on_message: Callable[[str, str], None] | None = None,
+    ) -> bytes:
         if on_message is not None:
             on_message("info", "[MemUsageChange] Init CUDA: CPU +2, GPU +0")
         if self.fails:
@@ -285,8 +325,10 @@ class NullBuilder:
         for layer in _engine_layers(built, {}):
             for node in self.cannot if layer["Inputs"][0]["Datatype"] == "Int8" else ():
                 if f"[ONNX Layer: {node}]" in layer["Metadata"]:
-                    raise BuildError("TensorRT could not build the engine",
-                                     f"Could not find any implementation for node {layer['Name']}.")
+                    raise BuildError(
+                        "TensorRT could not build the engine",
+                        f"Could not find any implementation for node {layer['Name']}.",
+                    )
         return built.SerializeToString(deterministic=True)
 
     def load_engine(self, data: bytes) -> NullEngine:
@@ -307,8 +349,10 @@ class NullEngine(NullRunner):
 
     def run(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         noise = np.random.default_rng(0)
-        return {name: array + self._noise * np.sqrt(np.mean(array**2)) * noise.standard_normal(array.shape)
-                for name, array in super().run(feed, fetch).items()}
+        return {
+            name: array + self._noise * np.sqrt(np.mean(array**2)) * noise.standard_normal(array.shape)
+            for name, array in super().run(feed, fetch).items()
+        }
 
     def latency_ms(self, feed: Mapping[str, np.ndarray]) -> float:
         return 1.02 * sum(self.layer_times_ms(feed, 1).values())
@@ -352,9 +396,15 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
         asked = next((otherwise[node.name] for node in nodes if node.name in otherwise), None)
         word = {Precision.FP16: "Half", Precision.FP32: "Float"}.get(asked, word) if asked is not None else word
         metadata = "" if name.startswith("Reformatting") else "\x1f".join(f"[ONNX Layer: {one.name}]" for one in nodes)
-        layers.append({"Name": name or " + ".join(one.name for one in nodes), "LayerType": kind, "Metadata": metadata,
-                       "Inputs": [{"Name": nodes[0].input[0], "Datatype": word}],
-                       "Outputs": [{"Name": nodes[-1].output[0], "Datatype": word}]})
+        layers.append(
+            {
+                "Name": name or " + ".join(one.name for one in nodes),
+                "LayerType": kind,
+                "Metadata": metadata,
+                "Inputs": [{"Name": nodes[0].input[0], "Datatype": word}],
+                "Outputs": [{"Name": nodes[-1].output[0], "Datatype": word}],
+            }
+        )
 
     def inside(tensor: str) -> onnx.NodeProto | None:
         """The node behind the Q, DQ and Cast in front of a tensor."""
@@ -380,8 +430,11 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
             while (after := following(nodes[-1])) is not None and after.op_type in ("Add", "Relu", "Gelu"):
                 nodes.append(after)
             if not any(one["LayerType"] == "Reformat" for one in layers):
-                layer("Reformat", [node], f"Reformatting CopyNode for Input Tensor 0 to "
-                                          f"{' + '.join(one.name for one in nodes)}")
+                layer(
+                    "Reformat",
+                    [node],
+                    f"Reformatting CopyNode for Input Tensor 0 to {' + '.join(one.name for one in nodes)}",
+                )
             layer("gemm", nodes)
     for node in graph.node:
         if node.name not in taken and node.op_type not in (*_AROUND, "Constant", "Shape"):
@@ -391,13 +444,20 @@ def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -
     return layers
 
 
-def execute(workspace: Workspace, store: ResultStore, report: JobReporter, config: PrecisionConfig, urgency: Urgency,
-            feeds: Sequence[int] | None = None) -> Steps[ExportedRun]:
+def execute(
+    workspace: Workspace,
+    store: ResultStore,
+    report: JobReporter,
+    config: PrecisionConfig,
+    urgency: Urgency,
+    feeds: Sequence[int] | None = None,
+) -> Steps[ExportedRun]:
     """In place of `trt_tui.jobs.engine.execute_exported_file`: the null backend executes what is exported, in
     this process."""
     analysis = workspace.analysis
     typed = lower_from_source_model(workspace.network, config, workspace.ranges).model
     with load_adaptive_runner(analysis.backend, typed, analysis.samples, "the exported network") as runner:
-        accuracy = yield from override_urgency(urgency,
-                                               measure_engine_accuracy(analysis, runner, feeds or workspace.feeds))
+        accuracy = yield from override_urgency(
+            urgency, measure_engine_accuracy(analysis, runner, feeds or workspace.feeds)
+        )
     return ExportedRun(accuracy, "ONNX Runtime 1.0 CPU", "cpu")

@@ -22,8 +22,11 @@ from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
 from trt_tui.jobs.engine_build import lower_for_builder
 
-ADA = BuildSettings({"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}, compute_capability=(8, 9),
-                    builder_options=BuilderOptions(optimization_level=0))
+ADA = BuildSettings(
+    {"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))},
+    compute_capability=(8, 9),
+    builder_options=BuilderOptions(optimization_level=0),
+)
 
 
 @pytest.fixture(scope="module")
@@ -70,10 +73,13 @@ def test_several_profiles_are_built(rtx, lowered) -> None:
 def test_attention_in_fp32_is_built_in_several_layers(rtx, tmp_path) -> None:
     shape = (1, 2, 16, 16)
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "qkvy"]
-    graph = helper.make_graph([helper.make_node("Attention", ["q", "k", "v"], ["y"], "attention")], "g", values[:3],
-                              values[3:])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11),
-              path := tmp_path / "attention.onnx")
+    graph = helper.make_graph(
+        [helper.make_node("Attention", ["q", "k", "v"], ["y"], "attention")], "g", values[:3], values[3:]
+    )
+    onnx.save(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11),
+        path := tmp_path / "attention.onnx",
+    )
     assert len(rtx.build(path, replace(ADA, profile={}))) > 10_000
 
 
@@ -81,8 +87,12 @@ def test_attention_in_fp32_is_built_in_several_layers(rtx, tmp_path) -> None:
 def test_every_precision_builds(rtx, lowered, precision) -> None:
     said: list[tuple[str, str]] = []
     steps: list[tuple[str, int, int]] = []
-    data = rtx.build(lowered(PrecisionConfig.from_precision(precision)), ADA,
-                     on_step=lambda *step: bool(steps.append(step)) or True, on_message=lambda *line: said.append(line))
+    data = rtx.build(
+        lowered(PrecisionConfig.from_precision(precision)),
+        ADA,
+        on_step=lambda *step: bool(steps.append(step)) or True,
+        on_message=lambda *line: said.append(line),
+    )
     assert len(data) > 10_000
     assert steps and all(0 <= done <= total for _, done, total in steps)
     assert said and not [text for level, text in said if level == "error"]
@@ -147,11 +157,14 @@ def test_a_timing_cache_is_kept_where_it_can_be(rtx, lowered, tmp_path, place) -
 
 @pytest.mark.parametrize(("operator", "shape"), [("Expand", [2]), ("Reshape", [2]), ("TopK", [1]), ("Mul", [])])
 def test_inputs_whose_values_are_shapes_are_named_and_scalars_build(rtx, tmp_path, operator, shape) -> None:
-    value, results = helper.make_tensor_value_info, ["y", "index"][:1 + (operator == "TopK")]
+    value, results = helper.make_tensor_value_info, ["y", "index"][: 1 + (operator == "TopK")]
     kind = TensorProto.INT64 if shape else TensorProto.FLOAT
-    graph = helper.make_graph([helper.make_node(operator, ["x", "other"], results, f"/{operator}")], "g",
-                              [value("x", TensorProto.FLOAT, [1, 8]), value("other", kind, shape)],
-                              [value("y", TensorProto.FLOAT, [None, None])])
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "other"], results, f"/{operator}")],
+        "g",
+        [value("x", TensorProto.FLOAT, [1, 8]), value("other", kind, shape)],
+        [value("y", TensorProto.FLOAT, [None, None])],
+    )
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "x.onnx")
     if not shape:
         assert len(rtx.build(tmp_path / "x.onnx", replace(ADA, profile={}))) > 1000

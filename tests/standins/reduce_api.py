@@ -12,8 +12,13 @@ from pathlib import Path
 
 def reduce(listing: dict[str, dict[str, str] | str]) -> dict[str, list[str]]:
     """The reduced form of one listing."""
-    reduced = {"": [f"{name}=DataType" if what == "DataType" else name
-                    for name, what in listing.items() if isinstance(what, str)]}
+    reduced = {
+        "": [
+            f"{name}=DataType" if what == "DataType" else name
+            for name, what in listing.items()
+            if isinstance(what, str)
+        ]
+    }
     for name, members in listing.items():
         if isinstance(members, dict):
             reduced[name] = [f"{member}()" if signature else member for member, signature in members.items()]

@@ -45,8 +45,10 @@ def _count_build() -> int:
 def _replace_output(model: onnx.ModelProto, tensor: str, factor: float | None) -> None:
     """Multiplies a tensor; without a factor, adds 1 to its last sample."""
     graph = model.graph
-    kinds = {value.name: value.type.tensor_type.elem_type
-             for value in (*onnx.shape_inference.infer_shapes(model).graph.value_info, *graph.output)}
+    kinds = {
+        value.name: value.type.tensor_type.elem_type
+        for value in (*onnx.shape_inference.infer_shapes(model).graph.value_info, *graph.output)
+    }
     dtype = _FLOATS[kinds.get(tensor, TensorProto.FLOAT)]
     place, producer = next((place, node) for place, node in enumerate(graph.node) if tensor in node.output)
     right = f"{tensor}/right"
@@ -55,12 +57,20 @@ def _replace_output(model: onnx.ModelProto, tensor: str, factor: float | None) -
         graph.initializer.append(numpy_helper.from_array(np.array(factor, dtype), f"{tensor}/factor"))
         graph.node.insert(place + 1, helper.make_node("Mul", [right, f"{tensor}/factor"], [tensor], f"{tensor}/wrong"))
         return
-    graph.initializer.extend(numpy_helper.from_array(np.array(array, np.int64), f"{tensor}/{name}")
-                             for name, array in (("start", [-1]), ("zero", [0]), ("end", [2**31 - 1])))
+    graph.initializer.extend(
+        numpy_helper.from_array(np.array(array, np.int64), f"{tensor}/{name}")
+        for name, array in (("start", [-1]), ("zero", [0]), ("end", [2**31 - 1]))
+    )
     graph.initializer.append(numpy_helper.from_array(np.array(1, dtype), f"{tensor}/one"))
-    graph.node.insert(place + 1, helper.make_node("Concat", [f"{tensor}/first", f"{tensor}/added"], [tensor],
-                                                  f"{tensor}/wrong", axis=0))
+    graph.node.insert(
+        place + 1,
+        helper.make_node("Concat", [f"{tensor}/first", f"{tensor}/added"], [tensor], f"{tensor}/wrong", axis=0),
+    )
     graph.node.insert(place + 1, helper.make_node("Add", [f"{tensor}/last", f"{tensor}/one"], [f"{tensor}/added"]))
     for name, start, end in (("first", "zero", "start"), ("last", "start", "end")):
-        graph.node.insert(place + 1, helper.make_node(
-            "Slice", [right, f"{tensor}/{start}", f"{tensor}/{end}", f"{tensor}/zero"], [f"{tensor}/{name}"]))
+        graph.node.insert(
+            place + 1,
+            helper.make_node(
+                "Slice", [right, f"{tensor}/{start}", f"{tensor}/{end}", f"{tensor}/zero"], [f"{tensor}/{name}"]
+            ),
+        )

@@ -68,12 +68,15 @@ def layer_norm_of_large_activations() -> Case:
 def channels_first_layer_norm() -> Case:
     """The LayerNorm of ConvNeXt along the channels of an image."""
     b = Builder()
-    x = b.node("Conv", ["x", b.weight("dense", np.diag([900.0, *[1.0] * 15]).astype(np.float32)[..., None, None])],
-               "/dense")
+    x = b.node(
+        "Conv", ["x", b.weight("dense", np.diag([900.0, *[1.0] * 15]).astype(np.float32)[..., None, None])], "/dense"
+    )
     x = layer_norm(b, x, axis=1)
     b.node("Conv", [x, b.kernel("head", (4, WIDTH, 1, 1), WIDTH)], "/head", output="y")
-    return (b.model([floats("x", "batch", WIDTH, 4, 4)], [floats("y", "batch", 4, 4, 4)]),
-            {"x": vectors(12, WIDTH, 4, 4)})
+    return (
+        b.model([floats("x", "batch", WIDTH, 4, 4)], [floats("y", "batch", 4, 4, 4)]),
+        {"x": vectors(12, WIDTH, 4, 4)},
+    )
 
 
 def rms_norm_of_large_activations() -> Case:
@@ -129,8 +132,10 @@ def instance_norm() -> Case:
     b = Builder()
     x = b.node("InstanceNormalization", ["x", b.vector("gamma", WIDTH, 1.0), b.vector("beta", WIDTH)], "/norm")
     b.node("Conv", [x, b.kernel("head", (4, WIDTH, 1, 1), WIDTH)], "/head", output="y")
-    return (b.model([floats("x", "batch", WIDTH, 8, 8)], [floats("y", "batch", 4, 8, 8)]),
-            {"x": vectors(12, WIDTH, 8, 8) + 300})
+    return (
+        b.model([floats("x", "batch", WIDTH, 8, 8)], [floats("y", "batch", 4, 8, 8)]),
+        {"x": vectors(12, WIDTH, 8, 8) + 300},
+    )
 
 
 def variance_of_squares() -> Case:
@@ -178,8 +183,10 @@ def product_of_q_and_k(*, is_scaled_first: bool = False) -> Case:
     """An attention whose product of Q and K exceeds FP16, behind a scale or before it."""
     b = Builder()
     gain = 1200.0 if is_scaled_first else 120.0
-    q, k, v = (b.node("MatMul", ["x", b.weight(name, np.eye(WIDTH, dtype=np.float32) * gain)], f"/{name}")
-               for name, gain in (("q", gain), ("k", gain), ("v", 1.0)))
+    q, k, v = (
+        b.node("MatMul", ["x", b.weight(name, np.eye(WIDTH, dtype=np.float32) * gain)], f"/{name}")
+        for name, gain in (("q", gain), ("k", gain), ("v", 1.0))
+    )
     if is_scaled_first:
         q = b.node("Mul", [q, number(b, 0.25)], "/scale")
     scores = b.node("MatMul", [q, b.node("Transpose", [k], "/keys", perm=[0, 2, 1])], "/scores")
@@ -246,8 +253,9 @@ def decomposed_softplus() -> Case:
     """log(1 + exp(x)) of values up to 15."""
     b = Builder()
     x = b.node("MatMul", ["x", diagonal(b, 10)], "/dense")
-    return finish(b, b.node("Log", [b.node("Add", [b.node("Exp", [x], "/act"), number(b, 1)], "/act")], "/act"),
-                  vectors())
+    return finish(
+        b, b.node("Log", [b.node("Add", [b.node("Exp", [x], "/act"), number(b, 1)], "/act")], "/act"), vectors()
+    )
 
 
 def log_of_a_softmax() -> Case:
@@ -317,8 +325,9 @@ def subnormal_weights() -> Case:
 def grid_sample(width: int = 2048) -> Case:
     b = Builder(opset=16)
     b.node("GridSample", ["x", b.node("Tanh", ["grid"], "/grid")], "/sample", output="y")
-    model = b.model([floats("x", "batch", 1, 4, width), floats("grid", "batch", 8, 8, 2)],
-                    [floats("y", "batch", 1, 8, 8)])
+    model = b.model(
+        [floats("x", "batch", 1, 4, width), floats("grid", "batch", 8, 8, 2)], [floats("y", "batch", 1, 8, 8)]
+    )
     return model, {"x": vectors(12, 1, 4, width), "grid": vectors(12, 8, 8, 2)}
 
 
@@ -331,16 +340,28 @@ def flow_lookup() -> Case:
     points = b.node("Mul", [points, b.weight("size", np.float32([2 / (width - 1), 2 / (height - 1)]))], "/scaled")
     points = b.node("Sub", [points, number(b, 1)], "/grid")
     b.node("GridSample", ["x", points], "/lookup", output="y", align_corners=1)
-    model = b.model([floats("x", "batch", 1, height, width), floats("flow", "batch", height, 64, 2)],
-                    [floats("y", "batch", 1, height, 64)])
+    model = b.model(
+        [floats("x", "batch", 1, height, width), floats("flow", "batch", height, 64, 2)],
+        [floats("y", "batch", 1, height, 64)],
+    )
     return model, {"x": vectors(12, 1, height, width), "flow": vectors(12, height, 64, 2)}
 
 
 def frame_count() -> Case:
     """floor((length - 1) / 2) + 1 in floats, and a mask of the frames below it."""
     b = Builder()
-    frames = b.node("Add", [b.node("Floor", [b.node("Div", [b.node("Sub", ["length", number(b, 1)], "/len"), number(
-        b, 2)], "/len")], "/len"), number(b, 1)], "/len/frames")
+    frames = b.node(
+        "Add",
+        [
+            b.node(
+                "Floor",
+                [b.node("Div", [b.node("Sub", ["length", number(b, 1)], "/len"), number(b, 2)], "/len")],
+                "/len",
+            ),
+            number(b, 1),
+        ],
+        "/len/frames",
+    )
     count = b.node("Cast", [frames], "/len", to=TensorProto.INT64)
     positions = b.weight("positions", np.arange(4096)[None])
     kept = b.node("Cast", [b.node("Less", [positions, count], "/mask")], "/mask", to=TensorProto.FLOAT)
@@ -375,8 +396,9 @@ def cumulative_sum() -> Case:
 def angle_of_silent_bins() -> Case:
     """atan(imag / real) of a spectrum whose silent bins are about 1e-9."""
     b = Builder()
-    real, imag = (b.node("MatMul", ["x", b.kernel(name, (WIDTH, WIDTH), WIDTH)], f"/{name}")
-                  for name in ("real", "imag"))
+    real, imag = (
+        b.node("MatMul", ["x", b.kernel(name, (WIDTH, WIDTH), WIDTH)], f"/{name}") for name in ("real", "imag")
+    )
     x = b.node("Atan", [b.node("Div", [imag, real], "/angle")], "/angle")
     samples = vectors()
     samples[::2] *= 1e-9
@@ -412,10 +434,13 @@ def conv_transpose_scales(axis: int | None) -> Case:
     b = qdq.QdqBuilder(0)
     weight = b.rng.standard_normal((WIDTH, WIDTH, 3, 3)) * np.geomspace(1, 1e-3, WIDTH).reshape(1, WIDTH, 1, 1)
     x = b.pair("x", "/in", 4 / 127)
-    x = b.node("ConvTranspose", [x, scaled_weight(b, "/up/weight", weight, axis)], "/up",
-               kernel_shape=[3, 3])
-    b.node("Mul", [x, b.weight("levels", np.geomspace(1, 30, WIDTH).astype(np.float32).reshape(-1, 1, 1))], "/levels",
-           output="y")
+    x = b.node("ConvTranspose", [x, scaled_weight(b, "/up/weight", weight, axis)], "/up", kernel_shape=[3, 3])
+    b.node(
+        "Mul",
+        [x, b.weight("levels", np.geomspace(1, 30, WIDTH).astype(np.float32).reshape(-1, 1, 1))],
+        "/levels",
+        output="y",
+    )
     return b.model([floats("x", "batch", WIDTH, 8, 8)], [floats("y", "batch", WIDTH, 10, 10)]), {"x": images()}
 
 
@@ -424,8 +449,13 @@ def depthwise_scales(axis: int | None) -> Case:
     b = qdq.QdqBuilder(0)
     weight = b.rng.standard_normal((WIDTH, 1, 3, 3)).astype(np.float32)
     weight[5] *= 100
-    x = b.node("Conv", [b.pair("x", "/in", 4 / 127), scaled_weight(b, "/depthwise/weight", weight, axis)], "/depthwise",
-               kernel_shape=[3, 3], group=WIDTH)
+    x = b.node(
+        "Conv",
+        [b.pair("x", "/in", 4 / 127), scaled_weight(b, "/depthwise/weight", weight, axis)],
+        "/depthwise",
+        kernel_shape=[3, 3],
+        group=WIDTH,
+    )
     factors = np.ones((WIDTH, 1, 1), np.float32)
     factors[5] = 0.01
     b.node("Mul", [x, b.weight("levels", factors)], "/levels", output="y")

@@ -36,19 +36,26 @@ def find_first_device() -> CudaDevice:
     try:
         cuda = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise BackendUnavailableError("no NVIDIA driver was found", "its library libcuda.so.1 does not load",
-                                      "Run on a machine with a GPU, or give a container access to it.",
-                                      raw_message=str(error)) from None
+        raise BackendUnavailableError(
+            "no NVIDIA driver was found",
+            "its library libcuda.so.1 does not load",
+            "Run on a machine with a GPU, or give a container access to it.",
+            raw_message=str(error),
+        ) from None
     status = cuda.cuInit(0)
     count = ctypes.c_int()
     if status == 0:
         status = cuda.cuDeviceGetCount(ctypes.byref(count))
     if status == _NO_DEVICE or status == 0 and count.value == 0:
-        raise BackendUnavailableError("no GPU is visible", "the NVIDIA driver finds none",
-                                      "Check nvidia-smi and CUDA_VISIBLE_DEVICES.")
+        raise BackendUnavailableError(
+            "no GPU is visible", "the NVIDIA driver finds none", "Check nvidia-smi and CUDA_VISIBLE_DEVICES."
+        )
     if status != 0:
-        raise BackendUnavailableError("the NVIDIA driver does not work", f"cuInit: {_error_text(cuda, status)}",
-                                      "Check nvidia-smi; the driver and its library may differ in version.")
+        raise BackendUnavailableError(
+            "the NVIDIA driver does not work",
+            f"cuInit: {_error_text(cuda, status)}",
+            "Check nvidia-smi; the driver and its library may differ in version.",
+        )
     device, version = ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
     cuda.cuDeviceGet(ctypes.byref(device), 0)
@@ -79,8 +86,13 @@ def copy_device_memory(regions: Iterable[tuple[int, int, int]], stream: int | No
     """
     cuda = _load_driver_with_context()
     for source, destination, size in regions:
-        _check_status(cuda, "a copy on the GPU", cuda.cuMemcpyDtoDAsync_v2(
-            ctypes.c_uint64(destination), ctypes.c_uint64(source), ctypes.c_size_t(size), ctypes.c_void_p(stream)))
+        _check_status(
+            cuda,
+            "a copy on the GPU",
+            cuda.cuMemcpyDtoDAsync_v2(
+                ctypes.c_uint64(destination), ctypes.c_uint64(source), ctypes.c_size_t(size), ctypes.c_void_p(stream)
+            ),
+        )
     if stream is None:
         _check_status(cuda, "a copy on the GPU", cuda.cuStreamSynchronize(None))
 

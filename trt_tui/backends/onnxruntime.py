@@ -87,8 +87,12 @@ def quantize_in_fp32(model: ir.Model) -> ir.Model:
 
 def _quantizes_fp16(node: ir.Node) -> bool:
     """Returns True if a node is a QuantizeLinear that reads FP16 or an undeclared type."""
-    return (node.op_type == "QuantizeLinear" and not node.domain and node.inputs[1] is not None
-            and node.inputs[1].dtype is not ir.DataType.FLOAT)
+    return (
+        node.op_type == "QuantizeLinear"
+        and not node.domain
+        and node.inputs[1] is not None
+        and node.inputs[1].dtype is not ir.DataType.FLOAT
+    )
 
 
 def _cast_to_fp32(node: ir.Node) -> None:
@@ -107,8 +111,7 @@ _ONE_IN_FP16 = 0x3C00
 
 @functools.cache
 def truncates_fp16_quantization() -> bool:
-    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (observed: 1.23.2, 1.24.1).
-    """
+    """Returns True if the installed ONNX Runtime truncates FP16 values in a QuantizeLinear (observed: 1.23.2, 1.24.1)."""
     import onnxruntime
 
     model = onnx.parser.parse_model(f"""<ir_version: {MAX_IR_VERSION}, opset_import: ["" : 19]>
@@ -145,11 +148,15 @@ _RELU_NETWORK = """<ir_version: 8, opset_import: ["" : 17]> one (float[1] x) => 
 """A network of one node, which shows if a provider works."""
 
 _WRONG_SHAPE_MESSAGES = {
-    "": re.compile(r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
-                   r"computed output shape for this run is \{(?P<computed>[^}]*)\}"),
+    "": re.compile(
+        r"OrtValue provided for output '(?P<name>[^']*)'.*?has shape \{(?P<declared>[^}]*)\} but the "
+        r"computed output shape for this run is \{(?P<computed>[^}]*)\}"
+    ),
     "the result of ": re.compile(  # some releases name the node
         r".*while running \w+ node\. Name:'(?P<name>[^']*)'.*OrtValue shape verification failed\. "
-        r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}")}
+        r"Current shape:\{(?P<declared>[^}]*)\} Requested shape:\{(?P<computed>[^}]*)\}"
+    ),
+}
 """The patterns of ONNX Runtime messages about an output of a subgraph whose shape differs from its declared shape.
 
 The key is the text before the name of the tensor in the resulting error.
@@ -157,8 +164,9 @@ The key is the text before the name of the tensor in the resulting error.
 
 _LOADING_REMEDIES = {
     "NOT_IMPLEMENTED": "It has no kernel for the types of that node here, BF16 often: export the network in FP32 or "
-                       "FP16, or judge its engine.",
-    "is under development": "Export the network at an older opset, or install a newer ONNX Runtime."}
+    "FP16, or judge its engine.",
+    "is under development": "Export the network at an older opset, or install a newer ONNX Runtime.",
+}
 """The next steps after ONNX Runtime refuses a network, by a part of its error message."""
 
 
@@ -179,14 +187,17 @@ class OnnxRuntimeBackend:
     cuda_options: dict[str, str]
     """The options of the CUDA provider. A change applies to networks loaded afterwards."""
 
-    def __init__(self, provider: str | None = None, threads: int | None = None, *, operators: Sequence[str] = ()
-                 ) -> None:
+    def __init__(
+        self, provider: str | None = None, threads: int | None = None, *, operators: Sequence[str] = ()
+    ) -> None:
         try:
             import onnxruntime
         except ImportError as error:
             raise BackendUnavailableError(
-                "ONNX Runtime is not installed", str(error),
-                "pip install 'trt-tui[cpu]' (or 'trt-tui[gpu]' for an NVIDIA GPU)") from None
+                "ONNX Runtime is not installed",
+                str(error),
+                "pip install 'trt-tui[cpu]' (or 'trt-tui[gpu]' for an NVIDIA GPU)",
+            ) from None
         self._ort = onnxruntime
         self.version = onnxruntime.__version__
         if provider is None:
@@ -202,10 +213,14 @@ class OnnxRuntimeBackend:
             try:
                 onnxruntime.SessionOptions().register_custom_ops_library(os.path.abspath(path))
             except Exception as error:
-                raise InputError(f"--ort-ops {path} does not load", _first_error_line(error), "It has to export "
-                                 f"RegisterCustomOps, built for ONNX Runtime {self.version}.") from None
-        self.capabilities = BackendCapabilities(can_execute=True, computes_in_fp16=provider == "cuda",
-                                                has_device=provider == "cuda")
+                raise InputError(
+                    f"--ort-ops {path} does not load",
+                    _first_error_line(error),
+                    f"It has to export RegisterCustomOps, built for ONNX Runtime {self.version}.",
+                ) from None
+        self.capabilities = BackendCapabilities(
+            can_execute=True, computes_in_fp16=provider == "cuda", has_device=provider == "cuda"
+        )
 
     def get_host_backend(self) -> OnnxRuntimeBackend | None:
         """Returns the same backend with the CPU provider; None if this backend already uses it."""
@@ -213,10 +228,17 @@ class OnnxRuntimeBackend:
             return None
         return OnnxRuntimeBackend("cpu", self._threads, operators=self._operators)
 
-    def load(self, model: ir.Model, *, low_memory: bool = False,
-             on_mode_change: Callable[[ExecutionMode], None] | None = None, optimize: bool = True,
-             few_executions: bool = False, frees_tensors_early: bool = False,
-             first_piece: Runner | None = None) -> OnnxRuntimeRunner:
+    def load(
+        self,
+        model: ir.Model,
+        *,
+        low_memory: bool = False,
+        on_mode_change: Callable[[ExecutionMode], None] | None = None,
+        optimize: bool = True,
+        few_executions: bool = False,
+        frees_tensors_early: bool = False,
+        first_piece: Runner | None = None,
+    ) -> OnnxRuntimeRunner:
         """Loads a network. Its large weights are shared with ``model`` and not copied.
 
         Args:
@@ -246,13 +268,16 @@ class OnnxRuntimeBackend:
             arguments["disabled_optimizers"] = ["ConstantFolding"]
         if frees_tensors_early and self.provider == "cpu":
             options.execution_order = self._ort.ExecutionOrder.PRIORITY_BASED
-        if any(node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
-               for node in model.graph.all_nodes()):
+        if any(
+            node.op_type == "Resize" and node.attributes.get_string("mode", "nearest") == "cubic"
+            for node in model.graph.all_nodes()
+        ):
             arguments["disabled_optimizers"] = [*arguments.get("disabled_optimizers", ()), _TRANSPOSE_OPTIMIZER]
         if on_mode_change is not None and self.provider == "cuda":
             options.enable_mem_reuse = False  # planning memory reuse takes time quadratic in the number of nodes
-        proto, weights, names, arrays = _serialize_without_weights(model,
-                                                                   _MIN_FED_WEIGHT_BYTES if low_memory else math.inf)
+        proto, weights, names, arrays = _serialize_without_weights(
+            model, _MIN_FED_WEIGHT_BYTES if low_memory else math.inf
+        )
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
             options.add_external_initializers(names, values)
@@ -268,15 +293,24 @@ class OnnxRuntimeBackend:
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise convert_memory_error(_first_error_line(error)) from None
-            remedy = next((remedy for text, remedy in _LOADING_REMEDIES.items() if text in str(error)),
-                          "Check it with onnx.checker; operators of other domains need their library.")
+            remedy = next(
+                (remedy for text, remedy in _LOADING_REMEDIES.items() if text in str(error)),
+                "Check it with onnx.checker; operators of other domains need their library.",
+            )
             raise InputError("ONNX Runtime refuses this network", _first_error_line(error), remedy) from None
         io_binding_runner, first_binding = None, getattr(first_piece, "io_binding_runner", None)
         if on_mode_change is not None and self.provider == "cuda":
             io_binding_runner = IoBindingRunner(
-                self._ort, session, None if few_executions else lambda shapes: self._create_inference_session(
-                    _set_static_input_shapes(proto, shapes), options, _CUDA_GRAPH_ARGUMENTS, capture_graphs=True),
-                on_mode_change, first_binding.device_copies if first_binding is not None else None)
+                self._ort,
+                session,
+                None
+                if few_executions
+                else lambda shapes: self._create_inference_session(
+                    _set_static_input_shapes(proto, shapes), options, _CUDA_GRAPH_ARGUMENTS, capture_graphs=True
+                ),
+                on_mode_change,
+                first_binding.device_copies if first_binding is not None else None,
+            )
         bf16_inputs = [value_name(value) for value in model.graph.inputs if value.dtype == ir.DataType.BFLOAT16]
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, io_binding_runner, bf16_inputs)
 
@@ -294,8 +328,9 @@ class OnnxRuntimeBackend:
             return f"{error.title}: {error.cause}"
         return ", ".join(filter(None, (modes[-1].name, modes[-1].reason))) if modes else BOUND_MODE
 
-    def _create_inference_session(self, model_bytes: bytes, options: Any, session_arguments: Mapping[str, Any], *,
-                                  capture_graphs: bool = False) -> Any:
+    def _create_inference_session(
+        self, model_bytes: bytes, options: Any, session_arguments: Mapping[str, Any], *, capture_graphs: bool = False
+    ) -> Any:
         """Creates an inference session.
 
         Args:
@@ -310,7 +345,8 @@ class OnnxRuntimeBackend:
             providers.insert(0, (PROVIDERS["cuda"], cuda_options))
         with DEVICE_LOCK:
             session = self._ort.InferenceSession(model_bytes, options, providers=providers, **session_arguments)
-        if self.provider == "cuda" and PROVIDERS["cuda"] not in session.get_providers(
+        if (
+            self.provider == "cuda" and PROVIDERS["cuda"] not in session.get_providers()
         ):  # some releases ignore ``enable_fallback``
             raise RuntimeError("the CUDA provider did not start")
         session.disable_fallback()
@@ -340,8 +376,15 @@ class OnnxRuntimeRunner(ClosingContext):
         bf16_inputs: The names of BF16 inputs, which the inference session takes as FP32.
     """
 
-    def __init__(self, session: Any, session_arrays: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray],
-                 io_binding_runner: IoBindingRunner | None = None, bf16_inputs: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        session: Any,
+        session_arrays: object,
+        inputs: Sequence[str],
+        weights: Mapping[str, np.ndarray],
+        io_binding_runner: IoBindingRunner | None = None,
+        bf16_inputs: Sequence[str] = (),
+    ) -> None:
         self._session = session
         self._bf16_inputs = tuple(bf16_inputs)
         self._session_arrays = session_arrays
@@ -352,23 +395,31 @@ class OnnxRuntimeRunner(ClosingContext):
         self.inputs = tuple(infos[name] for name in inputs if name in infos)
         self.outputs = tuple(_read_tensor_info(value) for value in session.get_outputs())
 
-    def run(self, feed: Mapping[str, np.ndarray | DeviceTensor],
-            fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+    def run(
+        self, feed: Mapping[str, np.ndarray | DeviceTensor], fetch: Sequence[str] | None = None
+    ) -> dict[str, np.ndarray]:
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
         return self._execute(feed, names, keep_results=False)
 
-    def run_keeping_results(self, feed: Mapping[str, np.ndarray | DeviceTensor]
-                            ) -> dict[str, np.ndarray | DeviceTensor]:
+    def run_keeping_results(
+        self, feed: Mapping[str, np.ndarray | DeviceTensor]
+    ) -> dict[str, np.ndarray | DeviceTensor]:
         return self._execute(feed, [info.name for info in self.outputs], keep_results=True)
 
     def _execute(self, feed: Mapping[str, Any], names: Sequence[str], *, keep_results: bool) -> dict[str, Any]:
         full_feed = {**self._weights, **feed}
-        full_feed.update((name, feed[name].astype(np.float32)) for name in self._bf16_inputs
-                         if isinstance(feed.get(name), np.ndarray))
+        full_feed.update(
+            (name, feed[name].astype(np.float32))
+            for name in self._bf16_inputs
+            if isinstance(feed.get(name), np.ndarray)
+        )
         try:
             with DEVICE_LOCK if self._uses_device else contextlib.nullcontext():
-                results = self._session.run(names, full_feed) if self.io_binding_runner is None else (
-                    self.io_binding_runner.run(full_feed, names, keep_results=keep_results))
+                results = (
+                    self._session.run(names, full_feed)
+                    if self.io_binding_runner is None
+                    else (self.io_binding_runner.run(full_feed, names, keep_results=keep_results))
+                )
             return dict(zip(names, results, strict=True))
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
@@ -377,8 +428,11 @@ class OnnxRuntimeRunner(ClosingContext):
                 if match := message.search(str(error)):
                     shapes = (match[field].replace(",", "×") for field in ("declared", "computed"))
                     raise wrong_shape_error(subject + match["name"].partition("#")[0], *shapes) from None
-            raise RunFailedError("ONNX Runtime could not run the network", _first_error_line(error),
-                                 "Check the data's shapes and types against the network's inputs.") from None
+            raise RunFailedError(
+                "ONNX Runtime could not run the network",
+                _first_error_line(error),
+                "Check the data's shapes and types against the network's inputs.",
+            ) from None
 
     def close(self) -> None:
         """Frees the inference session and the weights."""
@@ -416,8 +470,12 @@ def _cuda_failure_reason() -> str:
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(onnx.parser.parse_model(_RELU_NETWORK).SerializeToString(), options,
-                                               providers=[PROVIDERS["cuda"]], enable_fallback=0)
+        session = onnxruntime.InferenceSession(
+            onnx.parser.parse_model(_RELU_NETWORK).SerializeToString(),
+            options,
+            providers=[PROVIDERS["cuda"]],
+            enable_fallback=0,
+        )
         session.run(None, {"x": np.zeros(1, np.float32)})
     except Exception as error:
         return _first_error_line(error)
@@ -438,8 +496,9 @@ def _get_initializer_tensor(initializer: ir.Value) -> ir.TensorProtocol:
     return initializer.const_value
 
 
-def _serialize_without_weights(model: ir.Model, min_fed_bytes: float
-                               ) -> tuple[bytes, dict[str, np.ndarray], list[str], list[np.ndarray]]:
+def _serialize_without_weights(
+    model: ir.Model, min_fed_bytes: float
+) -> tuple[bytes, dict[str, np.ndarray], list[str], list[np.ndarray]]:
     """Returns a serialized model without its large initializers, which are unchanged afterwards.
 
     Initializers without a reader are left out: ONNX Runtime drops them first, and then fails to find them by name. An
@@ -475,8 +534,9 @@ def _serialize_without_weights(model: ir.Model, min_fed_bytes: float
             else:
                 names.append(name)
                 arrays.append(np.ascontiguousarray(array))
-                value.const_value = ir.ExternalTensor("weights", 0, tensor.nbytes, tensor.dtype,
-                                                      shape=ir.Shape(array.shape), name=name)
+                value.const_value = ir.ExternalTensor(
+                    "weights", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(array.shape), name=name
+                )
         proto: onnx.ModelProto = ir.to_proto(model)
     finally:
         graph.inputs[input_count:] = []
@@ -484,8 +544,11 @@ def _serialize_without_weights(model: ir.Model, min_fed_bytes: float
         for name, value in initializers.items():
             value.const_value = tensors[name]
             graph.initializers[name] = value
-    if random_outputs := {value_name(node.outputs[0]): (node.outputs[0].dtype or ir.DataType.FLOAT).value
-                          for node in model.graph.all_nodes() if is_random(node)}:
+    if random_outputs := {
+        value_name(node.outputs[0]): (node.outputs[0].dtype or ir.DataType.FLOAT).value
+        for node in model.graph.all_nodes()
+        if is_random(node)
+    }:
         make_random_nodes_deterministic(proto.graph, random_outputs, model.opset_imports.get("", 1))
     _expose_bf16_interface_as_fp32(proto.graph)
     proto.ir_version = min(proto.ir_version, MAX_IR_VERSION)
@@ -495,6 +558,7 @@ def _serialize_without_weights(model: ir.Model, min_fed_bytes: float
 def _expose_bf16_interface_as_fp32(graph: onnx.GraphProto) -> None:
     """Turns BF16 inputs and outputs of a graph into FP32 with a Cast, since ONNX Runtime does not exchange BF16 with
     numpy."""
+
     def make_cast_node(source: str, result: str, element_type: int) -> onnx.NodeProto:
         return onnx.helper.make_node("Cast", [source], [result], name=f"{result}__cast", to=element_type)
 
@@ -554,8 +618,9 @@ class ExportedFileRunner:
         BackendUnavailableError: The provider does not work here.
     """
 
-    def __init__(self, path: str, provider: str, *, tf32: bool = False, threads: int | None = None,
-                 operators: Sequence[str] = ()) -> None:
+    def __init__(
+        self, path: str, provider: str, *, tf32: bool = False, threads: int | None = None, operators: Sequence[str] = ()
+    ) -> None:
         import onnxruntime
 
         from trt_tui.core.exporters.onnx import NORMALISATION_FUSIONS
@@ -573,10 +638,14 @@ class ExportedFileRunner:
         # node of two types, and then refuses that node.
         failure = None
         for entry, disabled, self.options in (
-                ("session.x64quantprecision", (), ""),
-                ("session.disable_quant_qdq", (), "with session.disable_quant_qdq set to 1"),
-                ("session.x64quantprecision", NORMALISATION_FUSIONS,
-                 f"without its optimizers {' and '.join(NORMALISATION_FUSIONS)}")):
+            ("session.x64quantprecision", (), ""),
+            ("session.disable_quant_qdq", (), "with session.disable_quant_qdq set to 1"),
+            (
+                "session.x64quantprecision",
+                NORMALISATION_FUSIONS,
+                f"without its optimizers {' and '.join(NORMALISATION_FUSIONS)}",
+            ),
+        ):
             options = onnxruntime.SessionOptions()
             options.log_severity_level = 3
             options.add_session_config_entry(entry, "1")
@@ -585,8 +654,9 @@ class ExportedFileRunner:
             if threads:
                 options.intra_op_num_threads = threads
             try:
-                self._session = onnxruntime.InferenceSession(path, options, providers=providers,
-                                                             disabled_optimizers=list(disabled))
+                self._session = onnxruntime.InferenceSession(
+                    path, options, providers=providers, disabled_optimizers=list(disabled)
+                )
                 break
             except Exception as error:
                 failure = failure or _translate_onnxruntime_error("ONNX Runtime refuses the exported file", error)
@@ -606,10 +676,9 @@ class ExportedFileRunner:
         """
         input_names = {info.name for info in self._session.get_inputs()}
         try:
-            results = self._session.run(list(output_names),
-                                        {name: array
-                                         for name, array in feed.items()
-                                         if name in input_names})
+            results = self._session.run(
+                list(output_names), {name: array for name, array in feed.items() if name in input_names}
+            )
         except Exception as error:
             raise _translate_onnxruntime_error("ONNX Runtime could not execute the exported file", error) from None
         return dict(zip(output_names, results, strict=True))
@@ -644,12 +713,13 @@ def make_random_nodes_deterministic(graph: onnx.GraphProto, random_outputs: Mapp
     del graph.node[:]
     for node in nodes:
         for attribute in node.attribute:
-            for subgraph in ([attribute.g] if attribute.HasField("g") else attribute.graphs):
+            for subgraph in [attribute.g] if attribute.HasField("g") else attribute.graphs:
                 make_random_nodes_deterministic(subgraph, random_outputs, opset)
         replacement = None
         if node.output and node.output[0] in random_outputs and node.op_type in _REPLACERS:
-            replacement = _RandomNodeReplacement(node,
-                                                 None if opset >= _CAST_LIKE_OPSET else random_outputs[node.output[0]])
+            replacement = _RandomNodeReplacement(
+                node, None if opset >= _CAST_LIKE_OPSET else random_outputs[node.output[0]]
+            )
         if replacement is not None:
             _REPLACERS[node.op_type](replacement)
         graph.node.extend([node] if replacement is None else replacement.nodes)
@@ -687,8 +757,11 @@ class _RandomNodeReplacement:
         """Adds the nodes that yield the shape of the random tensor: that of the first input, or of the ``shape``
         attribute."""
         shape_attribute = self.attributes.get("shape")
-        return self.add_node("Shape", self.node.input[:1]) if shape_attribute is None else self.add_constant(
-            np.array(shape_attribute, np.int64))
+        return (
+            self.add_node("Shape", self.node.input[:1])
+            if shape_attribute is None
+            else self.add_constant(np.array(shape_attribute, np.int64))
+        )
 
     def add_random_tensor(self, number_table: np.ndarray) -> str:
         """Adds the nodes that read FP32 numbers from a table in the shape of the random tensor. Returns the name of the
@@ -707,8 +780,7 @@ class _RandomNodeReplacement:
         return self.add_node("Cast", [value], result, to=self._element_type)
 
     def add_cast_to_result_type(self, value: str) -> None:
-        """Adds a Cast to the output of the replaced node, with the type of its ``dtype`` attribute or its first input.
-        """
+        """Adds a Cast to the output of the replaced node, with the type of its ``dtype`` attribute or its first input."""
         dtype = self.attributes.get("dtype")
         if dtype is None and self.node.input:
             self.add_cast_to_input_type(value, self.node.output[0])
@@ -717,9 +789,12 @@ class _RandomNodeReplacement:
 
 
 def _replace_random_normal_node(replacement: _RandomNodeReplacement) -> None:
-    _build_scaled_random_tensor(replacement,
-                                _make_random_number_tables()[0], replacement.attributes.get("scale", 1.0),
-                                replacement.attributes.get("mean", 0.0))
+    _build_scaled_random_tensor(
+        replacement,
+        _make_random_number_tables()[0],
+        replacement.attributes.get("scale", 1.0),
+        replacement.attributes.get("mean", 0.0),
+    )
 
 
 def _replace_random_uniform_node(replacement: _RandomNodeReplacement) -> None:
@@ -727,36 +802,48 @@ def _replace_random_uniform_node(replacement: _RandomNodeReplacement) -> None:
     _build_scaled_random_tensor(replacement, _make_random_number_tables()[1], high - low, low)
 
 
-def _build_scaled_random_tensor(replacement: _RandomNodeReplacement, number_table: np.ndarray, scale: float,
-                                offset: float) -> None:
+def _build_scaled_random_tensor(
+    replacement: _RandomNodeReplacement, number_table: np.ndarray, scale: float, offset: float
+) -> None:
     replacement.add_cast_to_result_type(
-        replacement.add_random_tensor((number_table * scale + offset).astype(np.float32)))
+        replacement.add_random_tensor((number_table * scale + offset).astype(np.float32))
+    )
 
 
 def _replace_bernoulli_node(replacement: _RandomNodeReplacement) -> None:
     probability = replacement.add_node("Cast", replacement.node.input[:1], to=TensorProto.FLOAT)
     replacement.add_cast_to_result_type(
-        replacement.add_node("Less", [replacement.add_random_tensor(_make_random_number_tables()[1]), probability]))
+        replacement.add_node("Less", [replacement.add_random_tensor(_make_random_number_tables()[1]), probability])
+    )
 
 
 def _replace_dropout_node(replacement: _RandomNodeReplacement) -> None:
     data, ratio, training = (*replacement.node.input, "")[:3]
-    probability = replacement.add_node("Cast", [ratio], to=TensorProto.FLOAT) if ratio else replacement.add_constant(
-        np.float32(0.5))
+    probability = (
+        replacement.add_node("Cast", [ratio], to=TensorProto.FLOAT)
+        if ratio
+        else replacement.add_constant(np.float32(0.5))
+    )
     probability = replacement.add_node("Where", [training, probability, replacement.add_constant(np.float32(0))])
-    mask = replacement.add_node("GreaterOrEqual",
-                                [replacement.add_random_tensor(_make_random_number_tables()[1]), probability],
-                                (*replacement.node.output, "")[1])
-    factor = replacement.add_node("Reciprocal",
-                                  [replacement.add_node("Sub", [replacement.add_constant(np.float32(1)), probability])])
+    mask = replacement.add_node(
+        "GreaterOrEqual",
+        [replacement.add_random_tensor(_make_random_number_tables()[1]), probability],
+        (*replacement.node.output, "")[1],
+    )
+    factor = replacement.add_node(
+        "Reciprocal", [replacement.add_node("Sub", [replacement.add_constant(np.float32(1)), probability])]
+    )
     factor = replacement.add_node("Where", [mask, factor, replacement.add_constant(np.float32(0))])
     replacement.add_node("Mul", [data, replacement.add_cast_to_input_type(factor)], replacement.node.output[0])
 
 
 _REPLACERS = {
-    "RandomNormal": _replace_random_normal_node, "RandomNormalLike": _replace_random_normal_node,
-    "RandomUniform": _replace_random_uniform_node, "RandomUniformLike": _replace_random_uniform_node,
-    "Bernoulli": _replace_bernoulli_node, "Dropout": _replace_dropout_node
+    "RandomNormal": _replace_random_normal_node,
+    "RandomNormalLike": _replace_random_normal_node,
+    "RandomUniform": _replace_random_uniform_node,
+    "RandomUniformLike": _replace_random_uniform_node,
+    "Bernoulli": _replace_bernoulli_node,
+    "Dropout": _replace_dropout_node,
 }
 
 
@@ -785,16 +872,26 @@ CUDA_GRAPH_MODE, BOUND_MODE = "CUDA graph", "bound inputs and outputs"
 """The names of the two execution modes on a GPU."""
 
 NUMPY_TYPES = {
-    "tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16, "tensor(int64)": np.int64,
-    "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8, "tensor(uint8)": np.uint8,
-    "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32, "tensor(uint64)": np.uint64, "tensor(bool)": np.bool_
+    "tensor(float)": np.float32,
+    "tensor(double)": np.float64,
+    "tensor(float16)": np.float16,
+    "tensor(int64)": np.int64,
+    "tensor(int32)": np.int32,
+    "tensor(int16)": np.int16,
+    "tensor(int8)": np.int8,
+    "tensor(uint8)": np.uint8,
+    "tensor(uint16)": np.uint16,
+    "tensor(uint32)": np.uint32,
+    "tensor(uint64)": np.uint64,
+    "tensor(bool)": np.bool_,
 }
 """The numpy types of elements, by ONNX Runtime's name of the type of a tensor."""
 
 _MAX_REASON_CHARACTERS = 160
 
 _MESSAGE_FRAME = re.compile(
-    r"^\d+ : [A-Z_]+ : |Exception during initialization: |/\S+\.(cc|h):\d+ .*?\) ?(\[with .*?\] )?")
+    r"^\d+ : [A-Z_]+ : |Exception during initialization: |/\S+\.(cc|h):\d+ .*?\) ?(\[with .*?\] )?"
+)
 """The parts of ONNX Runtime messages around the actual text: error codes and positions in its source."""
 
 _HOST_ONLY_KINDS = "OUS"
@@ -906,10 +1003,14 @@ class IoBindingRunner:
         device_copies: The device copies of the other pieces of the same network; None for a network in one piece.
     """
 
-    def __init__(self, ort: Any, session: Any,
-                 make_capturing_session: Callable[[Mapping[str, tuple[int, ...]]], Any] | None,
-                 on_mode_change: Callable[[ExecutionMode], None],
-                 device_copies: DeviceArrayCopies | None = None) -> None:
+    def __init__(
+        self,
+        ort: Any,
+        session: Any,
+        make_capturing_session: Callable[[Mapping[str, tuple[int, ...]]], Any] | None,
+        on_mode_change: Callable[[ExecutionMode], None],
+        device_copies: DeviceArrayCopies | None = None,
+    ) -> None:
         self._ort = ort
         self._session = session
         self._make_capturing_session = make_capturing_session
@@ -942,11 +1043,14 @@ class IoBindingRunner:
         self._set_execution_mode(ExecutionMode(BOUND_MODE, reason))
         return results
 
-    def _run_without_retry(self, feed: Mapping[str, _Fed], output_names: Sequence[str],
-                           keep_results: bool) -> list[_Fed]:
+    def _run_without_retry(
+        self, feed: Mapping[str, _Fed], output_names: Sequence[str], keep_results: bool
+    ) -> list[_Fed]:
         copies = self.device_copies
-        if self._captured_graph is not None and (changed_names :=
-                                                 self._captured_graph.find_changed_inputs(feed)) is not None:
+        if (
+            self._captured_graph is not None
+            and (changed_names := self._captured_graph.find_changed_inputs(feed)) is not None
+        ):
             results = self._captured_graph.replay(feed, changed_names, output_names, copies, keep_results)
             copies.free_unused_copies()
             return results
@@ -956,8 +1060,11 @@ class IoBindingRunner:
         for name in output_names:
             binding.bind_output(name, DEVICE if keep_results else "cpu")
         self._session.run_with_iobinding(binding)
-        results = ([copies.keep_result(value) for value in binding.get_outputs()]
-                   if keep_results else list(binding.copy_outputs_to_cpu()))
+        results = (
+            [copies.keep_result(value) for value in binding.get_outputs()]
+            if keep_results
+            else list(binding.copy_outputs_to_cpu())
+        )
         copies.free_unused_copies(feed.values())
         if self._make_capturing_session is not None:
             self._shape_counts[_input_shapes_key(feed)] += 1
@@ -991,8 +1098,7 @@ class IoBindingRunner:
             self.device_copies.free_unused_copies()
             session = make_session(dict(_input_shapes_key(feed)))
             self.device_copies.stream = find_stream()
-            self._captured_graph = _CapturedCudaGraph(self._ort, session, feed, output_slots,
-                                                      self.device_copies.stream)
+            self._captured_graph = _CapturedCudaGraph(self._ort, session, feed, output_slots, self.device_copies.stream)
         except Exception as error:  # nodes on the CPU, control flow, strings, no memory: inputs and outputs stay bound
             self._set_execution_mode(ExecutionMode(BOUND_MODE, f"no CUDA graph: {_short_error_text(error)}"))
         else:
@@ -1016,14 +1122,16 @@ class _CapturedCudaGraph:
             session has a stream of its own.
     """
 
-    def __init__(self, ort: Any, session: Any, feed: Mapping[str, _Fed], output_slots: Mapping[str, Any],
-                 stream: int | None) -> None:
+    def __init__(
+        self, ort: Any, session: Any, feed: Mapping[str, _Fed], output_slots: Mapping[str, Any], stream: int | None
+    ) -> None:
         self._ort, self._session, self._stream = ort, session, stream
         self._binding = session.io_binding()
         self._input_slots = {name: self._make_input_slot(array) for name, array in feed.items()}
         self._output_slots = dict(output_slots)
-        self._last_feed: dict[str, _Fed] = {name: array for name, array in feed.items()
-                                            if not isinstance(array, DeviceResult)}
+        self._last_feed: dict[str, _Fed] = {
+            name: array for name, array in feed.items() if not isinstance(array, DeviceResult)
+        }
         self._shapes = {name: array.shape for name, array in feed.items()}
         for name, slot in self._input_slots.items():
             self._binding.bind_ortvalue_input(name, slot)
@@ -1035,19 +1143,29 @@ class _CapturedCudaGraph:
             self._replay_options.add_run_config_entry("disable_synchronize_execution_providers", "1")
 
     def _make_input_slot(self, array: _Fed) -> Any:
-        return _copy_to_device(self._ort, array) if not isinstance(array, DeviceResult) else _allocate_like(
-            self._ort, array.value)
+        return (
+            _copy_to_device(self._ort, array)
+            if not isinstance(array, DeviceResult)
+            else _allocate_like(self._ort, array.value)
+        )
 
     def find_changed_inputs(self, feed: Mapping[str, _Fed]) -> list[str] | None:
         """Returns the names of the inputs whose arrays differ from the last feed; None if a shape differs from the
         captured shape."""
         changed_names = [name for name, array in feed.items() if self._last_feed.get(name) is not array]
         has_same_shapes = len(feed) == len(self._shapes) and all(
-            self._shapes.get(name) == feed[name].shape for name in changed_names)
+            self._shapes.get(name) == feed[name].shape for name in changed_names
+        )
         return changed_names if has_same_shapes else None
 
-    def replay(self, feed: Mapping[str, _Fed], changed_inputs: Sequence[str], output_names: Sequence[str],
-               device_copies: DeviceArrayCopies, keep_results: bool) -> list[_Fed]:
+    def replay(
+        self,
+        feed: Mapping[str, _Fed],
+        changed_inputs: Sequence[str],
+        output_names: Sequence[str],
+        device_copies: DeviceArrayCopies,
+        keep_results: bool,
+    ) -> list[_Fed]:
         """Copies the changed inputs to their buffers and replays the graph. Returns the named outputs, copied from
         their buffers to other device memory or to the host."""
         regions = []
@@ -1066,8 +1184,13 @@ class _CapturedCudaGraph:
                 synchronize_stream(self._stream)
             return [slot.numpy() for slot in slots]
         results = [device_copies.keep_result(_allocate_like(self._ort, slot), self._stream) for slot in slots]
-        copy_device_memory([(slot.data_ptr(), result.value.data_ptr(), result.nbytes)
-                            for slot, result in zip(slots, results, strict=True)], self._stream)
+        copy_device_memory(
+            [
+                (slot.data_ptr(), result.value.data_ptr(), result.nbytes)
+                for slot, result in zip(slots, results, strict=True)
+            ],
+            self._stream,
+        )
         return list(results)
 
 

@@ -40,7 +40,8 @@ def diagnose_backends() -> tuple[BackendDiagnosis, ...]:
     """Returns the diagnosis of every backend, working backends first."""
     diagnoses = [
         _diagnose_onnxruntime("cpu"),
-        _diagnose_onnxruntime("cuda"), *(_diagnose_engine_backend(name) for name in BUILDER_NAMES)
+        _diagnose_onnxruntime("cuda"),
+        *(_diagnose_engine_backend(name) for name in BUILDER_NAMES),
     ]
     return tuple(sorted(diagnoses, key=lambda diagnosis: not diagnosis.works))
 
@@ -60,9 +61,12 @@ def get_simulation_backend(threads: int | None = None, *, operators: Sequence[st
     return OnnxRuntimeBackend(threads=threads, operators=operators)
 
 
-def get_engine_builder(backend_name: str = "auto",
-                       on_unused_backend: Callable[[BackendUnavailableError], None] | None = None, *,
-                       plugins: Sequence[str] = ()) -> EngineBackend | None:
+def get_engine_builder(
+    backend_name: str = "auto",
+    on_unused_backend: Callable[[BackendUnavailableError], None] | None = None,
+    *,
+    plugins: Sequence[str] = (),
+) -> EngineBackend | None:
     """Returns the backend that builds engines. "auto" selects TensorRT if it works. Returns None for ONNX Runtime, and
     if "auto" finds no working TensorRT.
 
@@ -76,8 +80,11 @@ def get_engine_builder(backend_name: str = "auto",
         BackendUnavailableError: The requested backend does not work on this machine.
     """
     if backend_name not in ("auto", *BACKEND_NAMES):
-        raise InputError(f"unknown backend {backend_name}", f"available: auto, {', '.join(BACKEND_NAMES)}",
-                         "Choose one with --backend.")
+        raise InputError(
+            f"unknown backend {backend_name}",
+            f"available: auto, {', '.join(BACKEND_NAMES)}",
+            "Choose one with --backend.",
+        )
     if backend_name == "onnxruntime" or backend_name == "auto" and importlib.util.find_spec("tensorrt") is None:
         return None
     from trt_tui.backends.tensorrt import TensorRTBackend
@@ -107,8 +114,10 @@ def missing_builder_reason(backend_name: str = "auto") -> str:
     if diagnosis.version:
         return f"no TensorRT works here: tensorrt {diagnosis.version} is installed, and {diagnosis.detail}"
     (oldest, newest), remedy = SUPPORTED_RELEASES["tensorrt"], diagnosis.remedy
-    return (f"no TensorRT works here: the package {MODULES['tensorrt']} (release {'.'.join(map(str, oldest))} to "
-            f"{newest[0]}) is not installed, and {find_gpu_text()}; {remedy} on a machine with an NVIDIA GPU")
+    return (
+        f"no TensorRT works here: the package {MODULES['tensorrt']} (release {'.'.join(map(str, oldest))} to "
+        f"{newest[0]}) is not installed, and {find_gpu_text()}; {remedy} on a machine with an NVIDIA GPU"
+    )
 
 
 def find_gpu_text() -> str:
@@ -138,11 +147,19 @@ def _diagnose_onnxruntime(provider: str) -> BackendDiagnosis:
     try:
         backend = OnnxRuntimeBackend(provider)
     except BackendUnavailableError as error:
-        return BackendDiagnosis(name, False, find_installed_version("onnxruntime-gpu", "onnxruntime"),
-                                f"{error.title}: {error.cause}", f"pip install 'trt-tui[{extra}]'")
+        return BackendDiagnosis(
+            name,
+            False,
+            find_installed_version("onnxruntime-gpu", "onnxruntime"),
+            f"{error.title}: {error.cause}",
+            f"pip install 'trt-tui[{extra}]'",
+        )
     detail = "reference, simulation and runs; "
-    detail += ("FP16 is computed in FP32 here"
-               if provider == "cpu" else f"the simulation as {backend.describe_best_execution_mode()}")
+    detail += (
+        "FP16 is computed in FP32 here"
+        if provider == "cpu"
+        else f"the simulation as {backend.describe_best_execution_mode()}"
+    )
     return BackendDiagnosis(name, True, backend.version, detail)
 
 
@@ -164,15 +181,25 @@ def _diagnose_engine_backend(backend_name: str) -> BackendDiagnosis:
     try:
         trt = import_tensorrt(backend_name)
     except BackendUnavailableError as error:
-        return BackendDiagnosis(backend_name, False, find_installed_version(module),
-                                " ".join(filter(None, (error.title, error.cause))), remedy)
+        return BackendDiagnosis(
+            backend_name,
+            False,
+            find_installed_version(module),
+            " ".join(filter(None, (error.title, error.cause))),
+            remedy,
+        )
     if importlib.util.find_spec("polygraphy") is None:
         return BackendDiagnosis(backend_name, False, trt.__version__, "Polygraphy is not installed", remedy)
     try:
         device = find_first_device()
         if reason := startup_failure_reason(trt):
-            return BackendDiagnosis(backend_name, False, trt.__version__, f"does not start on {device.name}: "
-                                    f"{' '.join(shorten_cuda_error(reason).split())}", raw_message=reason)
+            return BackendDiagnosis(
+                backend_name,
+                False,
+                trt.__version__,
+                f"does not start on {device.name}: {' '.join(shorten_cuda_error(reason).split())}",
+                raw_message=reason,
+            )
         return BackendDiagnosis(backend_name, True, trt.__version__, f"builds and runs engines on {device.name}")
     except BackendUnavailableError as error:
         reason, raw_message = f"{error.title} ({error.cause})", error.raw_message

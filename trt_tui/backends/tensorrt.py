@@ -145,8 +145,9 @@ class TensorRTLog(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         """Passes a message of Polygraphy, without its colours and marks, to all current collectors."""
         text = re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage()).strip()
-        level = "error" if record.levelno >= logging.ERROR else (
-            "warning" if record.levelno >= logging.WARNING else "info")
+        level = (
+            "error" if record.levelno >= logging.ERROR else ("warning" if record.levelno >= logging.WARNING else "info")
+        )
         self.dispatch_message(level, re.sub(r"^\[\S\]\s*", "", text))
 
 
@@ -164,29 +165,39 @@ def printed_error_text(messages: PrintedMessages, fallback_pattern: re.Pattern[s
 
 OUT_OF_MEMORY_PATTERN = re.compile(
     r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
-    r"\bOOM\b", re.I)
-_DRIVER_PATTERN = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device",
-                             re.I)
-_VERSION_PATTERN = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
-                              r"built on|platform|magic", re.I)
+    r"\bOOM\b",
+    re.I,
+)
+_DRIVER_PATTERN = re.compile(
+    r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device", re.I
+)
+_VERSION_PATTERN = re.compile(
+    r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
+    r"built on|platform|magic",
+    re.I,
+)
 _LAUNCH_PATTERN = re.compile(r"graph_jit\.cpp.*CUDA_SUCCESS", re.S)
 
 _PLUGIN_PATTERN = re.compile(r"plugin|no importer registered|creator", re.I)
 
 FREE_GPU_STEP = "Free the GPU, or use another one."
-_CUDA_ERRORS = ((re.compile(r"failure with error: 35\b|cudaError 35\b|driver version is insufficient", re.I),
-                 "the NVIDIA driver is too old for its CUDA release"),
-                (re.compile(r"failure with error: 100\b|cudaError 100\b|no CUDA-capable device", re.I),
-                 "no GPU is visible"),
-                (re.compile(r"CUDA initialization failure with error: (\d+)", re.I), "CUDA does not start"))
+_CUDA_ERRORS = (
+    (
+        re.compile(r"failure with error: 35\b|cudaError 35\b|driver version is insufficient", re.I),
+        "the NVIDIA driver is too old for its CUDA release",
+    ),
+    (re.compile(r"failure with error: 100\b|cudaError 100\b|no CUDA-capable device", re.I), "no GPU is visible"),
+    (re.compile(r"CUDA initialization failure with error: (\d+)", re.I), "CUDA does not start"),
+)
 """The messages of TensorRT about a CUDA that does not work, each with its short form. The numbers are those of
 cudaError_t."""
 
 CHECK_DRIVER_STEP = "Its CUDA release may need a newer driver: nvidia-smi shows which release the driver supports."
 
 
-def translate_startup_error(backend_name: str, version: str, messages: PrintedMessages,
-                            error: Exception) -> TrtTuiError:
+def translate_startup_error(
+    backend_name: str, version: str, messages: PrintedMessages, error: Exception
+) -> TrtTuiError:
     """Returns the error for a TensorRT builder or runtime that does not start."""
     cause = printed_error_text(messages) or str(error)
     if OUT_OF_MEMORY_PATTERN.search(cause):
@@ -200,9 +211,12 @@ def make_startup_error(backend_title: str, message: str) -> BackendUnavailableEr
     Args:
         backend_title: The name and version of the backend.
     """
-    return BackendUnavailableError(f"{backend_title} does not start", shorten_cuda_error(message),
-                                   FREE_GPU_STEP if OUT_OF_MEMORY_PATTERN.search(message) else CHECK_DRIVER_STEP,
-                                   raw_message=message)
+    return BackendUnavailableError(
+        f"{backend_title} does not start",
+        shorten_cuda_error(message),
+        FREE_GPU_STEP if OUT_OF_MEMORY_PATTERN.search(message) else CHECK_DRIVER_STEP,
+        raw_message=message,
+    )
 
 
 def shorten_cuda_error(message: str) -> str:
@@ -210,8 +224,9 @@ def shorten_cuda_error(message: str) -> str:
     return next((text for pattern, text in _CUDA_ERRORS if pattern.search(message)), message)
 
 
-def translate_build_error(messages: PrintedMessages, details: Sequence[str], error: Exception,
-                          has_gpu: bool = True) -> TrtTuiError:
+def translate_build_error(
+    messages: PrintedMessages, details: Sequence[str], error: Exception, has_gpu: bool = True
+) -> TrtTuiError:
     """Returns the error for a failed build.
 
     Args:
@@ -221,22 +236,35 @@ def translate_build_error(messages: PrintedMessages, details: Sequence[str], err
     if isinstance(error, TrtTuiError):
         return error
     cause = printed_error_text(messages, fallback_pattern=_DRIVER_PATTERN) or str(
-        error)  # every build without a GPU logs a driver error
+        error
+    )  # every build without a GPU logs a driver error
     if OUT_OF_MEMORY_PATTERN.search(cause):
-        return BuildError("the build ran out of device memory", cause,
-                          "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
-                          tuple(details), is_refused=False)
+        return BuildError(
+            "the build ran out of device memory",
+            cause,
+            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
+            tuple(details),
+            is_refused=False,
+        )
     if not has_gpu and _LAUNCH_PATTERN.search(cause):
-        return BuildError("this engine is built with a GPU only", cause,
-                          "Build it where there is one, or leave out --refit and --stripWeights: TensorRT-RTX 1.7 "
-                          "builds without a GPU, but no engines whose weights can be replaced.", is_refused=False)
-    return BuildError("TensorRT could not build the engine", cause,
-                      "Give the layer another precision; the log of the app, or --verbose, shows all messages.",
-                      tuple(details))
+        return BuildError(
+            "this engine is built with a GPU only",
+            cause,
+            "Build it where there is one, or leave out --refit and --stripWeights: TensorRT-RTX 1.7 "
+            "builds without a GPU, but no engines whose weights can be replaced.",
+            is_refused=False,
+        )
+    return BuildError(
+        "TensorRT could not build the engine",
+        cause,
+        "Give the layer another precision; the log of the app, or --verbose, shows all messages.",
+        tuple(details),
+    )
 
 
-def translate_parser_errors(backend_name: str, version: str, errors: Sequence[Any],
-                            model_path: Path | None = None) -> NetworkParseError:
+def translate_parser_errors(
+    backend_name: str, version: str, errors: Sequence[Any], model_path: Path | None = None
+) -> NetworkParseError:
     """Returns the error for a network that TensorRT's ONNX parser refuses, with the first parser error and its node.
 
     Args:
@@ -244,20 +272,30 @@ def translate_parser_errors(backend_name: str, version: str, errors: Sequence[An
     """
     if not errors:
         source = model_path.name if model_path is not None else "this network"
-        return NetworkParseError(f"{backend_name} {version} cannot read {source}", "its parser gives no reason",
-                                 "Check the file with onnx.checker.")
+        return NetworkParseError(
+            f"{backend_name} {version} cannot read {source}",
+            "its parser gives no reason",
+            "Check the file with onnx.checker.",
+        )
     error = errors[0]
-    node_name, operator = _call_parser_error_getter(error,
-                                                    "node_name"), _call_parser_error_getter(error, "node_operator")
+    node_name, operator = (
+        _call_parser_error_getter(error, "node_name"),
+        _call_parser_error_getter(error, "node_operator"),
+    )
     if not node_name:
         node_name, operator = model_path is not None and _find_node_by_index(model_path, error.node()) or ("", "")
     description = " ".join((_call_parser_error_getter(error, "desc") or str(error)).split())
     if not node_name:
-        return NetworkParseError(f"{backend_name} {version} refuses this network", description,
-                                 "Check the file with onnx.checker, or export it with another opset.")
+        return NetworkParseError(
+            f"{backend_name} {version} refuses this network",
+            description,
+            "Check the file with onnx.checker, or export it with another opset.",
+        )
     location = f" at node {node_name}" + (f" ({operator})" if operator else "")
-    next_step = ("Replace the node, export the network with another opset, or give its layer FP32 if it has "
-                 "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).")
+    next_step = (
+        "Replace the node, export the network with another opset, or give its layer FP32 if it has "
+        "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so)."
+    )
     unread = operator and description.removeprefix("Assertion failed: ") == "false"  # RTX's whole message
     if unread:
         description = f"its parser does not read {operator}"
@@ -266,9 +304,11 @@ def translate_parser_errors(backend_name: str, version: str, errors: Sequence[An
         if operator and onnx.defs.has(operator):
             next_step = (
                 f"{backend_name} {version} has no {operator} of ONNX: export the network without it, use another "
-                "release, or load a plugin for it with --plugins LIB.so.")
-    return NetworkParseError(f"{backend_name} {version} refuses this network{location}", description, next_step,
-                             node_name)
+                "release, or load a plugin for it with --plugins LIB.so."
+            )
+    return NetworkParseError(
+        f"{backend_name} {version} refuses this network{location}", description, next_step, node_name
+    )
 
 
 def _find_node_by_index(model_path: Path, node_index: int) -> tuple[str, str] | None:
@@ -288,8 +328,9 @@ def _call_parser_error_getter(parser_error: Any, getter_name: str) -> str:
     return str(method()) if method is not None else ""
 
 
-def translate_engine_load_error(backend_title: str, device: str, messages: PrintedMessages,
-                                error: Exception | None) -> TrtTuiError:
+def translate_engine_load_error(
+    backend_title: str, device: str, messages: PrintedMessages, error: Exception | None
+) -> TrtTuiError:
     """Returns the error for an engine that cannot be loaded.
 
     Args:
@@ -311,8 +352,9 @@ def translate_execution_error(messages: PrintedMessages, error: Exception) -> Tr
     cause = printed_error_text(messages) or str(error)
     if OUT_OF_MEMORY_PATTERN.search(cause):
         return TrtTuiError("the engine ran out of device memory", cause, "Free the GPU, or use a smaller batch.")
-    return TrtTuiError("the engine could not run", cause,
-                       "Check the data's shapes against the profile (--shapes NAME:MIN:OPT:MAX).")
+    return TrtTuiError(
+        "the engine could not run", cause, "Check the data's shapes against the profile (--shapes NAME:MIN:OPT:MAX)."
+    )
 
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -341,14 +383,17 @@ def import_tensorrt(backend_name: str) -> Any:
     except (ImportError, OSError, AttributeError) as error:
         missing = isinstance(error, ModuleNotFoundError) and error.name == MODULES[backend_name]
         title = f"{backend_name} is not installed" if missing else f"{backend_name} does not load"
-        raise BackendUnavailableError(title, "" if missing else str(error),
-                                      f"pip install 'trt-tui[{EXTRAS[backend_name]}]'") from None
+        raise BackendUnavailableError(
+            title, "" if missing else str(error), f"pip install 'trt-tui[{EXTRAS[backend_name]}]'"
+        ) from None
     oldest, newest = SUPPORTED_RELEASES[backend_name]
     numbers = parse_release_numbers(version)
     if numbers < oldest or numbers[0] > newest[0]:
-        raise BackendUnavailableError(f"trt-tui does not support {backend_name} {version}",
-                                      f"it supports {'.'.join(map(str, oldest))} to {newest[0]}.x",
-                                      f"pip install 'trt-tui[{EXTRAS[backend_name]}]'")
+        raise BackendUnavailableError(
+            f"trt-tui does not support {backend_name} {version}",
+            f"it supports {'.'.join(map(str, oldest))} to {newest[0]}.x",
+            f"pip install 'trt-tui[{EXTRAS[backend_name]}]'",
+        )
     return module
 
 
@@ -376,12 +421,16 @@ def load_polygraphy(backend_name: str, trt: Any) -> tuple[Any, TensorRTLog]:
     try:
         from polygraphy import config
     except ImportError as error:
-        raise BackendUnavailableError("Polygraphy is not installed", str(error),
-                                      f"pip install 'trt-tui[{EXTRAS[backend_name]}]'") from None
+        raise BackendUnavailableError(
+            "Polygraphy is not installed", str(error), f"pip install 'trt-tui[{EXTRAS[backend_name]}]'"
+        ) from None
     rtx = backend_name == "tensorrt-rtx"
     if "polygraphy.backend.trt" in sys.modules and config.USE_TENSORRT_RTX != rtx:
-        raise BackendUnavailableError("another TensorRT package is in use", "a process can use only one of them",
-                                      f"Start trt-tui again with --backend {backend_name}.")
+        raise BackendUnavailableError(
+            "another TensorRT package is in use",
+            "a process can use only one of them",
+            f"Start trt-tui again with --backend {backend_name}.",
+        )
     config.USE_TENSORRT_RTX = rtx
     log = TensorRTLog.get_process_log()
     from polygraphy.backend import trt as loaders
@@ -436,10 +485,16 @@ def load_plugins(trt: Any, backend_title: str, paths: Sequence[str]) -> None:
         try:
             library = ctypes.CDLL(absolute_path, mode=ctypes.RTLD_GLOBAL)
         except OSError as error:
-            raise InputError(f"--plugins {path} does not load", str(error),
-                             f"Build it for {backend_title}; ldd {path} lists the libraries that it misses.") from None
-        if (absolute_path in _loaded_paths or _count_creators(registry) > creator_count
-                or not any(hasattr(library, symbol) for symbol in _CREATOR_SYMBOLS)):
+            raise InputError(
+                f"--plugins {path} does not load",
+                str(error),
+                f"Build it for {backend_title}; ldd {path} lists the libraries that it misses.",
+            ) from None
+        if (
+            absolute_path in _loaded_paths
+            or _count_creators(registry) > creator_count
+            or not any(hasattr(library, symbol) for symbol in _CREATOR_SYMBOLS)
+        ):
             _loaded_paths.add(absolute_path)
             continue
         try:
@@ -498,25 +553,31 @@ def _check_optimization_profile(backend_name: str, network: Any, settings: Build
         tensor = network.get_input(index)
         shape = tuple(tensor.shape)
         if len(shape) < 2 and tensor.is_shape_tensor:
-            raise InputError(f"the values of input {tensor.name} are shapes",
-                             f"{backend_name} needs them in the profile, and --shapes only gives shapes of inputs",
-                             "Make it a constant of the network, in its exporter or with onnx-graphsurgeon; the "
-                             "simulation works without that.")
+            raise InputError(
+                f"the values of input {tensor.name} are shapes",
+                f"{backend_name} needs them in the profile, and --shapes only gives shapes of inputs",
+                "Make it a constant of the network, in its exporter or with onnx-graphsurgeon; the "
+                "simulation works without that.",
+            )
         if tensor.name.startswith("__") and tensor.name[2:] in settings.profile:
-            raise InputError(f"input {tensor.name[2:]} is also an output of the network",
-                             f"the parser of {backend_name} gives such an input another name, {tensor.name}",
-                             "Drop that output: it is the input, unchanged.")
+            raise InputError(
+                f"input {tensor.name[2:]} is also an output of the network",
+                f"the parser of {backend_name} gives such an input another name, {tensor.name}",
+                "Drop that output: it is the input, unchanged.",
+            )
         if -1 in shape and tensor.name not in settings.profile:
             sizes = "x".join("?" if size == -1 else str(size) for size in shape)
-            raise InputError(f"input {tensor.name} has dynamic dimensions and no profile", f"its shape is {sizes}",
-                             f"Give --shapes {tensor.name}:MIN:OPT:MAX with a size for every dimension.")
+            raise InputError(
+                f"input {tensor.name} has dynamic dimensions and no profile",
+                f"its shape is {sizes}",
+                f"Give --shapes {tensor.name}:MIN:OPT:MAX with a size for every dimension.",
+            )
 
 
 # The timing cache is read and written here: Polygraphy, with a path, loses the engine if it cannot lock or write the
 # file.
 def _read_timing_cache(log: TensorRTLog, path: Path) -> _TimingCacheBytes | None:
-    """Reads a timing cache file. Returns None with a warning if the file cannot be read; the build then takes longer.
-    """
+    """Reads a timing cache file. Returns None with a warning if the file cannot be read; the build then takes longer."""
     try:
         return _TimingCacheBytes(path, read_bytes(path)) if os.path.exists(path) else None
     except InputError as error:
@@ -549,9 +610,13 @@ def _write_timing_cache(log: TensorRTLog, config: Any, path: Path, was_refused: 
         log.dispatch_message("warning", f"the timing cache {path} cannot be written: {cause}")
 
 
-def _make_builder_config_loader(backend: TensorRTBackend, settings: BuildSettings,
-                                layer_constraints: LayerConstraints | None, monitor: Any,
-                                timing_cache: _TimingCacheBytes | None) -> Any:
+def _make_builder_config_loader(
+    backend: TensorRTBackend,
+    settings: BuildSettings,
+    layer_constraints: LayerConstraints | None,
+    monitor: Any,
+    timing_cache: _TimingCacheBytes | None,
+) -> Any:
     """Returns the Polygraphy loader that creates the builder config."""
     name, trt, loaders, capabilities = backend.name, backend.trt, backend.loaders, backend.capabilities
     production = settings.builder_options
@@ -560,38 +625,54 @@ def _make_builder_config_loader(backend: TensorRTBackend, settings: BuildSetting
         for tensor, (min_shape, opt_shape, max_shape) in {**settings.profile, **extra_shapes}.items():
             profile.add(tensor, min_shape, opt_shape, max_shape)
     common: dict[str, Any] = {
-        "profiles": profiles, "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+        "profiles": profiles,
+        "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
         "load_timing_cache": timing_cache,
-        "builder_optimization_level": production.optimization_level, "progress_monitor": monitor,
+        "builder_optimization_level": production.optimization_level,
+        "progress_monitor": monitor,
     }
     production.check_builder_support(name, backend.version)
     requested_members = _list_requested_enum_members(backend, production)
-    sources = [(source[0], 1 << int(_find_tactic_source(trt.TacticSource, source[1:])))
-               for source in production.tactic_sources]
+    sources = [
+        (source[0], 1 << int(_find_tactic_source(trt.TacticSource, source[1:]))) for source in production.tactic_sources
+    ]
     if capabilities.target_compute_capabilities:
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
         requested, offered = settings.compute_capability, capabilities.target_compute_capabilities
         if requested is None and not capabilities.can_execute:
-            raise InputError("there is no GPU to build for", f"{name} builds for a named compute capability",
-                             f"Use --compute-capability with one of {capabilities_text(offered)}.")
+            raise InputError(
+                "there is no GPU to build for",
+                f"{name} builds for a named compute capability",
+                f"Use --compute-capability with one of {capabilities_text(offered)}.",
+            )
         if requested is not None and requested not in offered:
             raise InputError(
                 f"{name} {backend.version} does not build for compute capability {capability_text(requested)}",
-                f"it builds for {capabilities_text(offered)}", "Choose one of them.")
+                f"it builds for {capabilities_text(offered)}",
+                "Choose one of them.",
+            )
         target_arguments = {"compute_capabilities": [requested]} if requested is not None else {"use_gpu": True}
         create = CreateConfigRTX(**target_arguments, **common)
     else:
         if settings.compute_capability is not None:
-            raise InputError(f"{name} builds for the GPU it runs on", "a compute capability was named",
-                             "Leave out --compute-capability, or use --backend tensorrt-rtx.")
-        flags: frozenset[Precision] = layer_constraints.precision_flags if layer_constraints is not None else frozenset(
+            raise InputError(
+                f"{name} builds for the GPU it runs on",
+                "a compute capability was named",
+                "Leave out --compute-capability, or use --backend tensorrt-rtx.",
+            )
+        flags: frozenset[Precision] = (
+            layer_constraints.precision_flags if layer_constraints is not None else frozenset()
         )
         constraints = layer_constraints.constraint_mode or None if layer_constraints is not None and flags else None
         create = loaders.CreateConfig(
-            tf32=settings.tf32, fp16=Precision.FP16 in flags, int8=Precision.INT8 in flags,
-            bf16=Precision.BF16 in flags, precision_constraints=constraints,
-            **common)
+            tf32=settings.tf32,
+            fp16=Precision.FP16 in flags,
+            int8=Precision.INT8 in flags,
+            bf16=Precision.BF16 in flags,
+            precision_constraints=constraints,
+            **common,
+        )
 
     def set_requested_options(builder: Any, network: Any, config: Any) -> None:
         change = config.set_flag if settings.tf32 else config.clear_flag
@@ -622,12 +703,20 @@ def _list_requested_enum_members(backend: TensorRTBackend, builder_options: Buil
         member = setting.flag or names.get(field.name, "")
         if not member:
             continue
-        enum = "BuilderFlag" if setting.flag else "MemoryPoolType" if field.name == "workspace" else \
-            "HardwareCompatibilityLevel"
+        enum = (
+            "BuilderFlag"
+            if setting.flag
+            else "MemoryPoolType"
+            if field.name == "workspace"
+            else "HardwareCompatibilityLevel"
+        )
         offered = getattr(backend.trt, enum, None)
         if not hasattr(offered, member):
-            raise InputError(f"{backend.name} {backend.version} has no {member}", f"{setting.option} needs it",
-                             f"Leave out {setting.option}, or build with another release.")
+            raise InputError(
+                f"{backend.name} {backend.version} has no {member}",
+                f"{setting.option} needs it",
+                f"Leave out {setting.option}, or build with another release.",
+            )
         members.append(getattr(offered, member))
     return members
 
@@ -695,14 +784,24 @@ def import_preview_builder() -> Any:
     """
     trt = import_tensorrt("tensorrt-rtx")
     if not hasattr(trt.OnnxParser, "load_initializer"):
-        raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old for a preview",
-                                      "it cannot read weights from memory", "pip install -U 'trt-tui[rtx]'")
+        raise BackendUnavailableError(
+            f"TensorRT-RTX {trt.__version__} is too old for a preview",
+            "it cannot read weights from memory",
+            "pip install -U 'trt-tui[rtx]'",
+        )
     return trt
 
 
-def list_engine_layers(trt: Any, model: bytes, weights: Mapping[str, np.ndarray], base_path: Path, profile: Profile,
-                       tf32: bool, compute_capability: tuple[int, int],
-                       should_continue: Callable[[], bool]) -> tuple[str, PrintedMessages]:
+def list_engine_layers(
+    trt: Any,
+    model: bytes,
+    weights: Mapping[str, np.ndarray],
+    base_path: Path,
+    profile: Profile,
+    tf32: bool,
+    compute_capability: tuple[int, int],
+    should_continue: Callable[[], bool],
+) -> tuple[str, PrintedMessages]:
     """Builds an engine of a strongly typed network without a GPU. Returns the list of its layers, and the printed
     messages.
 
@@ -728,7 +827,8 @@ def list_engine_layers(trt: Any, model: bytes, weights: Mapping[str, np.ndarray]
         parser = trt.OnnxParser(network, logger)
         trt.init_libnvinfer_plugins(logger, "")
         is_loaded = parser.load_model_proto(model, str(base_path)) and all(
-            parser.load_initializer(name, array.ctypes.data, array.nbytes) for name, array in weights.items())
+            parser.load_initializer(name, array.ctypes.data, array.nbytes) for name, array in weights.items()
+        )
         if not is_loaded or not parser.parse_model_proto() or parser.num_errors:
             errors = [parser.get_error(index) for index in range(parser.num_errors)]
             raise translate_parser_errors("tensorrt-rtx", trt.__version__, errors)
@@ -736,7 +836,8 @@ def list_engine_layers(trt: Any, model: bytes, weights: Mapping[str, np.ndarray]
         config = builder.create_builder_config()
         config.num_compute_capabilities = 1
         config.set_compute_capability(
-            getattr(trt.ComputeCapability, f"SM{compute_capability[0]}{compute_capability[1]}"), 0)
+            getattr(trt.ComputeCapability, f"SM{compute_capability[0]}{compute_capability[1]}"), 0
+        )
         config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
         (config.set_flag if tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
         if profile:
@@ -752,16 +853,21 @@ def list_engine_layers(trt: Any, model: bytes, weights: Mapping[str, np.ndarray]
         if built is None:
             raise translate_build_error(messages, tuple(log.details), RuntimeError("the builder gives no reason"))
     if not log.listings:
-        raise InputError("TensorRT-RTX does not list the layers of the engine",
-                         f"release {trt.__version__} prints no message that begins with {LISTING_HEADING}",
-                         "Another release may print it; a build on a GPU reports its layers through the inspector.")
+        raise InputError(
+            "TensorRT-RTX does not list the layers of the engine",
+            f"release {trt.__version__} prints no message that begins with {LISTING_HEADING}",
+            "Another release may print it; a build on a GPU reports its layers through the inspector.",
+        )
     return log.listings[-1], [message for message in messages if message[0] != "info"]
 
 
 _TENSOR_TYPES: dict[str, tuple[np.dtype, Precision]] = {
-    "FLOAT": (np.dtype(np.float32), Precision.FP32), "HALF": (np.dtype(np.float16), Precision.FP16),
+    "FLOAT": (np.dtype(np.float32), Precision.FP32),
+    "HALF": (np.dtype(np.float16), Precision.FP16),
     "BF16": (np.dtype(ml_dtypes.bfloat16), Precision.BF16),
-    "FP8": (np.dtype(ml_dtypes.float8_e4m3fn), Precision.FP8), "INT8": (np.dtype(np.int8), Precision.INT8)}
+    "FP8": (np.dtype(ml_dtypes.float8_e4m3fn), Precision.FP8),
+    "INT8": (np.dtype(np.int8), Precision.INT8),
+}
 """The element types and precisions of debug tensors, by TensorRT's name of the type. Other types represent no float
 value."""
 
@@ -791,13 +897,21 @@ def make_debug_listener(trt: Any, tensor_names: Container[str]) -> Any:
             if name not in tensor_names or type_and_precision is None:
                 return
             try:
-                self.found[name] = self._copy_debug_tensor(_read_pointer_address(addr), location, *type_and_precision,
-                                                           tuple(shape), int(stream))
+                self.found[name] = self._copy_debug_tensor(
+                    _read_pointer_address(addr), location, *type_and_precision, tuple(shape), int(stream)
+                )
             except Exception as error:  # no exception may pass through TensorRT
                 self.failed = self.failed or f"{name}: {error}"
 
-        def _copy_debug_tensor(self, address: int, location: Any, dtype: np.dtype, precision: Precision,
-                               shape: tuple[int, ...], stream: int) -> DebugTensor:
+        def _copy_debug_tensor(
+            self,
+            address: int,
+            location: Any,
+            dtype: np.dtype,
+            precision: Precision,
+            shape: tuple[int, ...],
+            stream: int,
+        ) -> DebugTensor:
             raw = np.empty(math.prod(shape), dtype)
             if location == trt.TensorLocation.HOST:
                 ctypes.memmove(raw.ctypes.data, address, raw.nbytes)
@@ -849,11 +963,13 @@ class CudaGraph:
         finally:
             end_status = self._runtime.cudaStreamEndCapture(self._stream, ctypes.byref(graph))
         if not enqueued or end_status:
-            raise RuntimeError("the engine's run cannot be captured"
-                               + (f" (CUDA error {end_status})" if end_status else ""))
+            raise RuntimeError(
+                "the engine's run cannot be captured" + (f" (CUDA error {end_status})" if end_status else "")
+            )
         try:
-            self._call_cuda_runtime("cudaGraphInstantiateWithFlags", ctypes.byref(self._executable_graph), graph,
-                                    ctypes.c_ulonglong(0))
+            self._call_cuda_runtime(
+                "cudaGraphInstantiateWithFlags", ctypes.byref(self._executable_graph), graph, ctypes.c_ulonglong(0)
+            )
         finally:
             self._runtime.cudaGraphDestroy(graph)
 
@@ -890,7 +1006,8 @@ class TensorRTRunner(ClosingContext):
         count = int(engine.num_optimization_profiles)
         self.profiles: tuple[Profile, ...] = tuple(
             {info.name: _read_profile_shapes(engine, info.name, index) for info in self.inputs}
-            for index in range(count if count > 1 else 0))
+            for index in range(count if count > 1 else 0)
+        )
         self._pinned_profile: int | None = None
         self._device_inputs: tuple[tuple[int, ...], list[np.ndarray], dict[str, np.ndarray]] | None = None
         self._cuda_graph: CudaGraph | None = None
@@ -998,9 +1115,14 @@ class TensorRTRunner(ClosingContext):
         if debug_listener.failed:
             raise TrtTuiError("the debug tensors of the engine could not be read", debug_listener.failed, "")
         arrays = {info.name: np.array(outputs[info.name]) for info in self.outputs if info.name in names}
-        return {**debug_listener.found, **{
-            name: DebugTensor(array.astype(np.float32), _FLOAT_TYPES[array.dtype.name])
-            for name, array in arrays.items() if array.dtype.name in _FLOAT_TYPES}}
+        return {
+            **debug_listener.found,
+            **{
+                name: DebugTensor(array.astype(np.float32), _FLOAT_TYPES[array.dtype.name])
+                for name, array in arrays.items()
+                if array.dtype.name in _FLOAT_TYPES
+            },
+        }
 
     def inspect(self) -> str:
         """Returns the JSON of the engine inspector, with all tensor types and formats."""
@@ -1008,8 +1130,9 @@ class TensorRTRunner(ClosingContext):
         context = self._runner.context
         for info in self.inputs:  # the inspector reports types and formats only if every shape is set
             if -1 in tuple(context.get_tensor_shape(info.name)):
-                context.set_input_shape(info.name,
-                                        self._engine.get_tensor_profile_shape(info.name, self._active_profile)[1])
+                context.set_input_shape(
+                    info.name, self._engine.get_tensor_profile_shape(info.name, self._active_profile)[1]
+                )
         inspector.execution_context = context
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 
@@ -1018,13 +1141,18 @@ class TensorRTRunner(ClosingContext):
 
         If no profile matches, TensorRT reports the error.
         """
+
         def fits_profile(profile: Profile) -> bool:
-            return all(low <= size <= high for name, (min_shape, _, max_shape) in profile.items()
-                       for low, size, high in zip(min_shape, engine_feed[name].shape, max_shape, strict=False))
+            return all(
+                low <= size <= high
+                for name, (min_shape, _, max_shape) in profile.items()
+                for low, size, high in zip(min_shape, engine_feed[name].shape, max_shape, strict=False)
+            )
 
         matching_indices = (index for index, candidate in enumerate(self.profiles) if fits_profile(candidate))
-        chosen = self._pinned_profile if self._pinned_profile is not None else next(matching_indices,
-                                                                                    self._active_profile)
+        chosen = (
+            self._pinned_profile if self._pinned_profile is not None else next(matching_indices, self._active_profile)
+        )
         if chosen != self._active_profile:
             runner.set_profile(chosen)
             runner.stream.synchronize()
@@ -1043,9 +1171,11 @@ class TensorRTRunner(ClosingContext):
                 with np.errstate(over="ignore"):
                     cast = array.astype(info.dtype)
                 if array.dtype.kind in "iu" and not np.array_equal(cast, array):
-                    raise InputError(f"input {info.name} does not fit the engine",
-                                     f"the engine takes {info.dtype}, and a value is out of its range",
-                                     "Check the data.")
+                    raise InputError(
+                        f"input {info.name} does not fit the engine",
+                        f"the engine takes {info.dtype}, and a value is out of its range",
+                        "Check the data.",
+                    )
                 array = cast
             engine_feed[info.name] = np.asarray(array, order="C")
         return engine_feed
@@ -1088,8 +1218,7 @@ def _activate_polygraphy_runner(runner: Any) -> None:
 
 
 def _deactivate_polygraphy_runner(runner: Any) -> None:
-    """Deactivates a runner of Polygraphy and frees its output buffers. Polygraphy itself frees only the input buffers.
-    """
+    """Deactivates a runner of Polygraphy and frees its output buffers. Polygraphy itself frees only the input buffers."""
     if not runner.is_active:
         return
     for buffer in getattr(getattr(runner, "output_allocator", None), "buffers", {}).values():
@@ -1099,8 +1228,9 @@ def _deactivate_polygraphy_runner(runner: Any) -> None:
 
 
 def _read_profile_shapes(engine: Any, input_name: str, profile_index: int) -> tuple[FixedShape, FixedShape, FixedShape]:
-    min_shape, opt_shape, max_shape = (tuple(map(int, shape))
-                                       for shape in engine.get_tensor_profile_shape(input_name, profile_index))
+    min_shape, opt_shape, max_shape = (
+        tuple(map(int, shape)) for shape in engine.get_tensor_profile_shape(input_name, profile_index)
+    )
     return min_shape, opt_shape, max_shape
 
 
@@ -1154,8 +1284,9 @@ class TensorRTBackend:
         load_plugins(trt, f"{name} {version}", plugins)
         self._plugins = tuple(map(file_sha256, plugins))
         compute_capabilities = list_compute_capabilities(trt)
-        runs = self._device is not None and (not compute_capabilities
-                                             or self._device.compute_capability in compute_capabilities)
+        runs = self._device is not None and (
+            not compute_capabilities or self._device.compute_capability in compute_capabilities
+        )
         strongly_typed = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
         quantized_types = {
             precision
@@ -1163,14 +1294,18 @@ class TensorRTBackend:
             if strongly_typed and hasattr(trt.DataType, quantized_type.tensorrt_type)
         }  # release 8.6 lists FP8 but does not support it
         self.capabilities = BackendCapabilities(
-            can_execute=runs, computes_in_fp16=True, supports_bf16=hasattr(trt.DataType, "BF16"),
+            can_execute=runs,
+            computes_in_fp16=True,
+            supports_bf16=hasattr(trt.DataType, "BF16"),
             quantized_types=WEAK_PRECISIONS | quantized_types,
             gpu_compute_capability=self._device.compute_capability if self._device is not None else None,
-            strongly_typed=strongly_typed, weakly_typed=hasattr(trt.BuilderFlag,
-                                                                "INT8"), supports_cubic_grids=name == "tensorrt-rtx"
-            and parse_release_numbers(version) >= CUBIC_GRID_RELEASE, reports_progress=hasattr(trt, "IProgressMonitor"),
+            strongly_typed=strongly_typed,
+            weakly_typed=hasattr(trt.BuilderFlag, "INT8"),
+            supports_cubic_grids=name == "tensorrt-rtx" and parse_release_numbers(version) >= CUBIC_GRID_RELEASE,
+            reports_progress=hasattr(trt, "IProgressMonitor"),
             debug_tensors=hasattr(trt.INetworkDefinition, "mark_unfused_tensors_as_debug_tensors"),
-            target_compute_capabilities=compute_capabilities)
+            target_compute_capabilities=compute_capabilities,
+        )
         self.trt, self.loaders, self.log = trt, loaders, log
         self.name, self.version = name, version
         self.device = self._device.name if self._device is not None else ""
@@ -1179,11 +1314,22 @@ class TensorRTBackend:
     def cache_identity(self) -> tuple[object, ...]:
         """The parts of a cache key that an engine depends on: package, version, plugins, GPU and driver."""
         device = self._device
-        return (self.name, self.version, *self._plugins,
-                *((device.name, device.compute_capability, device.driver) if device else ()))
+        return (
+            self.name,
+            self.version,
+            *self._plugins,
+            *((device.name, device.compute_capability, device.driver) if device else ()),
+        )
 
-    def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
-              on_step: BuildStep | None = None, on_message: MessageCallback | None = None) -> bytes:
+    def build(
+        self,
+        model_path: Path,
+        settings: BuildSettings,
+        constraints: LayerConstraints | None = None,
+        *,
+        on_step: BuildStep | None = None,
+        on_message: MessageCallback | None = None,
+    ) -> bytes:
         if constraints is None and not self.capabilities.strongly_typed:
             raise ValueError("this release needs precisions layer by layer")
         self.log.details.clear()
@@ -1195,18 +1341,29 @@ class TensorRTBackend:
             parser = _parse_onnx_file(self, model_path, network)
             _check_optimization_profile(self.name, network, settings)
             if constraints is not None:
-                apply_constraints(self.trt, network, constraints.precisions, constraints.output_types,
-                                  constraints.ranges, constraints.inner_ranges, constraints.constant_ranges,
-                                  constraints.layer_names)
+                apply_constraints(
+                    self.trt,
+                    network,
+                    constraints.precisions,
+                    constraints.output_types,
+                    constraints.ranges,
+                    constraints.inner_ranges,
+                    constraints.constant_ranges,
+                    constraints.layer_names,
+                )
             if settings.debug_tensors and not network.mark_unfused_tensors_as_debug_tensors():
                 self.log.dispatch_message("warning", "TensorRT does not let its unfused tensors be read")
-            monitor = make_progress_monitor(
-                self.trt, on_step) if on_step is not None and self.capabilities.reports_progress else None
+            monitor = (
+                make_progress_monitor(self.trt, on_step)
+                if on_step is not None and self.capabilities.reports_progress
+                else None
+            )
             cache = Path(settings.builder_options.timing_cache) if settings.builder_options.timing_cache else None
             timing_cache = _read_timing_cache(self.log, cache) if cache is not None else None
             try:
                 config = _make_builder_config_loader(self, settings, constraints, monitor, timing_cache)(
-                    builder, network)
+                    builder, network
+                )
                 data = self.loaders.engine_bytes_from_network((builder, network, parser), config=config)
             except Exception as error:
                 if monitor is not None and monitor.stopped:
@@ -1219,12 +1376,20 @@ class TensorRTBackend:
 
     def load_engine(self, data: bytes) -> TensorRTRunner:
         if not self.capabilities.can_execute:
-            reason = ("no GPU is visible" if self._device is None else (
-                f"{self.device} has compute capability {capability_text(self._device.compute_capability)}, and the "
-                f"backend runs on {capabilities_text(self.capabilities.target_compute_capabilities)}"))
-            raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", reason,
-                                          "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
-                                          "of trtexec --exportLayerInfo.")
+            reason = (
+                "no GPU is visible"
+                if self._device is None
+                else (
+                    f"{self.device} has compute capability {capability_text(self._device.compute_capability)}, and the "
+                    f"backend runs on {capabilities_text(self.capabilities.target_compute_capabilities)}"
+                )
+            )
+            raise BackendUnavailableError(
+                f"{self.name} engines cannot run on this machine",
+                reason,
+                "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
+                "of trtexec --exportLayerInfo.",
+            )
         with self.log.collect_messages(None) as messages:
             try:
                 runtime = self.trt.Runtime(self.log.get_tensorrt_logger(self.trt))

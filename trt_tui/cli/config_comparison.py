@@ -55,8 +55,11 @@ def require_reduced_precision(session: Session, run: str, target: str) -> None:
     outline = session.opened_network.outline
     if not reduces_precision(outline, session.get_run_config(run)):
         reason = no_lower_precision_reason(outline) or "every layer of the config is in FP32"
-        raise InputError(f"{run} meets {target} only because all layers are in FP32", reason,
-                         "No result here shows the cost of lower precision.")
+        raise InputError(
+            f"{run} meets {target} only because all layers are in FP32",
+            reason,
+            "No result here shows the cost of lower precision.",
+        )
 
 
 def require_measurable_target(session: Session, config: PrecisionConfig, target: str) -> None:
@@ -67,12 +70,23 @@ def require_measurable_target(session: Session, config: PrecisionConfig, target:
     """
     if RunKind.SIMULATED_CONFIG not in session.config_target_outcomes(config):
         kind = session.target.kind if session.target is not None else "target"
-        raise InputError(f"{target} cannot be checked", f"{kind} was not measured",
-                         "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.")
+        raise InputError(
+            f"{target} cannot be checked",
+            f"{kind} was not measured",
+            "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float output.",
+        )
 
 
-def compare_configs(options: Options, config_paths: Sequence[str], target: str | None, force: bool, *,
-                    build_engines: bool, json_path: str | None, markdown_path: str | None) -> ExitCode:
+def compare_configs(
+    options: Options,
+    config_paths: Sequence[str],
+    target: str | None,
+    force: bool,
+    *,
+    build_engines: bool,
+    json_path: str | None,
+    markdown_path: str | None,
+) -> ExitCode:
     """Measures each config on the same samples, and writes the results and the layers in which the configs differ.
 
     Returns:
@@ -90,9 +104,16 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
             if target is not None and is_reduced:
                 require_measurable_target(session, session.config, target)
             compared_configs.append(
-                ComparedConfig(name, session.config, session.get_run_results("config"), not is_reduced,
-                               session.config_target_outcomes(session.config), session.setup_text,
-                               session.missed_target_reasons(session.config)))
+                ComparedConfig(
+                    name,
+                    session.config,
+                    session.get_run_results("config"),
+                    not is_reduced,
+                    session.config_target_outcomes(session.config),
+                    session.setup_text,
+                    session.missed_target_reasons(session.config),
+                )
+            )
             if index < len(config_paths) - 1:
                 continue
             if target is not None and all(entry.reduces_no_precision for entry in compared_configs):
@@ -104,14 +125,23 @@ def compare_configs(options: Options, config_paths: Sequence[str], target: str |
     return ExitCode.TOLERANCE_NOT_MET if any(entry.target_misses for entry in compared_configs) else ExitCode.DONE
 
 
-def _write_report(session: Session, compared_configs: Sequence[ComparedConfig], json_path: str | None,
-                  markdown_path: str | None) -> None:
+def _write_report(
+    session: Session, compared_configs: Sequence[ComparedConfig], json_path: str | None, markdown_path: str | None
+) -> None:
     """Prints and writes the report of a comparison of configs."""
     outline = session.opened_network.outline
-    sections = [Section("", [list(filter(None, [session.fp32_miss_text]))]),
-                *_comparison_sections(outline, compared_configs)]
-    write_report(f"Configs of {outline.name}", [f"{entry.name}: {entry.setup_text}" for entry in compared_configs],
-                 sections, _comparison_record(outline, compared_configs), json_path, markdown_path)
+    sections = [
+        Section("", [list(filter(None, [session.fp32_miss_text]))]),
+        *_comparison_sections(outline, compared_configs),
+    ]
+    write_report(
+        f"Configs of {outline.name}",
+        [f"{entry.name}: {entry.setup_text}" for entry in compared_configs],
+        sections,
+        _comparison_record(outline, compared_configs),
+        json_path,
+        markdown_path,
+    )
 
 
 def _comparison_sections(outline: NetworkOutline, compared_configs: Sequence[ComparedConfig]) -> list[Section]:
@@ -124,36 +154,61 @@ def _comparison_sections(outline: NetworkOutline, compared_configs: Sequence[Com
         if result.reasons
     ]
     differences = _config_difference_rows(outline, compared_configs)
-    kernels = [[f"{compared_configs[0].name} and {name}: {change.description}",
-                *change.diff_lines(_MAX_LISTED_KERNELS)] for name, change in _list_kernel_changes(compared_configs)]
-    return [Section("Accuracy", [Table(_config_table_rows(compared_configs)), reason_lines]),
-            Section("Layers that differ", [Table(differences, len(differences[0])) if len(differences) > 1 else
-                                           ["They are the same."]]), Section("Kernels", kernels)]
+    kernels = [
+        [f"{compared_configs[0].name} and {name}: {change.description}", *change.diff_lines(_MAX_LISTED_KERNELS)]
+        for name, change in _list_kernel_changes(compared_configs)
+    ]
+    return [
+        Section("Accuracy", [Table(_config_table_rows(compared_configs)), reason_lines]),
+        Section(
+            "Layers that differ",
+            [Table(differences, len(differences[0])) if len(differences) > 1 else ["They are the same."]],
+        ),
+        Section("Kernels", kernels),
+    ]
 
 
 def _config_table_rows(compared_configs: Sequence[ComparedConfig]) -> list[list[str]]:
     """Returns the table of compared configs: a header, and a row for each config."""
-    run_rows = [RunRow(entry.measured.accuracy, SIMULATED_MARK, entry.measured.engine_result,
-                       entry.measured.exported_run) for entry in compared_configs]
+    run_rows = [
+        RunRow(entry.measured.accuracy, SIMULATED_MARK, entry.measured.engine_result, entry.measured.exported_run)
+        for entry in compared_configs
+    ]
     builders = dict.fromkeys(row.engine.builder_text for row in run_rows if row.engine is not None)
     metric_names = (next(iter(row.accuracy.metric), "") for row in run_rows if row.accuracy is not None)
     sample_counts = {row.accuracy.samples for row in run_rows if row.accuracy is not None}
-    columns = [column for column in list_run_columns("configs", {
-        "metric": next(filter(None, metric_names), ""), "engine": f"built by {' and '.join(builders)}",
-        "samples": "samples" if len(sample_counts) > 1 else ""
-    }) if column.source == "accuracy" or any(getattr(row, column.source) is not None for row in run_rows)]
+    columns = [
+        column
+        for column in list_run_columns(
+            "configs",
+            {
+                "metric": next(filter(None, metric_names), ""),
+                "engine": f"built by {' and '.join(builders)}",
+                "samples": "samples" if len(sample_counts) > 1 else "",
+            },
+        )
+        if column.source == "accuracy" or any(getattr(row, column.source) is not None for row in run_rows)
+    ]
     kernel_counts: dict[str, str] = {}
     for name, change in _list_kernel_changes(compared_configs):
         kernel_counts |= {compared_configs[0].name: str(change.kernels_before), name: str(change.kernels_after)}
-    rows = [["config", "raised", *(column.title for column in columns), *(["kernels"] if kernel_counts else []),
-             "target"]]
+    rows = [
+        ["config", "raised", *(column.title for column in columns), *(["kernels"] if kernel_counts else []), "target"]
+    ]
     for compared_config, run_row in zip(compared_configs, run_rows, strict=True):
         raised_count = sum(move.group_precision is not None for move in compared_config.config.moves.values())
         kernel_cells = [kernel_counts.get(compared_config.name, NOT_MEASURED)] if kernel_counts else []
-        rows.append([compared_config.name, str(raised_count),
-                     *(column.text(run_row) or NOT_MEASURED for column in columns), *kernel_cells,
-                     "all in FP32" if compared_config.reduces_no_precision else
-                     " ".join(outcome_texts(compared_config.results))])
+        rows.append(
+            [
+                compared_config.name,
+                str(raised_count),
+                *(column.text(run_row) or NOT_MEASURED for column in columns),
+                *kernel_cells,
+                "all in FP32"
+                if compared_config.reduces_no_precision
+                else " ".join(outcome_texts(compared_config.results)),
+            ]
+        )
     return rows
 
 
@@ -169,10 +224,13 @@ def _config_difference_rows(outline: NetworkOutline, compared_configs: Sequence[
             changed_values.setdefault(subject_title, {})[index] = line.second_text
     rows = [["differs", *(compared_config.name for compared_config in compared_configs)]]
     for subject_title, values in changed_values.items():
-        rows.append([
-            subject_title, first_values[subject_title],
-            *(values.get(index, first_values[subject_title]) for index in range(1, len(compared_configs)))
-        ])
+        rows.append(
+            [
+                subject_title,
+                first_values[subject_title],
+                *(values.get(index, first_values[subject_title]) for index in range(1, len(compared_configs))),
+            ]
+        )
     return rows
 
 
@@ -181,8 +239,10 @@ def _list_kernel_changes(compared_configs: Sequence[ComparedConfig]) -> list[tup
 
     Configs without known kernels are omitted.
     """
-    changes = [(compared_config.name, diff_kernels(compared_configs[0].measured, compared_config.measured))
-               for compared_config in compared_configs[1:]]
+    changes = [
+        (compared_config.name, diff_kernels(compared_configs[0].measured, compared_config.measured))
+        for compared_config in compared_configs[1:]
+    ]
     return [(name, change) for name, change in changes if change is not None]
 
 
@@ -194,17 +254,27 @@ def _comparison_record(outline: NetworkOutline, compared_configs: Sequence[Compa
         errors = accuracy.worst_errors if accuracy is not None else None
         outcomes = compared_config.results
         results = {RECORD_KEYS[kind]: target_outcome_record(result)["result"] for kind, result in outcomes.items()}
-        config_records.append({
-            "name": compared_config.name,
-            "sqnr_db": errors.sqnr_db if errors is not None else None,
-            "output": accuracy.worst_output[0] if accuracy is not None and accuracy.worst_output is not None else None,
-            "metric": dict(accuracy.metric) if accuracy is not None else {},
-            "met": all(result.passes for result in outcomes.values()) if outcomes else None, "results": results,
-            "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
-            "engine_bytes": engine.engine_bytes if engine is not None else None,
-            "builder": engine.builder_text if engine is not None else None, "exported_network": exported_run_record(
-                compared_config.measured.exported_run) if compared_config.measured.exported_run is not None else None
-        })
+        config_records.append(
+            {
+                "name": compared_config.name,
+                "sqnr_db": errors.sqnr_db if errors is not None else None,
+                "output": accuracy.worst_output[0]
+                if accuracy is not None and accuracy.worst_output is not None
+                else None,
+                "metric": dict(accuracy.metric) if accuracy is not None else {},
+                "met": all(result.passes for result in outcomes.values()) if outcomes else None,
+                "results": results,
+                "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
+                "engine_bytes": engine.engine_bytes if engine is not None else None,
+                "builder": engine.builder_text if engine is not None else None,
+                "exported_network": exported_run_record(compared_config.measured.exported_run)
+                if compared_config.measured.exported_run is not None
+                else None,
+            }
+        )
     header, *rows = _config_difference_rows(outline, compared_configs)
-    return {"configs": config_records, "differ": [dict(zip(header, row, strict=True)) for row in rows],
-            "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)}}
+    return {
+        "configs": config_records,
+        "differ": [dict(zip(header, row, strict=True)) for row in rows],
+        "kernels": {name: change.to_record() for name, change in _list_kernel_changes(compared_configs)},
+    }

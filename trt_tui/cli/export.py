@@ -34,26 +34,51 @@ from trt_tui.core.exporters.registry import EXPORT_FORMATS
 from trt_tui.errors import ExitCode, InputError
 
 _FILE_FORMATS = {name: export_format for name, export_format in EXPORT_FORMATS.items() if not export_format.is_folder}
-_EXPORT_OPTIONS = (*DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS,
-                   precision_option)
-_folder_option = file_path_option(FREQUENT, "-o", "--output", "folder", required=True, metavar="OUT",
-                                  help="The folder to write, which does not exist yet or is empty.")
+_EXPORT_OPTIONS = (
+    *DATA_OPTIONS,
+    *REFERENCE_OPTIONS,
+    *CONFIG_OPTIONS,
+    *LIBRARY_OPTIONS,
+    *VERBOSE_OPTIONS,
+    precision_option,
+)
+_folder_option = file_path_option(
+    FREQUENT,
+    "-o",
+    "--output",
+    "folder",
+    required=True,
+    metavar="OUT",
+    help="The folder to write, which does not exist yet or is empty.",
+)
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
 @add_options(model_argument, *_EXPORT_OPTIONS, *PRODUCTION_OPTIONS)
 @option_under_heading(
-    FREQUENT, "--format", "kind", required=True, metavar="FORMAT", type=click.Choice(list(_FILE_FORMATS)),
-    help=f"{'; '.join(f'{name}: {export_format.description}' for name, export_format in _FILE_FORMATS.items())}.")
+    FREQUENT,
+    "--format",
+    "kind",
+    required=True,
+    metavar="FORMAT",
+    type=click.Choice(list(_FILE_FORMATS)),
+    help=f"{'; '.join(f'{name}: {export_format.description}' for name, export_format in _FILE_FORMATS.items())}.",
+)
 @file_path_option(
-    FREQUENT, "-o", "--output", required=True, metavar="OUT", help="The file to write; the formats trtexec and "
-                                                                   "polygraphy write their networks and cache beside "
-                                                                   "it.")
+    FREQUENT,
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    help="The file to write; the formats trtexec and polygraphy write their networks and cache beside it.",
+)
 @make_release_option(
     "The TensorRT release that builds it, like 10.14, 10.14.1.48, rtx or rtx1.5: its known defects are named. Without: "
-    "the release that is installed here.")
-def export(config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
-           **arguments: Any) -> None:
+    "the release that is installed here."
+)
+def export(
+    config_path: str | None, force: bool, precision: str | None, kind: str, output: str, **arguments: Any
+) -> None:
     """Write a config as precision.json or in the format of another tool."""
     from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.report.config_report import config_markdown
@@ -65,8 +90,9 @@ def export(config_path: str | None, force: bool, precision: str | None, kind: st
         raise InputError("an export goes to a file", "stdout lists the files that were written", "Name a file with -o.")
     with open_config_session(collect_options(arguments), config_path, precision, force) as session:
         if kind == "markdown":
-            text = config_markdown(session.network_outline, session.config, Path(config_path or "").name,
-                                   session.setup_text)
+            text = config_markdown(
+                session.network_outline, session.config, Path(config_path or "").name, session.setup_text
+            )
             written = session.request_answer(WriteTextFile(output, text), ConfigExported)
         else:
             written = session.request_answer_for_config(ExportConfig, ConfigExported, kind=kind, path=output)
@@ -91,8 +117,11 @@ def bundle(config_path: str | None, force: bool, precision: str | None, folder: 
     require_config_or_precision("bundle", config_path, precision)
     release = parse_release(arguments["tensorrt_release"]).family
     if not release:
-        raise InputError("a bundle needs one release", f"{arguments['tensorrt_release']} is another one",
-                         "Add --for 8.6, 10, 11 or rtx.")
+        raise InputError(
+            "a bundle needs one release",
+            f"{arguments['tensorrt_release']} is another one",
+            "Add --for 8.6, 10, 11 or rtx.",
+        )
     check_output_folder(folder)
     written = export_bundle(collect_options(arguments), config_path, precision, force, folder, release)
     click.echo("\n".join(written.paths[1:]))
@@ -103,8 +132,9 @@ def bundle(config_path: str | None, force: bool, precision: str | None, folder: 
 @_folder_option
 @option_under_heading(FREQUENT, "--from", "start", required=True, metavar="T[,T]", help="The tensors that it reads.")
 @option_under_heading(FREQUENT, "--to", "stop", required=True, metavar="T[,T]", help="The tensors that it computes.")
-def subgraph(config_path: str | None, force: bool, precision: str | None, folder: str, start: str, stop: str,
-             **arguments: Any) -> None:
+def subgraph(
+    config_path: str | None, force: bool, precision: str | None, folder: str, start: str, stop: str, **arguments: Any
+) -> None:
     """Write a part of the network between some tensors, for a bug report.
 
     The folder holds it in FP32 and in the precisions of the config, its inputs, its outputs in FP32, and the Polygraphy
@@ -117,8 +147,13 @@ def subgraph(config_path: str | None, force: bool, precision: str | None, folder
     require_config_or_precision("subgraph", config_path, precision)
     check_output_folder(folder)
     with open_config_session(collect_options(arguments), config_path, precision, force) as session:
-        written = session.request_answer_for_config(WriteSubgraph, ConfigExported, path=folder,
-                                             start_tensors=tuple(start.split(",")), stop_tensors=tuple(stop.split(",")))
+        written = session.request_answer_for_config(
+            WriteSubgraph,
+            ConfigExported,
+            path=folder,
+            start_tensors=tuple(start.split(",")),
+            stop_tensors=tuple(stop.split(",")),
+        )
     click.echo("\n".join(written.paths[1:]))
 
 
@@ -126,9 +161,16 @@ def subgraph(config_path: str | None, force: bool, precision: str | None, folder
 @add_options(model_argument, *_EXPORT_OPTIONS, *BUILDER_OPTIONS, *PRODUCTION_OPTIONS)
 @make_release_option(
     "The TensorRT release that the typed network is built with, like 10.14, 10.14.1.48, rtx or rtx1.5. A warning names "
-    "each of its known defects. Without, and for an engine: the release that is installed here.")
-@file_path_option(FREQUENT, "-o", "--output", required=True, metavar="OUT",
-              help="model.engine: built with TensorRT. typed.onnx: the typed network. precision.json: the config.")
+    "each of its known defects. Without, and for an engine: the release that is installed here."
+)
+@file_path_option(
+    FREQUENT,
+    "-o",
+    "--output",
+    required=True,
+    metavar="OUT",
+    help="model.engine: built with TensorRT. typed.onnx: the typed network. precision.json: the config.",
+)
 def build(config_path: str | None, force: bool, precision: str | None, output: str, **arguments: Any) -> None:
     """Build an engine of a config, or write its typed network or the config itself.
 
@@ -143,20 +185,29 @@ def build(config_path: str | None, force: bool, precision: str | None, output: s
     require_config_or_precision("build", config_path, precision)
     suffix = Path(output).suffix.lower()
     if suffix not in (*_EXPORT_FORMATS, *_ENGINE_SUFFIXES):
-        raise InputError(f"{output} is not an engine, a network or a config", f"its suffix is {suffix or 'missing'}",
-                         f"Name it typed.onnx, precision.json, or with one of {', '.join(_ENGINE_SUFFIXES)}.")
+        raise InputError(
+            f"{output} is not an engine, a network or a config",
+            f"its suffix is {suffix or 'missing'}",
+            f"Name it typed.onnx, precision.json, or with one of {', '.join(_ENGINE_SUFFIXES)}.",
+        )
     builds_engine = suffix in _ENGINE_SUFFIXES
-    with open_config_session(collect_options(arguments), config_path, precision, force,
-                             builds_engine=builds_engine) as session:
-        written = session.request_answer_for_config(
-            WriteEngine, EngineWritten, path=output) if builds_engine else session.request_answer_for_config(
-                ExportConfig, ConfigExported, kind=_EXPORT_FORMATS[suffix], path=output)
+    with open_config_session(
+        collect_options(arguments), config_path, precision, force, builds_engine=builds_engine
+    ) as session:
+        written = (
+            session.request_answer_for_config(WriteEngine, EngineWritten, path=output)
+            if builds_engine
+            else session.request_answer_for_config(
+                ExportConfig, ConfigExported, kind=_EXPORT_FORMATS[suffix], path=output
+            )
+        )
     warn_of_unread_data_options(written.no_data_reason, reads_shapes=builds_engine)
     print_messages(*written.info_lines)
     click.echo(output)
     if isinstance(written, EngineWritten) and written.deviation:
-        print_messages("Not the engine of this config: TensorRT refuses it as requested, and built it with "
-                       f"{written.deviation}")
+        print_messages(
+            f"Not the engine of this config: TensorRT refuses it as requested, and built it with {written.deviation}"
+        )
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 

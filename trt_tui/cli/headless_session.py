@@ -91,11 +91,13 @@ class HeadlessSession(Session):
         assert isinstance(self.last_answer, answer_type), "a finished request has an answer"
         return self.last_answer
 
-    def request_answer_for_config(self, request_type: Callable[..., rq.Request], answer_type: type[EventT],
-                                  **fields: Any) -> EventT:
+    def request_answer_for_config(
+        self, request_type: Callable[..., rq.Request], answer_type: type[EventT], **fields: Any
+    ) -> EventT:
         """Sends a request about the current config, with the ranges of its file, and returns the answer."""
-        return self.request_answer(request_type(config=self.config, config_calibration=self.file_ranges, **fields),
-                                   answer_type)
+        return self.request_answer(
+            request_type(config=self.config, config_calibration=self.file_ranges, **fields), answer_type
+        )
 
     @property
     def network_outline(self) -> NetworkOutline:
@@ -117,9 +119,12 @@ class HeadlessSession(Session):
     def print_new_warnings(self) -> None:
         """Prints the warnings that are not printed yet."""
         for alarm in () if self._quiet else self.guard_warnings:
-            self._print_warning(f"{escape_hidden_characters(alarm.summary)}\n  Why: "
-                                f"{escape_hidden_characters(alarm.reason)}\n  Next: "
-                                f"{escape_hidden_characters(alarm.next_step)}", alarm.summary)
+            self._print_warning(
+                f"{escape_hidden_characters(alarm.summary)}\n  Why: "
+                f"{escape_hidden_characters(alarm.reason)}\n  Next: "
+                f"{escape_hidden_characters(alarm.next_step)}",
+                alarm.summary,
+            )
         for warning in self.warnings:
             self._print_warning(escape_hidden_characters(warning), warning)
 
@@ -130,8 +135,13 @@ class HeadlessSession(Session):
 
 
 @contextmanager
-def open_session(options: Options, measure: Callable[[HeadlessSession], None] | None = None, *,
-                 builds_engine: bool = False, **arguments: Any) -> Iterator[HeadlessSession]:
+def open_session(
+    options: Options,
+    measure: Callable[[HeadlessSession], None] | None = None,
+    *,
+    builds_engine: bool = False,
+    **arguments: Any,
+) -> Iterator[HeadlessSession]:
     """Opens a session with its network, if there is one.
 
     Args:
@@ -164,14 +174,22 @@ def open_session(options: Options, measure: Callable[[HeadlessSession], None] | 
 def _warn_of_unwritten_calib_cache(options: Options) -> None:
     """Prints a warning at the end of a command that did not write the new calibration cache of ``--calib-cache``."""
     if options.new_calib_cache is not None and not os.path.exists(options.new_calib_cache):
-        print(f"Warning: {escape_hidden_characters(options.new_calib_cache)} is not written, since no layer needs a "
-              "range.", file=sys.stderr)
+        print(
+            f"Warning: {escape_hidden_characters(options.new_calib_cache)} is not written, since no layer needs a "
+            "range.",
+            file=sys.stderr,
+        )
 
 
-def measure_comparison(session: HeadlessSession, target: str | None, layer_detail: str = "none",
-                       build_engines: bool = False, marked_engines: bool = False,
-                       saved_outputs: tuple[str | None, Sequence[str]] = (None, ()),
-                       print_first_errors: Callable[[Session, str], None] | None = None) -> None:
+def measure_comparison(
+    session: HeadlessSession,
+    target: str | None,
+    layer_detail: str = "none",
+    build_engines: bool = False,
+    marked_engines: bool = False,
+    saved_outputs: tuple[str | None, Sequence[str]] = (None, ()),
+    print_first_errors: Callable[[Session, str], None] | None = None,
+) -> None:
     """Measures all values of the report of a comparison.
 
     Args:
@@ -194,9 +212,13 @@ def measure_comparison(session: HeadlessSession, target: str | None, layer_detai
 
     def print_errors_of_first_run(event: ev.Event) -> None:
         nonlocal first_errors_run
-        if (first_errors_run is not None and print_first_errors is not None
-                and isinstance(event, ev.GroupErrorsMeasured) and event.final
-                and event.config == session.get_run_config(first_errors_run)):
+        if (
+            first_errors_run is not None
+            and print_first_errors is not None
+            and isinstance(event, ev.GroupErrorsMeasured)
+            and event.final
+            and event.config == session.get_run_config(first_errors_run)
+        ):
             print_first_errors(session, first_errors_run)
             first_errors_run = None  # isolated errors follow
 
@@ -223,8 +245,9 @@ def measure_comparison(session: HeadlessSession, target: str | None, layer_detai
                     raise
                 session.store_build_failure(config, error)
         for config in () if errors_only else run_configs:
-            if (engine := session.results.get_results_or_empty(config).engine_result
-                ) is None or not engine.implementations:
+            if (
+                engine := session.results.get_results_or_empty(config).engine_result
+            ) is None or not engine.implementations:
                 session.request_preview(config, with_effects=False)
                 session.wait_for_jobs()
         session.request_stages()
@@ -259,8 +282,9 @@ def measure_range_methods(session: HeadlessSession, methods: Iterable[str]) -> N
     session.wait_for_jobs()
 
 
-def export_bundle(options: Options, config_path: str | None, precision: str | None, force: bool, folder: str,
-                  tensorrt_release: str) -> ev.ConfigExported:
+def export_bundle(
+    options: Options, config_path: str | None, precision: str | None, force: bool, folder: str, tensorrt_release: str
+) -> ev.ConfigExported:
     """Writes a folder with all files that production needs for a config.
 
     The results in its report are measured first, if there are data.
@@ -304,8 +328,9 @@ def run_search(session: HeadlessSession, precision: Precision | None, request: r
     _measure_fp32(session)
     start_config, options, outline = session.config, session.options, session.opened_network.outline
     if precision is not None:
-        start_config = lowest_precision_config(outline, (precision, *request.intermediate_precisions), options.other,
-                                               options.tf32)
+        start_config = lowest_precision_config(
+            outline, (precision, *request.intermediate_precisions), options.other, options.tf32
+        )
         start_config = _add_keep_rules(session, start_config)
     if session.config_path is None:
         _print_default_rules(session, start_config)
@@ -370,15 +395,19 @@ def _tolerate_missing_causes(session: HeadlessSession) -> Iterator[None]:
             raise
         session.error = None
         session.wait_for_jobs()
-        print(f"Note: the causes of the losses were not measured: {escape_hidden_characters(error.title)}: "
-              f"{escape_hidden_characters(error.cause)}", file=sys.stderr)
+        print(
+            f"Note: the causes of the losses were not measured: {escape_hidden_characters(error.title)}: "
+            f"{escape_hidden_characters(error.cause)}",
+            file=sys.stderr,
+        )
 
 
 def _add_keep_rules(session: HeadlessSession, config: PrecisionConfig) -> PrecisionConfig:
     """Returns a config of uniform precisions with the ranges and keep rules of the command line and the default keep
     rules."""
     return session.apply_default_keep_rules(
-        apply_keep_rules(session.network_outline, config, session.options.keep)).with_moves(session.config.range_moves)
+        apply_keep_rules(session.network_outline, config, session.options.keep)
+    ).with_moves(session.config.range_moves)
 
 
 def _print_default_rules(session: HeadlessSession, config: PrecisionConfig) -> None:
@@ -405,8 +434,9 @@ def _printed_log_text(session: Session, message: ev.LogMessage) -> str:
 
 def job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiError:
     if isinstance(failure, ev.ChildProcessDied):
-        return TrtTuiError("the background process ended", f"{failure.reason}\n{failure.log}".strip(),
-                           failure.next_step)
+        return TrtTuiError(
+            "the background process ended", f"{failure.reason}\n{failure.log}".strip(), failure.next_step
+        )
     error_type = NoEngineError if failure.attempts else TrtTuiError
     exception = error_type(failure.title, failure.cause, failure.next_step)
     exception.exit_code = ExitCode(failure.exit_code)
@@ -416,9 +446,15 @@ def job_failure_error(failure: ev.JobFailed | ev.ChildProcessDied) -> TrtTuiErro
 
 
 @contextmanager
-def open_config_session(options: Options, config_path: str | None = None, precision: str | None = None,
-                        force: bool = False, *, default_precision: Precision = Precision.INT8,
-                        builds_engine: bool = False) -> Iterator[HeadlessSession]:
+def open_config_session(
+    options: Options,
+    config_path: str | None = None,
+    precision: str | None = None,
+    force: bool = False,
+    *,
+    default_precision: Precision = Precision.INT8,
+    builds_engine: bool = False,
+) -> Iterator[HeadlessSession]:
     """Opens a session for a command that describes or writes a network. The session measures nothing.
 
     Args:
@@ -433,8 +469,9 @@ def open_config_session(options: Options, config_path: str | None = None, precis
         TrtTuiError: The errors of `open_session`.
         KeyboardInterrupt: The user interrupted; the background process is stopped first.
     """
-    with open_session(options, builds_engine=builds_engine, config_path=config_path, force=force,
-                      network_only=True) as session:
+    with open_session(
+        options, builds_engine=builds_engine, config_path=config_path, force=force, network_only=True
+    ) as session:
         if session.outline is not None and config_path is None:
             default = Precision.FILE if session.outline.has_file_precision else default_precision
             _use_uniform_precision(session, Precision(precision or default))
@@ -492,8 +529,9 @@ class ProgressLine:
         self._last_drawn_s, self._is_drawn = time.monotonic(), True
         columns = shutil.get_terminal_size().columns - 1
         bar = f"{_progress_bar_text(done, total)} " if total and columns > 3 * _BAR_CELLS else ""
-        self._replace_terminal_line(bar + take_first_cells(escape_hidden_characters(text), columns
-                                                           - (_BAR_CELLS + 1 if bar else 0)))
+        self._replace_terminal_line(
+            bar + take_first_cells(escape_hidden_characters(text), columns - (_BAR_CELLS + 1 if bar else 0))
+        )
 
     def _replace_terminal_line(self, text: str) -> None:
         """Replaces the progress line by a text. `sys.stderr` itself passes no control sequences."""

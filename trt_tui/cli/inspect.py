@@ -35,26 +35,69 @@ if TYPE_CHECKING:
     from trt_tui.core.engines.inspector import EngineReport
 
 _compute_capability_option = option_under_heading(
-    "TensorRT", "--compute-capability", metavar="8.9", help="The GPU of the preview and of known defects. "
-    "Without: the one here, or the nearest that TensorRT-RTX knows.")
-_json_option = file_path_option("Output", "--json", "json_path", metavar="[OUT]", is_flag=False, flag_value="-",
-                                help="Write it as JSON; to stdout if no file is named.")
-_markdown_option = file_path_option("Output", "--markdown", "markdown_path", metavar="[OUT]", is_flag=False,
-                                    flag_value="-", help="Write it as Markdown; to stdout if no file is named.")
+    "TensorRT",
+    "--compute-capability",
+    metavar="8.9",
+    help="The GPU of the preview and of known defects. Without: the one here, or the nearest that TensorRT-RTX knows.",
+)
+_json_option = file_path_option(
+    "Output",
+    "--json",
+    "json_path",
+    metavar="[OUT]",
+    is_flag=False,
+    flag_value="-",
+    help="Write it as JSON; to stdout if no file is named.",
+)
+_markdown_option = file_path_option(
+    "Output",
+    "--markdown",
+    "markdown_path",
+    metavar="[OUT]",
+    is_flag=False,
+    flag_value="-",
+    help="Write it as Markdown; to stdout if no file is named.",
+)
 _ENGINE_FILE_OPTIONS = (
-    file_path_option("TensorRT", "--engine", metavar="E", help="Read an engine file, or the JSON of trtexec "
-                                                               "--exportLayerInfo or --exportProfile."),
-    option_under_heading("TensorRT", "--backend", default="auto", show_default=True,
-                         help="The backend that loads the engine.",
-                         type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"])))
+    file_path_option(
+        "TensorRT",
+        "--engine",
+        metavar="E",
+        help="Read an engine file, or the JSON of trtexec --exportLayerInfo or --exportProfile.",
+    ),
+    option_under_heading(
+        "TensorRT",
+        "--backend",
+        default="auto",
+        show_default=True,
+        help="The backend that loads the engine.",
+        type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]),
+    ),
+)
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_options(model_argument, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS, precision_option,
-             *_ENGINE_FILE_OPTIONS, _compute_capability_option, release_option, _json_option)
+@add_options(
+    model_argument,
+    *CONFIG_OPTIONS,
+    *LIBRARY_OPTIONS,
+    *VERBOSE_OPTIONS,
+    precision_option,
+    *_ENGINE_FILE_OPTIONS,
+    _compute_capability_option,
+    release_option,
+    _json_option,
+)
 @option_under_heading("Output", "--nodes", is_flag=True, help="Also show the nodes of each fused layer.")
-def inspect(nodes: bool, engine: str | None, config_path: str | None, force: bool, precision: str | None,
-            json_path: str | None, **arguments: Any) -> None:
+def inspect(
+    nodes: bool,
+    engine: str | None,
+    config_path: str | None,
+    force: bool,
+    precision: str | None,
+    json_path: str | None,
+    **arguments: Any,
+) -> None:
     """Print the layer tree and the precisions that each layer can run in.
 
     Each row has the operator, the shape, and the possible precisions or the reason why there are none. Below stand the
@@ -74,7 +117,8 @@ def inspect(nodes: bool, engine: str | None, config_path: str | None, force: boo
         engine_report = _read_engine(session, engine) if engine is not None else None
     click.echo(
         f"{escape_hidden_characters(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
-        f"opset {network.opset}")
+        f"opset {network.opset}"
+    )
     for note in network.notes:
         click.echo(f"  {escape_hidden_characters(note)}")
     if engine_report is not None:
@@ -113,8 +157,17 @@ def lint(engine: str | None, json_path: str | None, **arguments: Any) -> None:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_options(model_argument, *CONFIG_OPTIONS, *ORT_OPERATOR_OPTIONS, *VERBOSE_OPTIONS, precision_option,
-             _compute_capability_option, release_option, _json_option, _markdown_option)
+@add_options(
+    model_argument,
+    *CONFIG_OPTIONS,
+    *ORT_OPERATOR_OPTIONS,
+    *VERBOSE_OPTIONS,
+    precision_option,
+    _compute_capability_option,
+    release_option,
+    _json_option,
+    _markdown_option,
+)
 def scheme(**arguments: Any) -> None:
     """Show the precisions that a config requests.
 
@@ -125,8 +178,19 @@ def scheme(**arguments: Any) -> None:
 
 
 @click.command(cls=Command, context_settings=CONTEXT_SETTINGS)
-@add_options(model_argument, *DATA_OPTIONS, *REFERENCE_OPTIONS, *CONFIG_OPTIONS, *LIBRARY_OPTIONS, *VERBOSE_OPTIONS,
-             precision_option, _compute_capability_option, release_option, _json_option, _markdown_option)
+@add_options(
+    model_argument,
+    *DATA_OPTIONS,
+    *REFERENCE_OPTIONS,
+    *CONFIG_OPTIONS,
+    *LIBRARY_OPTIONS,
+    *VERBOSE_OPTIONS,
+    precision_option,
+    _compute_capability_option,
+    release_option,
+    _json_option,
+    _markdown_option,
+)
 @option_under_heading("Output", "--scheme", is_flag=True, help="Also show what the command scheme shows.")
 def preview(**arguments: Any) -> None:
     """Show how TensorRT-RTX would run each fused layer of a config, without a GPU.
@@ -138,8 +202,16 @@ def preview(**arguments: Any) -> None:
     _print_config(shows_preview=True, **arguments)
 
 
-def _print_config(config_path: str | None, force: bool, precision: str | None, json_path: str | None,
-                  markdown_path: str | None, shows_preview: bool, scheme: bool, **arguments: Any) -> None:
+def _print_config(
+    config_path: str | None,
+    force: bool,
+    precision: str | None,
+    json_path: str | None,
+    markdown_path: str | None,
+    shows_preview: bool,
+    scheme: bool,
+    **arguments: Any,
+) -> None:
     """Prints the preview of the engine of a config, and the requested precisions."""
     from trt_tui.cli.headless_session import open_config_session
     from trt_tui.core.exporters.preview_report import (
@@ -159,11 +231,15 @@ def _print_config(config_path: str | None, force: bool, precision: str | None, j
         error_type = BackendUnavailableError if refusal.is_rtx_missing else InputError
         raise error_type(refusal.title, refusal.cause, refusal.next_step)
     requested_scheme = quantization_scheme_record(network, config, engine_preview) if scheme else None
-    record = {**(preview_record(network, config, engine_preview) if engine_preview is not None else {}),
-              **({"scheme": requested_scheme} if requested_scheme is not None else {}),
-              **(defects_record if defect_lines else {})}
-    sections = [*config_preview_sections(network, config, engine_preview, requested_scheme),
-                Section("Known defects", [defect_lines])]
+    record = {
+        **(preview_record(network, config, engine_preview) if engine_preview is not None else {}),
+        **({"scheme": requested_scheme} if requested_scheme is not None else {}),
+        **(defects_record if defect_lines else {}),
+    }
+    sections = [
+        *config_preview_sections(network, config, engine_preview, requested_scheme),
+        Section("Known defects", [defect_lines]),
+    ]
     write_report(f"Config of {network.name}", [], sections, record, json_path, markdown_path)
     if engine_preview is not None and engine_preview.find_groups_in_unrequested_precision(network, config):
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
@@ -178,11 +254,14 @@ def _known_defects_report(session: HeadlessSession, of_config: bool) -> tuple[di
     from trt_tui.backends.registry import find_installed_version
     from trt_tui.core.network.known_defects import known_defects_record, known_defects_table, match_known_defects
 
-    network, target = session.network_outline, session.options.make_build_target("tensorrt",
-                                                                                 find_installed_version("tensorrt"))
+    network, target = (
+        session.network_outline,
+        session.options.make_build_target("tensorrt", find_installed_version("tensorrt")),
+    )
     matches = match_known_defects(network, target, session.config.precision_of if of_config else None)
     return {"known_defects": known_defects_record(target, matches)}, known_defects_table(
-        network, target, matches, "this config" if of_config else "this network")
+        network, target, matches, "this config" if of_config else "this network"
+    )
 
 
 def _read_engine(session: HeadlessSession, path: str) -> EngineReport:
@@ -209,8 +288,10 @@ def doctor(verbose: bool) -> None:
     from trt_tui import __version__
     from trt_tui.backends.registry import diagnose_backends
 
-    click.echo(f"trt-tui {__version__}, Python {platform.python_version()}, numpy {numpy.__version__}, "
-               f"onnx {onnx.__version__}, onnx-ir {onnx_ir.__version__}")
+    click.echo(
+        f"trt-tui {__version__}, Python {platform.python_version()}, numpy {numpy.__version__}, "
+        f"onnx {onnx.__version__}, onnx-ir {onnx_ir.__version__}"
+    )
     states = diagnose_backends()
     rows = []
     for state in states:

@@ -72,8 +72,9 @@ def restore_signal_handlers() -> None:
     signal.set_wakeup_fd(-1)
     for signal_number in _STOP_SIGNALS:
         if signal.getsignal(signal_number) is _raise_interrupt:
-            signal.signal(signal_number,
-                          signal.default_int_handler if signal_number == signal.SIGINT else signal.SIG_DFL)
+            signal.signal(
+                signal_number, signal.default_int_handler if signal_number == signal.SIGINT else signal.SIG_DFL
+            )
 
 
 @contextlib.contextmanager

@@ -29,8 +29,9 @@ from trt_tui.formatting import EscapingTextStream, escape_hidden_characters, fin
 class _CommandGroup(click.Group):
     """The group of all commands. A first argument that is not a command is a network to open."""
 
-    def resolve_command(self, ctx: click.Context, args: list[str]
-                        ) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         args = args if ctx.resilient_parsing else replace_old_command_name(args)
         if args and self.get_command(ctx, args[0]) is None:
             if not ctx.resilient_parsing and not os.path.exists(args[0]):
@@ -46,8 +47,11 @@ class _CommandGroup(click.Group):
         if Path(argument).suffix or os.path.basename(argument) != argument:
             return missing_file_error(f"{argument} does not exist", argument)
         similar_names = [*find_similar_names(argument, self.commands, 1), *find_similar_files(argument)]
-        return InputError(f"{argument} is neither a command nor a file", suggestion_question(similar_names[:2]),
-                          "`trt-tui --help` lists the commands.")
+        return InputError(
+            f"{argument} is neither a command nor a file",
+            suggestion_question(similar_names[:2]),
+            "`trt-tui --help` lists the commands.",
+        )
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -71,8 +75,11 @@ class _CommandGroup(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a command and exits with its exit code. All printed text passes through an `EscapingTextStream`."""
         kwargs["standalone_mode"] = False
-        with protect_standard_streams(), redirect_stdout(EscapingTextStream(sys.stdout)), redirect_stderr(
-                EscapingTextStream(sys.stderr)):
+        with (
+            protect_standard_streams(),
+            redirect_stdout(EscapingTextStream(sys.stdout)),
+            redirect_stderr(EscapingTextStream(sys.stderr)),
+        ):
             exit_code = self._run_command(*args, **kwargs)
             interrupts.exit_now(exit_code)
             sys.exit(exit_code)
@@ -112,8 +119,11 @@ def _check_current_folder() -> None:
     try:
         os.getcwd()
     except OSError as error:
-        raise InputError("the current folder no longer exists", error.strerror or str(error),
-                         "Change to another folder (cd) and run it again.") from None
+        raise InputError(
+            "the current folder no longer exists",
+            error.strerror or str(error),
+            "Change to another folder (cd) and run it again.",
+        ) from None
 
 
 def _print_error(error: TrtTuiError) -> None:
@@ -134,6 +144,22 @@ def main() -> None:
     """
 
 
-for _command in (open_, demo, preflight, compare, methods, dumps, search, build, export, bundle, subgraph, inspect,
-                 lint, scheme, preview, doctor):
+for _command in (
+    open_,
+    demo,
+    preflight,
+    compare,
+    methods,
+    dumps,
+    search,
+    build,
+    export,
+    bundle,
+    subgraph,
+    inspect,
+    lint,
+    scheme,
+    preview,
+    doctor,
+):
     main.add_command(_command)

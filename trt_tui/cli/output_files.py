@@ -23,8 +23,18 @@ from trt_tui.formatting import RUN_TITLES, escape_hidden_characters
 OUTPUT_PARAMETERS = ("output", "json_path", "markdown_path")
 """The parameters of commands that name a file to write; the companions of an export stand beside the first."""
 
-_INPUT_PARAMETERS = ("reference", "data", "calib_data", "calib_cache", "metric", "engine", "outputs", "inputs", "first",
-                     "second")
+_INPUT_PARAMETERS = (
+    "reference",
+    "data",
+    "calib_data",
+    "calib_cache",
+    "metric",
+    "engine",
+    "outputs",
+    "inputs",
+    "first",
+    "second",
+)
 """The parameters of commands that name something to read, apart from the network and configs."""
 
 
@@ -43,14 +53,20 @@ def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str
     if "stages" in arguments:
         _check_stage_files(arguments)
     model = arguments.get("model") or arguments.get("network") or ""
-    read_paths = list_input_files(model, *(arguments.get(name) for name in _INPUT_PARAMETERS),
-                                  *arguments.get("engine_files", ()),
-                                  *(text.partition("=")[2] for text in arguments.get("stages", ())))
+    read_paths = list_input_files(
+        model,
+        *(arguments.get(name) for name in _INPUT_PARAMETERS),
+        *arguments.get("engine_files", ()),
+        *(text.partition("=")[2] for text in arguments.get("stages", ())),
+    )
     config_paths = list_input_files("", arguments.get("config_path"), *arguments.get("config_paths", ()))
     paths = (*(arguments.get(name) for name in OUTPUT_PARAMETERS), *arguments.get("saved_outputs", ())[:1])
     output_paths = [path for path in paths if path not in (None, "-")]
-    companion_paths = [*map(str, find_companion_files(arguments["kind"], Path(output_paths[0])).values())
-                       ] if arguments.get("kind") and output_paths else []
+    companion_paths = (
+        [*map(str, find_companion_files(arguments["kind"], Path(output_paths[0])).values())]
+        if arguments.get("kind") and output_paths
+        else []
+    )
     caches = [path] if "production" in arguments and (path := arguments["production"].timing_cache) else []
     caches += [arguments["calib_cache"]] if is_new_calib_cache(arguments) else []
     written_paths = [*output_paths, *companion_paths, *caches]
@@ -59,8 +75,9 @@ def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str
     refuse_overwriting_inputs([path for path in written_paths if path != replaceable_path], config_paths)
     real_paths = [os.path.realpath(path) for path in written_paths if not is_special_file(path)]
     if len(set(real_paths)) < len(real_paths):
-        raise InputError("two outputs have the same file", f"{', '.join(written_paths)} are requested",
-                         "Give each a different name.")
+        raise InputError(
+            "two outputs have the same file", f"{', '.join(written_paths)} are requested", "Give each a different name."
+        )
     for path in (*output_paths, *companion_paths):
         _check_output_path(path)
     return tuple(written_paths)
@@ -80,16 +97,21 @@ def check_new_calib_cache(arguments: Mapping[str, Any]) -> None:
     """
     path = arguments["calib_cache"]
     if path == "-":
-        raise InputError("--calib-cache - is not a file", "a calibration cache is read and written as a file",
-                         "Name a file.")
+        raise InputError(
+            "--calib-cache - is not a file", "a calibration cache is read and written as a file", "Name a file."
+        )
     if not (arguments.get("data") or arguments.get("calib_data")):
-        raise InputError(f"{path} does not exist", "a new calibration cache is written after calibration, and no data "
-                         "is named to calibrate on", "Correct the name of the cache, or give --calib-data or --data.")
+        raise InputError(
+            f"{path} does not exist",
+            "a new calibration cache is written after calibration, and no data is named to calibrate on",
+            "Correct the name of the cache, or give --calib-data or --data.",
+        )
     _check_output_path(path)
 
 
-def parse_outputs_spec(ctx: click.Context, parameter: click.Parameter,
-                       outputs_spec: str | None) -> tuple[str | None, tuple[str, ...]]:
+def parse_outputs_spec(
+    ctx: click.Context, parameter: click.Parameter, outputs_spec: str | None
+) -> tuple[str | None, tuple[str, ...]]:
     """Returns the file and the runs of ``FILE.json[:RUN,...]``, without duplicates. No runs mean all runs.
 
     Raises:
@@ -104,9 +126,11 @@ def parse_outputs_spec(ctx: click.Context, parameter: click.Parameter,
         return outputs_spec, ()
     runs = tuple(dict.fromkeys(name.strip() for name in names.split(",")))
     if unknown := [name for name in runs if name not in ("fp32", *RUN_TITLES)]:
-        raise InputError(f"there is no run {unknown[0] or 'without a name'} to save",
-                         f"available: {', '.join(('fp32', *RUN_TITLES))}",
-                         f"Name some of them with commas: --save-outputs {path}:fp32.")
+        raise InputError(
+            f"there is no run {unknown[0] or 'without a name'} to save",
+            f"available: {', '.join(('fp32', *RUN_TITLES))}",
+            f"Name some of them with commas: --save-outputs {path}:fp32.",
+        )
     return str(path), runs
 
 
@@ -179,15 +203,25 @@ def write_text_outputs(text_outputs: Sequence[tuple[str | None, Callable[[], str
             click.echo(f"Wrote {escape_hidden_characters(path)}", err=True)
 
 
-def write_report(title: str, setup_lines: Sequence[str], sections: Sequence[Section], record: object,
-                 json_path: str | None, markdown_path: str | None) -> None:
+def write_report(
+    title: str,
+    setup_lines: Sequence[str],
+    sections: Sequence[Section],
+    record: object,
+    json_path: str | None,
+    markdown_path: str | None,
+) -> None:
     """Writes the requested forms of a report, JSON and Markdown. If neither goes to stdout, the report is printed.
 
     Args:
         setup_lines: The lines that only Markdown has, below the title.
         record: The JSON record of the report.
     """
-    write_text_outputs([(json_path, lambda: json_text(record)),
-                        (markdown_path, lambda: report_markdown(title, [Section("", [setup_lines]), *sections]))])
+    write_text_outputs(
+        [
+            (json_path, lambda: json_text(record)),
+            (markdown_path, lambda: report_markdown(title, [Section("", [setup_lines]), *sections])),
+        ]
+    )
     if "-" not in (json_path, markdown_path):
         print_report(report_text(sections))

@@ -79,7 +79,8 @@ def load_recent_sessions() -> list[RecentSession]:
         click.echo(
             f"Warning: the list of recent sessions is "
             f"damaged{f'; it is kept as {damaged_copy}' if damaged_copy else ''}.",
-            err=True)
+            err=True,
+        )
         return []
 
 
@@ -95,16 +96,23 @@ def record_recent_session(session: Session, arguments: list[str]) -> None:
         return
     accuracy = session.get_run_results("config").accuracy
     entry = RecentSession(
-        os.getcwd(), _remove_session_options(arguments),
-        Path(session.outline.path).name, config_title(session, 28), "not measured" if accuracy
-        is None else " ".join(outcome_texts(session.config_target_outcomes(session.config))) or "all in FP32",
-        time.time(), session.session_folder.name)
+        os.getcwd(),
+        _remove_session_options(arguments),
+        Path(session.outline.path).name,
+        config_title(session, 28),
+        "not measured"
+        if accuracy is None
+        else " ".join(outcome_texts(session.config_target_outcomes(session.config))) or "all in FP32",
+        time.time(),
+        session.session_folder.name,
+    )
     with contextlib.suppress(InputError, OSError, ValueError, Timeout):  # a name in broken UTF-8 raises ValueError
         make_private_folder(_recent_sessions_path().parent)
         with file_lock(_recent_sessions_path(), MAX_LOCK_WAIT_S):  # several programs may end at once
             entries = [entry, *(earlier for earlier in load_recent_sessions() if not _is_same_session(entry, earlier))]
-            write_file_atomically(_recent_sessions_path(), msgspec.json.encode(entries[:MAX_RECENT_SESSIONS]),
-                                  is_private=True)
+            write_file_atomically(
+                _recent_sessions_path(), msgspec.json.encode(entries[:MAX_RECENT_SESSIONS]), is_private=True
+            )
 
 
 def _is_same_session(first: RecentSession, second: RecentSession) -> bool:
@@ -129,22 +137,37 @@ def _remove_session_options(arguments: list[str]) -> list[str]:
 def recent_session_lines(sessions: list[RecentSession], current_time: float) -> list[str]:
     """Returns two lines for each session: number, network, config, outcome and age, and the command that opens it
     again."""
+
     def resume_command_text(recent_session: RecentSession) -> str:
-        several = sum((sibling.folder, sibling.arguments) == (recent_session.folder, recent_session.arguments)
-                      for sibling in sessions) > 1
+        several = (
+            sum(
+                (sibling.folder, sibling.arguments) == (recent_session.folder, recent_session.arguments)
+                for sibling in sessions
+            )
+            > 1
+        )
         folder_change = "" if recent_session.folder == os.getcwd() else f"cd {shlex.quote(recent_session.folder)} && "
         return (
             f"{folder_change}trt-tui "
             f"{shlex.join(recent_session.resume_arguments if several else recent_session.arguments)}"
         )
 
-    rows = table_lines([[
-        str(number),
-        pad_right(entry.network, 32).rstrip(), entry.config, entry.outcome,
-        _session_age_text(current_time - entry.when)
-    ] for number, entry in enumerate(sessions, 1)], left_aligned_columns=4)
+    rows = table_lines(
+        [
+            [
+                str(number),
+                pad_right(entry.network, 32).rstrip(),
+                entry.config,
+                entry.outcome,
+                _session_age_text(current_time - entry.when),
+            ]
+            for number, entry in enumerate(sessions, 1)
+        ],
+        left_aligned_columns=4,
+    )
     return [
-        line for row, entry in zip(rows, sessions, strict=True)
+        line
+        for row, entry in zip(rows, sessions, strict=True)
         for line in (f" {row}", f"    {resume_command_text(entry)}")
     ]
 
@@ -168,8 +191,11 @@ def offer_recent_sessions(sessions: list[RecentSession]) -> None:
     try:
         os.chdir(entry.folder)
     except OSError as error:
-        raise InputError(f"the folder {entry.folder} cannot be entered", error.strerror or "",
-                         "Give the network's path to `trt-tui`.") from None
+        raise InputError(
+            f"the folder {entry.folder} cannot be entered",
+            error.strerror or "",
+            "Give the network's path to `trt-tui`.",
+        ) from None
     entry = msgspec.structs.replace(entry, arguments=entry.resume_arguments)
     sys.stdout.flush()
     os.execv(sys.executable, python_command("trt_tui", *entry.arguments))

@@ -47,8 +47,11 @@ class _StandardStream(io.FileIO):
 class _StandardOutput(_StandardStream):
     def handle_write_error(self, error: OSError) -> None:
         if not isinstance(error, BrokenPipeError):
-            raise InputError("stdout cannot be written", error.strerror or str(error),
-                             "Free some space, or redirect stdout elsewhere; the named files are written.")
+            raise InputError(
+                "stdout cannot be written",
+                error.strerror or str(error),
+                "Free some space, or redirect stdout elsewhere; the named files are written.",
+            )
 
 
 _OUTCOME_PATTERN = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in [A-Z0-9]+)?$)", re.M)
@@ -58,8 +61,12 @@ _OUTCOME_COLOURS = {"PASS": "green", "FAIL": "red"}
 def print_report(text: str) -> None:
     """Prints a report on stdout. In a terminal, PASS and FAIL in its rows have colours, unless NO_COLOR is set."""
     stream = sys.stdout
-    if isinstance(stream, EscapingTextStream) and os.isatty(1) and not os.environ.get("NO_COLOR") \
-            and os.environ.get("TERM") != "dumb":
+    if (
+        isinstance(stream, EscapingTextStream)
+        and os.isatty(1)
+        and not os.environ.get("NO_COLOR")
+        and os.environ.get("TERM") != "dumb"
+    ):
         stream.write_styled(f"{text}\n", _colour_outcome_words)
     else:
         print(text)
@@ -73,7 +80,8 @@ def print_messages(*lines: str) -> None:
 
 def _colour_outcome_words(text: str) -> str:
     return _OUTCOME_PATTERN.sub(
-        lambda match: click.style(match[1] + match[2], fg=_OUTCOME_COLOURS[match[1]], bold=True), text)
+        lambda match: click.style(match[1] + match[2], fg=_OUTCOME_COLOURS[match[1]], bold=True), text
+    )
 
 
 @contextlib.contextmanager
@@ -97,8 +105,12 @@ def protect_standard_streams() -> Iterator[None]:
 
 
 def _open_text_stream(stream: _StandardStream, replaced_stream: io.TextIOWrapper | None) -> io.TextIOWrapper:
-    return io.TextIOWrapper(io.BufferedWriter(stream), getattr(replaced_stream, "encoding", "utf-8"),
-                            "backslashreplace", line_buffering=True)
+    return io.TextIOWrapper(
+        io.BufferedWriter(stream),
+        getattr(replaced_stream, "encoding", "utf-8"),
+        "backslashreplace",
+        line_buffering=True,
+    )
 
 
 def _reopen_closed_descriptors() -> None:

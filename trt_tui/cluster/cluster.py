@@ -95,9 +95,19 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
     source, options = workspace.fingerprint, workspace.options
     assert source is not None, "a workspace is identified before it is handed on"
     # Ranges are part of tasks; the other options concern this process only.
-    options = replace(options, calib_cache=None, new_calib_cache=None, stages=(), engine_files=(), outputs=None,
-                      inputs=None, gpus=None, workers=None, scheduler=None,
-                      production=replace(options.production, timing_cache=""))
+    options = replace(
+        options,
+        calib_cache=None,
+        new_calib_cache=None,
+        stages=(),
+        engine_files=(),
+        outputs=None,
+        inputs=None,
+        gpus=None,
+        workers=None,
+        scheduler=None,
+        production=replace(options.production, timing_cache=""),
+    )
     options = _map_option_paths(options, os.path.abspath)
     paths = [path for path, current_stamp in workspace.stamped_files.stamps if current_stamp is not None]
     if _is_script_spec(options.data):
@@ -106,14 +116,18 @@ def build_manifest(workspace: Workspace, folder: Path) -> WorkspaceManifest:
     if workspace.calib_data_samples is not None and _is_script_spec(options.calib_data):
         paths += _write_feeds(workspace.calib_data_samples, folder / "calib")
         options = replace(options, calib_data=str(folder / "calib"))
-    files = [(path, current_stamp) for path in dict.fromkeys(map(os.path.abspath, paths))
-             if (current_stamp := read_file_stamp(path)) is not None]
+    files = [
+        (path, current_stamp)
+        for path in dict.fromkeys(map(os.path.abspath, paths))
+        if (current_stamp := read_file_stamp(path)) is not None
+    ]
     return WorkspaceManifest(options, tuple(files), source, bool(workspace.network.weights_source_name))
 
 
 def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Options:
     """Returns the options of a worker, with ``map_path`` applied to each path. A suffix behind a path, such as a
     function name, stays."""
+
     def map_value(value: Any) -> Any:
         if isinstance(value, tuple):
             return tuple(map(map_path, value))
@@ -121,8 +135,12 @@ def _map_option_paths(options: Options, map_path: Callable[[str], str]) -> Optio
 
     names = ("model", "data", "calib_data", "metric", "reference", "ort_ops")
     # A worker writes no files of the command, and shares its workspace with commands that write others.
-    return replace(options, written_paths=(), **{name: map_value(getattr(options, name)) for name in names},
-                   production=replace(options.production, plugins=map_value(options.production.plugins)))
+    return replace(
+        options,
+        written_paths=(),
+        **{name: map_value(getattr(options, name)) for name in names},
+        production=replace(options.production, plugins=map_value(options.production.plugins)),
+    )
 
 
 def _is_script_spec(spec: str | None) -> bool:
@@ -171,11 +189,17 @@ class WorkerEnvironment:
             for_engines: True to compare the builders and the GPUs too, on which only engines depend.
         """
         labels = {"program": "trt-tui", "runtime": "ONNX Runtime"} | (
-            {"builders": "TensorRT", "gpu": "GPU"} if for_engines else {})
-        values, other_values = ({field.name: str(kind.__dict__[field.name]) for field in fields(WorkerEnvironment)}
-                                for kind in (self, other_environment))
-        return [f"{word} {other_values[name] or 'none'}, here {values[name] or 'none'}" for name, word in labels.items()
-                if values[name] != other_values[name]]
+            {"builders": "TensorRT", "gpu": "GPU"} if for_engines else {}
+        )
+        values, other_values = (
+            {field.name: str(kind.__dict__[field.name]) for field in fields(WorkerEnvironment)}
+            for kind in (self, other_environment)
+        )
+        return [
+            f"{word} {other_values[name] or 'none'}, here {values[name] or 'none'}"
+            for name, word in labels.items()
+            if values[name] != other_values[name]
+        ]
 
 
 def get_worker_environment(backend: Backend) -> WorkerEnvironment:
@@ -241,8 +265,10 @@ class WorkerWorkspace:
         if manifest.uses_reference_weights and options.reference is not None:
             workspace.use_reference_weights(options.reference)
         fingerprint = workspace.set_fingerprint(workspace.network.sha256())
-        for kind, actual_hash, expected_hash in (("network", fingerprint.sha256, manifest.source.sha256),
-                                                 ("samples", fingerprint.data_sha256, manifest.source.data_sha256)):
+        for kind, actual_hash, expected_hash in (
+            ("network", fingerprint.sha256, manifest.source.sha256),
+            ("samples", fingerprint.data_sha256, manifest.source.data_sha256),
+        ):
             if actual_hash != expected_hash:
                 raise InputError(f"it reads another {kind}", "the same files give other data there")
         _ = workspace.analysis
@@ -341,15 +367,21 @@ def parse_cluster_options(options: Options) -> ClusterSpec | None:
 def _list_visible_gpus(requested_gpus: str) -> tuple[str, ...]:
     """Returns for each requested GPU the value of CUDA_VISIBLE_DEVICES that makes only this GPU visible."""
     visible_setting = os.environ.get("CUDA_VISIBLE_DEVICES")
-    visible = [entry.strip() for entry in visible_setting.split(",")
-               ] if visible_setting else [str(entry) for entry in range(count_devices())]
+    visible = (
+        [entry.strip() for entry in visible_setting.split(",")]
+        if visible_setting
+        else [str(entry) for entry in range(count_devices())]
+    )
     if requested_gpus == "all":
         numbers = list(range(len(visible)))
     else:
         numbers = list(dict.fromkeys(int(entry) for entry in requested_gpus.split(",")))
     if not visible or any(number >= len(visible) for number in numbers):
-        raise InputError(f"--gpus {requested_gpus}: no such GPU", f"{len(visible)} are visible",
-                         "Name them by their numbers from 0, or use --workers for processor cores.")
+        raise InputError(
+            f"--gpus {requested_gpus}: no such GPU",
+            f"{len(visible)} are visible",
+            "Name them by their numbers from 0, or use --workers for processor cores.",
+        )
     return tuple(visible[number] for number in numbers)
 
 
@@ -386,8 +418,13 @@ def launch_local_cluster(spec: ClusterSpec, folder: Path, on_worker_exit: Callab
             restarts the process.
     """
     shared_options = {
-        "host": LOCAL_HOST, "dashboard_address": f"{LOCAL_HOST}:0", "nthreads": spec.threads, "memory_limit": 0,
-        "local_directory": str(folder), "ended": on_worker_exit, "silence_logs": "ERROR"
+        "host": LOCAL_HOST,
+        "dashboard_address": f"{LOCAL_HOST}:0",
+        "nthreads": spec.threads,
+        "memory_limit": 0,
+        "local_directory": str(folder),
+        "ended": on_worker_exit,
+        "silence_logs": "ERROR",
     }
     gpu_settings: list[dict[str, str]] = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in spec.gpus] or [{}] * spec.workers
     workers = {
@@ -495,11 +532,17 @@ class ClusterWorkerPool:
         workspace = workspace.full_workspace
         if self._open_workspace is workspace:
             return
-        if self.spec.scheduler and self._open_workspace is None and (
-                not self._connected.wait(2 * CONNECT_TIMEOUT_S) or self.failure_reason):
-            raise TrtTuiError(f"no Dask scheduler answers at {self.spec.scheduler}", self.failure_reason,
-                              "Check the address. With TLS it is tls://HOST:PORT, and Dask's configuration names the "
-                              "certificates (distributed.comm.tls: ca-file, client.cert, client.key).")
+        if (
+            self.spec.scheduler
+            and self._open_workspace is None
+            and (not self._connected.wait(2 * CONNECT_TIMEOUT_S) or self.failure_reason)
+        ):
+            raise TrtTuiError(
+                f"no Dask scheduler answers at {self.spec.scheduler}",
+                self.failure_reason,
+                "Check the address. With TLS it is tls://HOST:PORT, and Dask's configuration names the "
+                "certificates (distributed.comm.tls: ca-file, client.cert, client.key).",
+            )
         folder = self._folder / uuid.uuid4().hex
         folder.mkdir()
         manifest = build_manifest(workspace, folder)
@@ -507,8 +550,9 @@ class ClusterWorkerPool:
         self._open_workspace = workspace
         self._changed.set()
 
-    def make_executor(self, workspace: Workspace, wake_caller: Callable[[], None],
-                      for_engines: bool = False) -> ClusterExecutor[Any]:
+    def make_executor(
+        self, workspace: Workspace, wake_caller: Callable[[], None], for_engines: bool = False
+    ) -> ClusterExecutor[Any]:
         self.wake = wake_caller
         self.open_workspace_on_workers(workspace)
         if for_engines:
@@ -528,8 +572,14 @@ class ClusterWorkerPool:
             for_engines: True to use only the workers with the same builder and GPU as this process.
             priority: Dask starts functions with a higher priority first.
         """
-        return self._client.submit(function, *arguments, resources=self.manifest.list_resources(for_engines),
-                                   priority=priority, pure=False, key=f"trt-tui-{uuid.uuid4().hex}")
+        return self._client.submit(
+            function,
+            *arguments,
+            resources=self.manifest.list_resources(for_engines),
+            priority=priority,
+            pure=False,
+            key=f"trt-tui-{uuid.uuid4().hex}",
+        )
 
     @property
     def can_get_more_workers(self) -> bool:
@@ -538,8 +588,11 @@ class ClusterWorkerPool:
             return False
         if len(self._workers) < self.spec.workers:  # Dask restarts each local worker that has ended
             return True
-        return (not self._connected.is_set() or self._listed_manifest is not self._manifest
-                or any(handle.workspace is None and not handle.refusal_reason for handle in self._list_workers()))
+        return (
+            not self._connected.is_set()
+            or self._listed_manifest is not self._manifest
+            or any(handle.workspace is None and not handle.refusal_reason for handle in self._list_workers())
+        )
 
     def count_workers(self, for_engines: bool = False) -> int:
         """Returns the number of workers that have the current workspace open.
@@ -550,8 +603,11 @@ class ClusterWorkerPool:
         return sum(not (for_engines and handle.engine_refusal_reason) for handle in self._list_ready_workers())
 
     def _list_ready_workers(self) -> list[WorkerHandle]:
-        return [handle for handle in self._list_workers()
-                if handle.workspace is not None and handle.manifest is self._manifest]
+        return [
+            handle
+            for handle in self._list_workers()
+            if handle.workspace is not None and handle.manifest is self._manifest
+        ]
 
     def report_workers_unfit_for_engines(self) -> None:
         """Posts one warning about each worker that has another builder or GPU than this process."""
@@ -559,15 +615,17 @@ class ClusterWorkerPool:
             if handle.engine_refusal_reason and not handle.is_announced:
                 handle.is_announced = True
                 self._post_message(
-                    "warning", f"Worker {handle.address} builds no engines: it has {handle.engine_refusal_reason}.")
+                    "warning", f"Worker {handle.address} builds no engines: it has {handle.engine_refusal_reason}."
+                )
 
     @property
     def worker_count_text(self) -> str:
         """The number of workers as text behind the phase of a job, such as ", on 4 workers (1 lost)"; "" if 0."""
         if not (worker_count := self.count_workers()):
             return ""
-        return f", on {counted_noun_text(worker_count, 'worker')}" + (f" ({self._lost_worker_count} lost)"
-                                                                      if self._lost_worker_count else "")
+        return f", on {counted_noun_text(worker_count, 'worker')}" + (
+            f" ({self._lost_worker_count} lost)" if self._lost_worker_count else ""
+        )
 
     def worker_exit_text(self, address: str) -> str:
         """Returns the exit code or signal of the process of a lost local worker as text; "" if it is unknown."""
@@ -596,10 +654,12 @@ class ClusterWorkerPool:
                 address = self.spec.scheduler
                 if not address:
                     self.local_cluster = stack.enter_context(
-                        launch_local_cluster(self.spec, self._folder, self._exit_codes.__setitem__))
+                        launch_local_cluster(self.spec, self._folder, self._exit_codes.__setitem__)
+                    )
                     address = self.local_cluster.scheduler_address
                 self._client = stack.enter_context(
-                    Client(address, timeout=CONNECT_TIMEOUT_S, name="trt-tui", set_as_default=False))
+                    Client(address, timeout=CONNECT_TIMEOUT_S, name="trt-tui", set_as_default=False)
+                )
                 self._connected.set()
                 while self._client.status == "running" and not self._closing.is_set():
                     with suppress(TimeoutError, OSError):  # the check of the connection detects a lost one
@@ -613,8 +673,9 @@ class ClusterWorkerPool:
             self.failure_reason = reason
             self._workers.clear()
             if self._connected.is_set():
-                self._post_message("warning",
-                                   f"The Dask scheduler is lost ({reason}): this process continues the work.")
+                self._post_message(
+                    "warning", f"The Dask scheduler is lost ({reason}): this process continues the work."
+                )
         self._connected.set()
         self.wake()
 
@@ -631,12 +692,12 @@ class ClusterWorkerPool:
         return list(self._workers.values()) if self.is_connected else []
 
     def _synchronize_workers(self) -> None:
-        """Opens the workspace on the workers that the scheduler lists, and drops the workers that it no longer lists.
-        """
+        """Opens the workspace on the workers that the scheduler lists, and drops the workers that it no longer lists."""
         manifest, client, ready_workers = self._manifest, self._client, self._list_ready_workers()
         assert client.scheduler is not None, "the client is connected"
-        listed_addresses = client.sync(client.scheduler.identity, n_workers=-1,
-                                       callback_timeout=LIST_TIMEOUT_S)["workers"]
+        listed_addresses = client.sync(client.scheduler.identity, n_workers=-1, callback_timeout=LIST_TIMEOUT_S)[
+            "workers"
+        ]
         # A worker that became ready after the last list may be younger than the loss. Dask gives it no earlier tasks.
         survivors = [handle for handle in self._workers_ready_before_list if handle.address in listed_addresses]
         for address in set(self._workers) - set(listed_addresses):
@@ -646,7 +707,8 @@ class ClusterWorkerPool:
                 self.last_lost_address = address
                 for for_engines in (False, True):
                     self.outage_counts[for_engines] += not any(
-                        not (for_engines and survivor.engine_refusal_reason) for survivor in survivors)
+                        not (for_engines and survivor.engine_refusal_reason) for survivor in survivors
+                    )
                 self._lost_worker_count += 1
                 exit_text = self.worker_exit_text(address)
                 self._post_message("warning", f"Worker {address} is lost{exit_text}: other workers continue its work.")
@@ -681,8 +743,11 @@ class ClusterWorkerPool:
         handle.workspace = workspace
         if not any(other.workspace is None and not other.refusal_reason for other in self._list_workers()):
             self._piece_futures.clear()
-            self._post_message("info", f"{counted_noun_text(self.count_workers(), 'worker')} of "
-                               f"{self.spec.scheduler or 'this host'} ready: {environment.runtime}")
+            self._post_message(
+                "info",
+                f"{counted_noun_text(self.count_workers(), 'worker')} of "
+                f"{self.spec.scheduler or 'this host'} ready: {environment.runtime}",
+            )
         self.wake()
 
     def _send_file_piece(self, handle: WorkerHandle, file_index: int, piece_index: int) -> Future[bytes]:
@@ -699,8 +764,14 @@ class ClusterWorkerPool:
 
     def _submit_to_worker(self, handle: WorkerHandle, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Starts a function on one worker. Returns the future of its result, which stays on the worker."""
-        return self._client.submit(function, *arguments, workers=[handle.address], allow_other_workers=False,
-                                   pure=False, key=f"trt-tui-{uuid.uuid4().hex}")
+        return self._client.submit(
+            function,
+            *arguments,
+            workers=[handle.address],
+            allow_other_workers=False,
+            pure=False,
+            key=f"trt-tui-{uuid.uuid4().hex}",
+        )
 
     def _call_on_worker(self, handle: WorkerHandle, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function on one worker, waits for its result and returns it.
@@ -752,8 +823,9 @@ class ClusterExecutor(Generic[Item]):
         for_engines: True to use only the workers with the same builder and GPU as this process.
     """
 
-    def __init__(self, pool: ClusterWorkerPool, workspace: Workspace, wake: Callable[[], None],
-                 for_engines: bool = False) -> None:
+    def __init__(
+        self, pool: ClusterWorkerPool, workspace: Workspace, wake: Callable[[], None], for_engines: bool = False
+    ) -> None:
         self._pool, self._local_executor, self._wake = pool, LocalExecutor(workspace), wake
         self._for_engines, self._outage_count = for_engines, pool.outage_counts[for_engines]
         self._waiting: deque[ItemBatch[Item]] = deque()
@@ -795,8 +867,13 @@ class ClusterExecutor(Generic[Item]):
     def is_ready(self) -> bool:
         if self._is_running_locally:
             return self._local_executor.is_ready()
-        return bool(self._arrivals) or self._can_run_locally or not (self._waiting or self._futures) or (
-            self._lost_all_workers) or (bool(self._waiting) and len(self._futures) < self._count_workers())
+        return (
+            bool(self._arrivals)
+            or self._can_run_locally
+            or not (self._waiting or self._futures)
+            or (self._lost_all_workers)
+            or (bool(self._waiting) and len(self._futures) < self._count_workers())
+        )
 
     @property
     def location_text(self) -> str:
@@ -805,8 +882,9 @@ class ClusterExecutor(Generic[Item]):
     @property
     def _lost_all_workers(self) -> bool:
         """True if all workers that execute batches are lost. Dask does not start these batches on later workers."""
-        return bool(self._futures) and (not self._pool.is_connected
-                                        or self._pool.outage_counts[self._for_engines] != self._outage_count)
+        return bool(self._futures) and (
+            not self._pool.is_connected or self._pool.outage_counts[self._for_engines] != self._outage_count
+        )
 
     def _count_workers(self) -> int:
         return self._pool.count_workers(self._for_engines)
@@ -828,8 +906,9 @@ class ClusterExecutor(Generic[Item]):
         """
         batch = self._waiting.popleft()
         if self._seconds_per_item is not None and not batch.lost_workers:
-            batch_size = min(int(BATCH_TARGET_S / max(self._seconds_per_item, 1e-6)),
-                             len(self._waiting) // (2 * worker_count))
+            batch_size = min(
+                int(BATCH_TARGET_S / max(self._seconds_per_item, 1e-6)), len(self._waiting) // (2 * worker_count)
+            )
             while len(batch.items) < batch_size and not self._waiting[0].lost_workers:
                 batch.items += self._waiting.popleft().items
         return batch
@@ -840,8 +919,8 @@ class ClusterExecutor(Generic[Item]):
         items = pickle.dumps(batch.items)
         self._pool.transfer_counts["items"] += len(items)
         future = self._futures[batch] = self._pool.submit(
-            run_task, self._pool.manifest.key, pickled_task, items, for_engines=self._for_engines,
-            priority=priority)
+            run_task, self._pool.manifest.key, pickled_task, items, for_engines=self._for_engines, priority=priority
+        )
         # Dask calls all callbacks in one thread. It may wait for a result that was lost with its worker.
         threading.Thread(target=self._receive_results, args=(batch, future), daemon=True).start()
 
@@ -853,8 +932,9 @@ class ClusterExecutor(Generic[Item]):
             self._arrivals.append((batch, error))
         self._wake()
 
-    def _yield_batch_results(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item],
-                             outcome: Any) -> Iterator[tuple[Item, T]]:
+    def _yield_batch_results(
+        self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], outcome: Any
+    ) -> Iterator[tuple[Item, T]]:
         """Yields the items of a batch with their results.
 
         Raises:
@@ -884,8 +964,9 @@ class ClusterExecutor(Generic[Item]):
             self._outage_count = self._pool.outage_counts[self._for_engines]
             self._requeue_items(task, batch, 1 if self._pool.is_connected else 0, self._pool.last_lost_address)
 
-    def _requeue_items(self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int,
-                       last_address: str) -> None:
+    def _requeue_items(
+        self, task: Task[Workspace, Item, T], batch: ItemBatch[Item], lost_workers: int, last_address: str
+    ) -> None:
         """Returns the items of a batch to the queue after the loss of workers, each item in a separate batch.
 
         Raises:
@@ -896,5 +977,6 @@ class ClusterExecutor(Generic[Item]):
             raise TrtTuiError(
                 f"{task.describe_item(batch.items[0])}: {lost_workers} workers ended while they measured it",
                 f"The last was {last_address}{self._pool.worker_exit_text(last_address)}.",
-                "The log contains their output. Memory may be short (--batch), or a library of operators at fault.")
+                "The log contains their output. Memory may be short (--batch), or a library of operators at fault.",
+            )
         self._waiting.extendleft(ItemBatch([item], min(lost_workers, 1)) for item in reversed(batch.items))

@@ -64,12 +64,19 @@ def _option_field(default: Any, spec: BuilderOptionSpec) -> Any:
     return field(default=default, metadata={"setting": spec})
 
 
-def _builder_flag_field(trtexec_argument: str, builder_flag: str, polygraphy_argument: str,
-                        unsupported_releases: tuple[str, ...] = ()) -> Any:
+def _builder_flag_field(
+    trtexec_argument: str, builder_flag: str, polygraphy_argument: str, unsupported_releases: tuple[str, ...] = ()
+) -> Any:
     return _option_field(
         False,
-        BuilderOptionSpec(trtexec_argument, builder_flag, flag=builder_flag, polygraphy=(polygraphy_argument, ),
-                          unsupported_releases=unsupported_releases))
+        BuilderOptionSpec(
+            trtexec_argument,
+            builder_flag,
+            flag=builder_flag,
+            polygraphy=(polygraphy_argument,),
+            unsupported_releases=unsupported_releases,
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -92,27 +99,56 @@ class BuilderOptions:
             `trt_tui.core.data.batches.parse_additional_profiles` reads them.
     """
 
-    plugins: tuple[str, ...] = _option_field((), BuilderOptionSpec(
-        "--staticPlugins={}", "plugins {}", "files", polygraphy=("--plugins",)))
-    timing_cache: str = _option_field("", BuilderOptionSpec(
-        "--timingCacheFile={}", "", "text", polygraphy=("--load-timing-cache", "{}", "--save-timing-cache", "{}")))
-    optimization_level: int | None = _option_field(None, BuilderOptionSpec(
-        "--builderOptimizationLevel={}", "level {}", "number", number_range=(0, 5),
-        polygraphy=("--builder-optimization-level",)))
-    tactic_sources: tuple[str, ...] = _option_field((), BuilderOptionSpec(
-        "--tacticSources={}", "tactics {}", "names", polygraphy=("--tactic-sources",)))
+    plugins: tuple[str, ...] = _option_field(
+        (), BuilderOptionSpec("--staticPlugins={}", "plugins {}", "files", polygraphy=("--plugins",))
+    )
+    timing_cache: str = _option_field(
+        "",
+        BuilderOptionSpec(
+            "--timingCacheFile={}", "", "text", polygraphy=("--load-timing-cache", "{}", "--save-timing-cache", "{}")
+        ),
+    )
+    optimization_level: int | None = _option_field(
+        None,
+        BuilderOptionSpec(
+            "--builderOptimizationLevel={}",
+            "level {}",
+            "number",
+            number_range=(0, 5),
+            polygraphy=("--builder-optimization-level",),
+        ),
+    )
+    tactic_sources: tuple[str, ...] = _option_field(
+        (), BuilderOptionSpec("--tacticSources={}", "tactics {}", "names", polygraphy=("--tactic-sources",))
+    )
     refit: bool = _builder_flag_field("--refit", "REFIT", "--refittable")
-    strip_plan: bool = _builder_flag_field("--stripWeights", "STRIP_PLAN", "--strip-plan",
-                                           unsupported_releases=("8.6",))
-    version_compatible: bool = _builder_flag_field("--versionCompatible", "VERSION_COMPATIBLE", "--version-compatible",
-                                                   unsupported_releases=("rtx", ))
-    hardware_compatibility: str = _option_field("", BuilderOptionSpec(
-        "--hardwareCompatibilityLevel={}", "hardware compatibility {}", "text",
-        choices={"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"},
-        polygraphy=("--hardware-compatibility-level",), unsupported_releases=("rtx",)))
-    workspace: int | None = _option_field(None, BuilderOptionSpec(
-        "--memPoolSize=workspace:{}", "workspace {} MiB", "number", (1, (1 << 31) - 1),
-        polygraphy=("--pool-limit", "workspace:{}M")))
+    strip_plan: bool = _builder_flag_field(
+        "--stripWeights", "STRIP_PLAN", "--strip-plan", unsupported_releases=("8.6",)
+    )
+    version_compatible: bool = _builder_flag_field(
+        "--versionCompatible", "VERSION_COMPATIBLE", "--version-compatible", unsupported_releases=("rtx",)
+    )
+    hardware_compatibility: str = _option_field(
+        "",
+        BuilderOptionSpec(
+            "--hardwareCompatibilityLevel={}",
+            "hardware compatibility {}",
+            "text",
+            choices={"ampere+": "AMPERE_PLUS", "sameComputeCapability": "SAME_COMPUTE_CAPABILITY"},
+            polygraphy=("--hardware-compatibility-level",),
+            unsupported_releases=("rtx",),
+        ),
+    )
+    workspace: int | None = _option_field(
+        None,
+        BuilderOptionSpec(
+            "--memPoolSize=workspace:{}",
+            "workspace {} MiB",
+            "number",
+            (1, (1 << 31) - 1),
+            polygraphy=("--pool-limit", "workspace:{}M"),
+        ),
+    )
     sparsity: bool = _builder_flag_field("--sparsity=enable", "SPARSE_WEIGHTS", "--sparse-weights")
     profiles: tuple[str, ...] = _option_field((), BuilderOptionSpec("", "profile {}"))
 
@@ -126,8 +162,11 @@ class BuilderOptions:
     @property
     def requested_option_texts(self) -> tuple[str, ...]:
         """The options that differ from their defaults as texts for users: "REFIT", "workspace 512 MiB"."""
-        return tuple(setting.label.format(", ".join(value) if isinstance(value, tuple) else value)
-                     for _, setting, value in self.requested_options if setting.label)
+        return tuple(
+            setting.label.format(", ".join(value) if isinstance(value, tuple) else value)
+            for _, setting, value in self.requested_options
+            if setting.label
+        )
 
     @property
     def comparison_key(self) -> tuple[object, ...]:
@@ -135,9 +174,11 @@ class BuilderOptions:
 
         The timing cache does not influence the key. Plugins are compared elsewhere, by their content.
         """
-        return tuple((option_field.name, value)
-                     for option_field, _, value in self.requested_options
-                     if option_field.name not in ("timing_cache", "plugins"))
+        return tuple(
+            (option_field.name, value)
+            for option_field, _, value in self.requested_options
+            if option_field.name not in ("timing_cache", "plugins")
+        )
 
     def check_release_support(self, release: str, release_title: str) -> None:
         """Refuses options that a TensorRT release does not have.
@@ -150,11 +191,15 @@ class BuilderOptions:
             InputError: The release lacks an option; the error names the option.
         """
         for _, setting, value in self.requested_options:
-            if release.startswith(setting.unsupported_releases) or (release.startswith("8.6")
-                                                                    and value == "sameComputeCapability"):
+            if release.startswith(setting.unsupported_releases) or (
+                release.startswith("8.6") and value == "sameComputeCapability"
+            ):
                 option_text = setting.label.format(value)
-                raise InputError(f"{release_title} has no {option_text}", f"{setting.option} needs it",
-                                 f"Leave out {setting.option}, or build with another release.")
+                raise InputError(
+                    f"{release_title} has no {option_text}",
+                    f"{setting.option} needs it",
+                    f"Leave out {setting.option}, or build with another release.",
+                )
 
     def check_builder_support(self, builder_name: str, version: str) -> None:
         """Refuses options that an installed builder does not have.
@@ -188,8 +233,11 @@ class BuilderOptions:
             items = value if isinstance(value, tuple) else (value,)
             if option_field.name == "tactic_sources":
                 if missing := [name for name in TACTIC_SOURCES if name not in {source[1:] for source in items}]:
-                    raise InputError("Polygraphy needs all tactic sources", f"--tacticSources names no {missing[0]}",
-                                     f"Name each of {', '.join(TACTIC_SOURCES)} with + or -.")
+                    raise InputError(
+                        "Polygraphy needs all tactic sources",
+                        f"--tacticSources names no {missing[0]}",
+                        f"Name each of {', '.join(TACTIC_SOURCES)} with + or -.",
+                    )
                 items = tuple(source[1:] for source in items if source[0] == "+")
             values = [str(setting.choices.get(item, item)) for item in items]
             if option_field.name in ("timing_cache", "plugins"):

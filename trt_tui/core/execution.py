@@ -19,8 +19,9 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
-def map_steps(steps: Generator[Step, None, T],
-                    function: Callable[[Step], Translated]) -> Generator[Translated, None, T]:
+def map_steps(
+    steps: Generator[Step, None, T], function: Callable[[Step], Translated]
+) -> Generator[Translated, None, T]:
     """Applies a function to each item of a generator; yields the results, and returns the result of the generator.
 
     Closing it closes ``steps``.
@@ -94,7 +95,6 @@ class Executor(Protocol[S_co]):
 
     def is_ready(self) -> bool:
         """Returns True if `map` can make progress now. If not, `map` yields only None."""
-
 
     @property
     def location_text(self) -> str:

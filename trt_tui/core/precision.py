@@ -71,10 +71,19 @@ class Precision(StrEnum):
         return _LETTERS_AND_BYTES[self][1]
 
 
-_LETTERS_AND_BYTES = {Precision.FP32: ("3", 4.0), Precision.TF32: ("", 4.0), Precision.BF16: ("b", 2.0),
-                      Precision.FP16_ACC_FP32: ("s", 2.0), Precision.FP16: ("6", 2.0), Precision.MXFP8: ("m", 1.0),
-                      Precision.FP8: ("e", 1.0), Precision.INT8: ("8", 1.0), Precision.INT4: ("4", 0.5),
-                      Precision.NVFP4: ("n", 0.5), Precision.FILE: ("f", 4.0)}
+_LETTERS_AND_BYTES = {
+    Precision.FP32: ("3", 4.0),
+    Precision.TF32: ("", 4.0),
+    Precision.BF16: ("b", 2.0),
+    Precision.FP16_ACC_FP32: ("s", 2.0),
+    Precision.FP16: ("6", 2.0),
+    Precision.MXFP8: ("m", 1.0),
+    Precision.FP8: ("e", 1.0),
+    Precision.INT8: ("8", 1.0),
+    Precision.INT4: ("4", 0.5),
+    Precision.NVFP4: ("n", 0.5),
+    Precision.FILE: ("f", 4.0),
+}
 
 _VALUE_TYPES = {Precision.FP16_ACC_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
 

@@ -128,8 +128,10 @@ class QuantizedType:
             return np.asarray(np.maximum(scales, np.float32(MIN_E4M3)) * np.float32(tensor_scale))
         mantissas, exponents = np.frexp(np.maximum(ratios, np.finfo(np.float32).tiny))
         return np.asarray(np.ldexp(np.float32(1), exponents - (mantissas == np.float32(0.5))))
-    def find_weight_scale_layout(self, shape: Sequence[int | None],
-                                 channel_axis: int | None) -> tuple[int | None, int | None]:
+
+    def find_weight_scale_layout(
+        self, shape: Sequence[int | None], channel_axis: int | None
+    ) -> tuple[int | None, int | None]:
         """Returns the axis along which the scales of a weight differ, and the number of values along it that share a
         scale.
 
@@ -157,8 +159,9 @@ class QuantizedType:
         return values
 
 
-def broadcast_scales(scales: np.ndarray, shape: Sequence[int], axis: int | None,
-                     block_size: int | None = None) -> np.ndarray:
+def broadcast_scales(
+    scales: np.ndarray, shape: Sequence[int], axis: int | None, block_size: int | None = None
+) -> np.ndarray:
     """Returns scales or zero points in a form that broadcasts to the shape of their tensor.
 
     Args:
@@ -177,29 +180,84 @@ def broadcast_scales(scales: np.ndarray, shape: Sequence[int], axis: int | None,
     return scales.reshape([-1 if index == axis else 1 for index in range(len(shape))])
 
 
-INT8 = QuantizedType(Precision.INT8, frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")), ir.DataType.INT8, -128,
-                     127, min_opset=17, quantizes_activations=True, per_channel=True, tensorrt_type="INT8",
-                     needs_ranges=True, quantizes_skips=True)
-FP8 = QuantizedType(Precision.FP8, INT8.operators - {"ConvTranspose"}, ir.DataType.FLOAT8E4M3FN, -MAX_E4M3, MAX_E4M3,
-                    min_opset=21, quantizes_activations=True, per_channel=False, tensorrt_type="FP8", needs_ranges=True,
-                    min_compute_capability=(8, 9), min_tensorrt_release="10")
+INT8 = QuantizedType(
+    Precision.INT8,
+    frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul")),
+    ir.DataType.INT8,
+    -128,
+    127,
+    min_opset=17,
+    quantizes_activations=True,
+    per_channel=True,
+    tensorrt_type="INT8",
+    needs_ranges=True,
+    quantizes_skips=True,
+)
+FP8 = QuantizedType(
+    Precision.FP8,
+    INT8.operators - {"ConvTranspose"},
+    ir.DataType.FLOAT8E4M3FN,
+    -MAX_E4M3,
+    MAX_E4M3,
+    min_opset=21,
+    quantizes_activations=True,
+    per_channel=False,
+    tensorrt_type="FP8",
+    needs_ranges=True,
+    min_compute_capability=(8, 9),
+    min_tensorrt_release="10",
+)
 """E4M3: 4 bits of exponent, 3 bits of mantissa. A weight has one scale. With a scale for each channel, TensorRT-RTX 1.7
 scales the results in a separate kernel, and a format with an exponent gains little accuracy. TensorRT-RTX 1.7 computes
 an FP8 ConvTranspose in 16 bits."""
-INT4 = QuantizedType(Precision.INT4, frozenset(("Gemm", "MatMul")), ir.DataType.INT4, -8, 7, min_opset=21,
-                     quantizes_activations=False, per_channel=False, tensorrt_type="INT4", block_sizes=(128, 64),
-                     min_compute_capability=(8, 0), min_tensorrt_release="10")
-MXFP8 = QuantizedType(Precision.MXFP8, INT4.operators, ir.DataType.FLOAT8E4M3FN, -MAX_E4M3, MAX_E4M3, min_opset=21,
-                      quantizes_activations=True, per_channel=False, tensorrt_type="E8M0", block_sizes=(32,),
-                      block_scale_type="E8M0", min_compute_capability=(10, 0),
-                      min_tensorrt_release="10.12")
+INT4 = QuantizedType(
+    Precision.INT4,
+    frozenset(("Gemm", "MatMul")),
+    ir.DataType.INT4,
+    -8,
+    7,
+    min_opset=21,
+    quantizes_activations=False,
+    per_channel=False,
+    tensorrt_type="INT4",
+    block_sizes=(128, 64),
+    min_compute_capability=(8, 0),
+    min_tensorrt_release="10",
+)
+MXFP8 = QuantizedType(
+    Precision.MXFP8,
+    INT4.operators,
+    ir.DataType.FLOAT8E4M3FN,
+    -MAX_E4M3,
+    MAX_E4M3,
+    min_opset=21,
+    quantizes_activations=True,
+    per_channel=False,
+    tensorrt_type="E8M0",
+    block_sizes=(32,),
+    block_scale_type="E8M0",
+    min_compute_capability=(10, 0),
+    min_tensorrt_release="10.12",
+)
 """TensorRT 10.12 introduced MXFP8 (release notes). Products of MXFP8 values need a GPU of compute capability 10.0
 (Transformer Engine, "Datatype and hardware support matrix"). TensorRT-RTX 1.7 builds it for 8.9 and later, and
 multiplies the dequantized values in the float type around the layer."""
-NVFP4 = QuantizedType(Precision.NVFP4, INT4.operators, ir.DataType.FLOAT4E2M1, -6, 6, min_opset=23,
-                      quantizes_activations=True, per_channel=False, tensorrt_type="FP4", needs_ranges=True,
-                      block_sizes=(16,), block_scale_type="E4M3", min_compute_capability=(10, 0),
-                      min_tensorrt_release="10.8")
+NVFP4 = QuantizedType(
+    Precision.NVFP4,
+    INT4.operators,
+    ir.DataType.FLOAT4E2M1,
+    -6,
+    6,
+    min_opset=23,
+    quantizes_activations=True,
+    per_channel=False,
+    tensorrt_type="FP4",
+    needs_ranges=True,
+    block_sizes=(16,),
+    block_scale_type="E4M3",
+    min_compute_capability=(10, 0),
+    min_tensorrt_release="10.8",
+)
 """TensorRT 10.8 introduced FP4 on Blackwell GPUs (release notes). Opset 23 introduced its Q and DQ."""
 
 QUANTIZED_TYPES: Mapping[Precision, QuantizedType] = {code.precision: code for code in (INT8, FP8, INT4, MXFP8, NVFP4)}
@@ -209,6 +267,7 @@ BLOCK_PRECISIONS = frozenset(code.precision for code in QUANTIZED_TYPES.values()
 """The precisions whose activations have scales for blocks: MXFP8 and NVFP4."""
 
 TYPES_WITH_RANGES = tuple(code for code in QUANTIZED_TYPES.values() if code.needs_ranges)
-TYPES_WITH_RANGES_TEXT = " or ".join((", ".join(code.precision.label for code in TYPES_WITH_RANGES[:-1]),
-                                      TYPES_WITH_RANGES[-1].precision.label))
+TYPES_WITH_RANGES_TEXT = " or ".join(
+    (", ".join(code.precision.label for code in TYPES_WITH_RANGES[:-1]), TYPES_WITH_RANGES[-1].precision.label)
+)
 """The names of the quantized types whose activation scales come from ranges: ``INT8, FP8 or NVFP4``."""

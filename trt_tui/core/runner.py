@@ -156,8 +156,9 @@ class DeviceTensor(Protocol):
 class PieceRunner(Runner, Protocol):
     """A runner of one piece of a network on a device. Its feeds may contain results of other pieces."""
 
-    def run_keeping_results(self, feed: Mapping[str, np.ndarray | DeviceTensor]
-                            ) -> dict[str, np.ndarray | DeviceTensor]:
+    def run_keeping_results(
+        self, feed: Mapping[str, np.ndarray | DeviceTensor]
+    ) -> dict[str, np.ndarray | DeviceTensor]:
         """Executes the piece once and returns all outputs by name, which stay on the device.
 
         Raises:
@@ -182,9 +183,17 @@ class Backend(Protocol):
         Returns None if this backend uses host memory itself.
         """
 
-    def load(self, model: ir.Model, *, low_memory: bool = False, optimize: bool = True,
-             on_mode_change: Callable[[ExecutionMode], None] | None = None, few_executions: bool = False,
-             frees_tensors_early: bool = False, first_piece: Runner | None = None) -> Runner:
+    def load(
+        self,
+        model: ir.Model,
+        *,
+        low_memory: bool = False,
+        optimize: bool = True,
+        on_mode_change: Callable[[ExecutionMode], None] | None = None,
+        few_executions: bool = False,
+        frees_tensors_early: bool = False,
+        first_piece: Runner | None = None,
+    ) -> Runner:
         """Loads a network for execution. Files are written only where the user does not see them.
 
         Args:
@@ -273,13 +282,11 @@ class LayerConstraints:
         removed_layers = frozenset(layer_names)
         return replace(
             self,
-            precisions={name: precision
-                        for name, precision in self.precisions.items()
-                        if name not in removed_layers}, output_types={
-                            name: precision
-                            for name, precision in self.output_types.items()
-                            if name not in removed_layers
-                        })
+            precisions={name: precision for name, precision in self.precisions.items() if name not in removed_layers},
+            output_types={
+                name: precision for name, precision in self.output_types.items() if name not in removed_layers
+            },
+        )
 
 
 TIMING_CACHE_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
@@ -348,8 +355,15 @@ class EngineBackend(Protocol):
     def cache_identity(self) -> tuple[object, ...]:
         """The properties that engines depend on: package, version, GPU and driver."""
 
-    def build(self, model_path: Path, settings: BuildSettings, constraints: LayerConstraints | None = None, *,
-              on_step: BuildStep | None = None, on_message: Callable[[str, str], None] | None = None) -> bytes:
+    def build(
+        self,
+        model_path: Path,
+        settings: BuildSettings,
+        constraints: LayerConstraints | None = None,
+        *,
+        on_step: BuildStep | None = None,
+        on_message: Callable[[str, str], None] | None = None,
+    ) -> bytes:
         """Builds an engine from an ONNX file and returns its bytes. The call blocks, and may be made from a thread.
 
         Args:

@@ -32,15 +32,19 @@ def hash_source(package: Traversable) -> str:
         package: The folder of the package `trt_tui`.
     """
     digest = hashlib.sha256()
-    for path, module in sorted(_iterate_modules(package, "", _EXCLUDED_PACKAGES),
-                               key=lambda path_and_module: path_and_module[0]):
+    for path, module in sorted(
+        _iterate_modules(package, "", _EXCLUDED_PACKAGES), key=lambda path_and_module: path_and_module[0]
+    ):
         source = module.read_bytes()
         digest.update(f"{path}\0{len(source)}\0".encode() + source)
     return digest.hexdigest()
 
 
-def _iterate_modules(folder: Traversable, prefix: str, skipped_names: frozenset[str] = frozenset({"__pycache__"}),
-                     ) -> Iterator[tuple[str, Traversable]]:
+def _iterate_modules(
+    folder: Traversable,
+    prefix: str,
+    skipped_names: frozenset[str] = frozenset({"__pycache__"}),
+) -> Iterator[tuple[str, Traversable]]:
     """Yields each module below a folder with its path.
 
     In a package without sources, these are compiled modules.

@@ -32,8 +32,10 @@ MAX_KEPT_BYTES = 1 << 30
 _BLOCK_BYTES = 1 << 20
 _START_PATTERN = re.compile(rb'["\[]')
 _STRING_PATTERN = re.compile(rb'"(?:[^"\\]++|\\.)*+"', re.DOTALL)
-_NUMBER = (rb"\s*+[-+]?+(?:(?:\d{1,40}+(?:\.\d{0,40}+)?+|\.\d{1,40}+)(?:[eE][-+]?+\d{1,9}+)?+|"
-           rb"(?i:nan|inf(?:inity)?+))\s*+")
+_NUMBER = (
+    rb"\s*+[-+]?+(?:(?:\d{1,40}+(?:\.\d{0,40}+)?+|\.\d{1,40}+)(?:[eE][-+]?+\d{1,9}+)?+|"
+    rb"(?i:nan|inf(?:inity)?+))\s*+"
+)
 """A number in a list, or ``nan`` and ``inf``, which are not JSON, but C++ programs write them."""
 _NUMBER_LIST_PATTERN = re.compile(rb"\[(%b(?:,%b)*+)\]" % (_NUMBER, _NUMBER))
 _WHOLE_NUMBERS_PATTERN = re.compile(rb"\s*+-?\d{1,18}+\s*+(?:,\s*+-?\d{1,18}+\s*+)*+")
@@ -93,15 +95,17 @@ def read_lazy_json(path: Path, file_name: str) -> Any:
                     pieces += [text[position:start], b'{"%s": %d}' % (mark.encode(), len(values))]
                     values.append(value)
                     position = stop
-                rest = b"".join((*pieces, text[position:position + MAX_KEPT_BYTES]))
+                rest = b"".join((*pieces, text[position : position + MAX_KEPT_BYTES]))
             if len(rest) > MAX_KEPT_BYTES or rest.count(b",") > MAX_VALUES:
                 raise ValueError("it has more values than any dump of tensors")
-            return json.loads(rest, strict=False,
-                              object_hook=lambda item: values[item[mark]] if mark in item else item)
+            return json.loads(rest, strict=False, object_hook=lambda item: values[item[mark]] if mark in item else item)
         except ValueError as error:
             cause = getattr(error, "msg", "") or getattr(error, "reason", "") or error
-            raise InputError(f"{file_name} is not valid JSON", f"{cause}; the file may have been cut off",
-                             "Write the file again; it may be another format.") from None
+            raise InputError(
+                f"{file_name} is not valid JSON",
+                f"{cause}; the file may have been cut off",
+                "Write the file again; it may be another format.",
+            ) from None
 
 
 def _find_large_values(text: mmap.mmap, path: Path) -> Iterator[tuple[int, int, FileSpan | np.ndarray]]:

@@ -25,16 +25,17 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
         is_alias = self.check_event(yaml.AliasEvent)
         node = super().compose_node(parent, index)
         if is_alias and node not in self._counts:
-            raise yaml.constructor.ConstructorError(None, None, "an alias refers to an object that contains it",
-                                                    node.start_mark)
+            raise yaml.constructor.ConstructorError(
+                None, None, "an alias refers to an object that contains it", node.start_mark
+            )
         if node is not None and not is_alias:
             parts = node.value if isinstance(node, yaml.CollectionNode) else ()
             children = [child for part in parts for child in (part if isinstance(part, tuple) else (part,))]
             self._counts[node] = 1 + sum(self._counts[child] for child in children)
             if self._counts[node] > MAX_YAML_VALUES:
                 raise yaml.constructor.ConstructorError(
-                    None, None, f"it expands to over {MAX_YAML_VALUES:,} values with its aliases",
-                    node.start_mark)
+                    None, None, f"it expands to over {MAX_YAML_VALUES:,} values with its aliases", node.start_mark
+                )
         return node
 
     def construct_number(self, node: yaml.Node) -> int | float:
@@ -50,8 +51,9 @@ class _LimitedLoader(yaml.SafeLoader):  # type: ignore[misc]
                 return number
         except (ValueError, ArithmeticError):
             pass
-        raise yaml.constructor.ConstructorError(None, None, f"{node.value[:20]} is not a readable number",
-                                                node.start_mark)
+        raise yaml.constructor.ConstructorError(
+            None, None, f"{node.value[:20]} is not a readable number", node.start_mark
+        )
 
 
 for _tag in ("int", "float"):
@@ -73,6 +75,8 @@ def read_yaml(text: str, file_name: str) -> Any:
     except (yaml.YAMLError, ValueError) as error:
         mark = getattr(error, "problem_mark", None)
         location = f"line {mark.line + 1}: " if mark is not None else ""
-        raise InputError(f"{file_name} is not readable YAML", location +
-                         (getattr(error, "problem", "") or str(error)),
-                         "Correct the file; lists that are written out need no aliases.") from None
+        raise InputError(
+            f"{file_name} is not readable YAML",
+            location + (getattr(error, "problem", "") or str(error)),
+            "Correct the file; lists that are written out need no aliases.",
+        ) from None

@@ -40,9 +40,13 @@ _BLOCK_BYTES, _BLOCK_COUNT = 1 << 16, 128
 MAX_SCANNED_FILES = 10_000
 """The maximum number of files of a folder that are searched for names similar to that of a missing file."""
 
-_SPECIAL_FILE_KINDS = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is a pipe"),
-                       (stat.S_ISSOCK, "it is a socket"), (stat.S_ISCHR, "it is a device"), (stat.S_ISBLK,
-                                                                                             "it is a device"))
+_SPECIAL_FILE_KINDS = (
+    (stat.S_ISDIR, "it is a folder"),
+    (stat.S_ISFIFO, "it is a pipe"),
+    (stat.S_ISSOCK, "it is a socket"),
+    (stat.S_ISCHR, "it is a device"),
+    (stat.S_ISBLK, "it is a device"),
+)
 
 
 def check_regular_file(path: Path | str, *, max_bytes: int | None = None) -> os.stat_result:
@@ -71,15 +75,23 @@ def find_similar_files(path: Path | str) -> list[str]:
         names = [entry.name for entry in itertools.islice(os.scandir(missing_path.parent), MAX_SCANNED_FILES)]
     except (OSError, ValueError):
         return []
-    suffixes = find_similar_names(missing_path.suffix, {Path(name).suffix
-                                                        for name in names} - {""}) if missing_path.suffix else None
+    suffixes = (
+        find_similar_names(missing_path.suffix, {Path(name).suffix for name in names} - {""})
+        if missing_path.suffix
+        else None
+    )
     similar_stems = find_similar_names(
         missing_path.stem,
-        sorted({Path(name).stem
-                for name in names
-                if suffixes is None or Path(name).suffix in suffixes}))
-    by_stem = {stem: [name for name in sorted(names) if Path(name).stem == stem
-                      and (suffixes is None or Path(name).suffix in suffixes)] for stem in similar_stems}
+        sorted({Path(name).stem for name in names if suffixes is None or Path(name).suffix in suffixes}),
+    )
+    by_stem = {
+        stem: [
+            name
+            for name in sorted(names)
+            if Path(name).stem == stem and (suffixes is None or Path(name).suffix in suffixes)
+        ]
+        for stem in similar_stems
+    }
     return [str(missing_path.with_name(name)) for stem in similar_stems for name in by_stem[stem]][:3]
 
 
@@ -139,8 +151,9 @@ def read_text(path: Path | str, max_bytes: int = MAX_TEXT_BYTES) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise InputError(f"{path} cannot be read", f"it is not UTF-8 text (byte {error.start})",
-                         "Name another file.") from None
+        raise InputError(
+            f"{path} cannot be read", f"it is not UTF-8 text (byte {error.start})", "Name another file."
+        ) from None
 
 
 def is_nested_deeper(value: object, max_depth: int) -> bool:
@@ -151,7 +164,8 @@ def is_nested_deeper(value: object, max_depth: int) -> bool:
         if not containers:
             return False
         level_values = [
-            inner for container in containers
+            inner
+            for container in containers
             for inner in (container.values() if isinstance(container, dict) else container)
         ]
     return True
@@ -188,17 +202,22 @@ def sampled_file_sha256(path: Path | str) -> str:
 def _check_file_status(path: Path | str, file_status: os.stat_result, max_bytes: int | None) -> os.stat_result:
     if not stat.S_ISREG(file_status.st_mode):
         kind = next((kind for is_kind, kind in _SPECIAL_FILE_KINDS if is_kind(file_status.st_mode)), "it is not a file")
-        raise InputError(f"{path} cannot be read", f"{kind}; a regular file is needed",
-                         "Name a file; write the content of a pipe to a file first.")
+        raise InputError(
+            f"{path} cannot be read",
+            f"{kind}; a regular file is needed",
+            "Name a file; write the content of a pipe to a file first.",
+        )
     if max_bytes is not None and file_status.st_size > max_bytes:
         raise _too_large_error(path, file_status.st_size, max_bytes)
     return file_status
 
 
 def _too_large_error(path: Path | str, size: int, max_bytes: int) -> InputError:
-    return InputError(f"{path} is too large",
-                      f"it has {size:,} bytes; at most {max_bytes:,} are read of a file of its kind",
-                      "Check that this is the right file.")
+    return InputError(
+        f"{path} is too large",
+        f"it has {size:,} bytes; at most {max_bytes:,} are read of a file of its kind",
+        "Check that this is the right file.",
+    )
 
 
 def _unreadable_error(path: Path | str, error: Exception) -> InputError:
@@ -229,8 +248,9 @@ _is_running = False
 
 
 @contextlib.contextmanager
-def limit_reading_resources(input_title: str, size_bytes: int = 0, *, max_seconds: float | None = None,
-                            next_step: str = _DEFAULT_NEXT_STEP) -> Iterator[None]:
+def limit_reading_resources(
+    input_title: str, size_bytes: int = 0, *, max_seconds: float | None = None, next_step: str = _DEFAULT_NEXT_STEP
+) -> Iterator[None]:
     """Stops the ``with`` block with an error if it uses too much CPU time or memory, or reads too deeply nested data.
 
     A block within another one shares the budget of the outer block. Only the main thread can be interrupted, so there
@@ -292,8 +312,9 @@ def _convert_exhaustion_errors(input_title: str) -> Iterator[None]:
     except RecursionError:
         raise InputError(f"{input_title} cannot be read", "it is nested too deep", _DEFAULT_NEXT_STEP) from None
     except MemoryError:
-        raise InputError(f"{input_title} takes too much time or memory", "the memory is too small",
-                         _DEFAULT_NEXT_STEP) from None
+        raise InputError(
+            f"{input_title} takes too much time or memory", "the memory is too small", _DEFAULT_NEXT_STEP
+        ) from None
 
 
 def _read_resident_memory_bytes() -> int:

@@ -46,8 +46,11 @@ def create_scratch_folder() -> Iterator[Path]:
         try:
             temporary_folder = tempfile.TemporaryDirectory(prefix=f"trt-tui-{os.getpid()}-", ignore_cleanup_errors=True)
         except OSError as error:
-            raise InputError("no temporary folder can be made", error.strerror or str(error),
-                             "Free some space, or set TMPDIR to a folder that has some.") from None
+            raise InputError(
+                "no temporary folder can be made",
+                error.strerror or str(error),
+                "Free some space, or set TMPDIR to a folder that has some.",
+            ) from None
         with temporary_folder as folder, contextlib.ExitStack() as lock_stack:
             if _lock_scratch_folder(Path(folder), lock_stack):
                 yield Path(folder)
@@ -244,9 +247,14 @@ def find_content_path(path: Path) -> Path:
     """
     transaction, destination = _transaction.get(), Path(os.path.realpath(path))
     pending_files = transaction.pending_files if transaction is not None else ()
-    return next((pending_file.temporary_file
-                 for pending_file in reversed(pending_files)
-                 if pending_file.destination == destination), path)
+    return next(
+        (
+            pending_file.temporary_file
+            for pending_file in reversed(pending_files)
+            if pending_file.destination == destination
+        ),
+        path,
+    )
 
 
 def _remove_file(path: Path) -> None:
@@ -288,8 +296,11 @@ def open_atomic_writer(path: Path | str, *, is_private: bool = False) -> Iterato
             raise PermissionError(errno.EACCES, "the file is read-only")
         remove_stale_files_beside(destination)
         temporary = temporary_path(destination, secrets.token_hex(4))
-        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0),
-                             0o666 if replaced_status is None and not is_private else 0o600)
+        descriptor = os.open(
+            temporary,
+            os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0),
+            0o666 if replaced_status is None and not is_private else 0o600,
+        )
         with contextlib.ExitStack() as cleanup:
             cleanup.callback(_remove_file, temporary)  # without effect after the rename
             cleanup.enter_context(register_temporary_file(temporary))
@@ -341,7 +352,7 @@ def _open_device_writer(destination: Path) -> Iterator[BinaryIO]:
         stream.seek(0)
         while block := stream.read(1 << 20):
             while block:
-                block = block[device.write(block):]
+                block = block[device.write(block) :]
 
 
 @contextlib.contextmanager
@@ -351,12 +362,14 @@ def convert_write_errors(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         cause, next_step = {
-            **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
-                            ("", "Free some space or choose another place; nothing was written.")),
+            **dict.fromkeys(
+                (errno.ENOSPC, errno.EDQUOT, errno.EFBIG),
+                ("", "Free some space or choose another place; nothing was written."),
+            ),
             errno.ENOENT: (f"folder {path.parent} does not exist", "Make the folder or choose another place."),
             errno.EISDIR: ("it is a folder", "Name a file."),
             errno.ENAMETOOLONG: ("", "Choose a shorter name; an export adds endings like .typed.onnx to it."),
-            errno.ENXIO: ("no process reads from it", "Start the reader first, or name a file.")
+            errno.ENXIO: ("no process reads from it", "Start the reader first, or name a file."),
         }.get(error.errno or 0, ("", "Choose another place or change its permissions; nothing was written."))
         raise InputError(f"{path} cannot be written", cause or error.strerror or str(error), next_step) from None
 
@@ -381,8 +394,11 @@ def require_empty_folder(folder: Path) -> None:
     with convert_write_errors(folder):
         is_empty = folder.is_dir() and not folder.is_symlink() and not any(folder.iterdir())
         if os.path.lexists(folder) and not is_empty:
-            raise InputError(f"{folder} already exists", "the export needs a new folder; nothing is overwritten",
-                             "Name a new folder, or empty that one.")
+            raise InputError(
+                f"{folder} already exists",
+                "the export needs a new folder; nothing is overwritten",
+                "Name a new folder, or empty that one.",
+            )
 
 
 @contextlib.contextmanager
@@ -406,8 +422,7 @@ def fill_folder_atomically(destination: Path) -> Iterator[Path]:
         try:
             with mark_folder_in_use(temporary_folder):
                 yield temporary_folder
-            temporary_folder.chmod(
-                stat.S_IMODE(destination.stat().st_mode) if destination.exists() else 0o777 & ~umask)
+            temporary_folder.chmod(stat.S_IMODE(destination.stat().st_mode) if destination.exists() else 0o777 & ~umask)
             require_empty_folder(destination)
             os.replace(temporary_folder, destination)  # an empty folder is replaced
         except BaseException as error:
@@ -435,8 +450,11 @@ def update_checksum_file(path: Path) -> None:
 def has_wrong_checksum(path: Path) -> bool:
     """Returns True if the content of a file differs from its stored checksum; False if no checksum is stored."""
     try:
-        return path.is_file() and _checksum_file_path(path).is_file() and read_text(
-            _checksum_file_path(path)) != file_sha256(path)
+        return (
+            path.is_file()
+            and _checksum_file_path(path).is_file()
+            and read_text(_checksum_file_path(path)) != file_sha256(path)
+        )
     except (OSError, InputError):
         return True
 

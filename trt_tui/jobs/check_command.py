@@ -79,25 +79,45 @@ def validate_check_command(command: str) -> None:
             leaves its last program in the background.
     """
     if not command.strip():
-        raise InputError("the check command is empty", "",
-                         """Give a command, like 'python check.py "$TRT_TUI_OUTPUTS"'.""")
+        raise InputError(
+            "the check command is empty", "", """Give a command, like 'python check.py "$TRT_TUI_OUTPUTS"'."""
+        )
     for variable in CHECK_FILES:
         if (placeholder := f"{{{variable.removeprefix('TRT_TUI_').lower()}}}") in command:
-            raise InputError(f"the check command contains {placeholder}", "environment variables have the paths",
-                             f'Write "${variable}".')
+            raise InputError(
+                f"the check command contains {placeholder}",
+                "environment variables have the paths",
+                f'Write "${variable}".',
+            )
     # The option -n parses the command and executes nothing.
-    parsed = subprocess.run(["sh", "-n", "-c", command], stdin=subprocess.DEVNULL, capture_output=True, text=True,
-                            errors="replace", check=False)
+    parsed = subprocess.run(
+        ["sh", "-n", "-c", command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
     if parsed.returncode:
-        raise InputError(f"the check command {command!r} cannot be read", parsed.stderr.strip() or "sh refuses it",
-                         "Match its quotes, and quote characters that are not operators of the shell.")
+        raise InputError(
+            f"the check command {command!r} cannot be read",
+            parsed.stderr.strip() or "sh refuses it",
+            "Match its quotes, and quote characters that are not operators of the shell.",
+        )
     if command.rstrip().endswith("&"):
-        raise InputError("the check command ends with &", "nothing waits for the exit code of its last program",
-                         "Leave the & out.")
+        raise InputError(
+            "the check command ends with &", "nothing waits for the exit code of its last program", "Leave the & out."
+        )
 
 
-def write_check_files(folder: Path, network: Network, config: PrecisionConfig, calibration: Calibration,
-                      ranges: Mapping[str, float], outputs: Mapping[str, np.ndarray]) -> None:
+def write_check_files(
+    folder: Path,
+    network: Network,
+    config: PrecisionConfig,
+    calibration: Calibration,
+    ranges: Mapping[str, float],
+    outputs: Mapping[str, np.ndarray],
+) -> None:
     """Writes the files of a check: the exported network, its simulated outputs, and the config."""
     write_export("onnx", folder / CHECK_FILES["TRT_TUI_MODEL"], network, config, ranges)
     write_export("json", folder / CHECK_FILES["TRT_TUI_CONFIG"], network, config, ranges, calibration=calibration)
@@ -123,10 +143,18 @@ def run_check_command(command: str, folder: Path, wake: Callable[[], None]) -> S
         InputError: A program does not start.
     """
     paths = {variable: str(folder / name) for variable, name in CHECK_FILES.items()}
-    process = subprocess.Popen(["sh", "-c", command], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, env={**os.environ, **paths}, bufsize=0)
-    writers = [threading.Thread(target=_write_stream, args=(stream, folder / name), daemon=True)
-               for stream, name in ((process.stdout, OUTPUT_FILE), (process.stderr, ERROR_OUTPUT_FILE))]
+    process = subprocess.Popen(
+        ["sh", "-c", command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, **paths},
+        bufsize=0,
+    )
+    writers = [
+        threading.Thread(target=_write_stream, args=(stream, folder / name), daemon=True)
+        for stream, name in ((process.stdout, OUTPUT_FILE), (process.stderr, ERROR_OUTPUT_FILE))
+    ]
 
     def wait_for_exit() -> None:
         process.wait()
@@ -146,8 +174,11 @@ def run_check_command(command: str, folder: Path, wake: Callable[[], None]) -> S
         sys.stderr.write("".join(_read_file_end(folder / name, 1 << 16) for name in (OUTPUT_FILE, ERROR_OUTPUT_FILE)))
     exit_code, error_text = process.returncode, shown_error_text(folder)
     if exit_code in _UNSTARTED_CODES:
-        raise InputError(f"the check command does not start (exit code {exit_code})", error_text,
-                         "Name programs that can be executed, with their paths if they are not on PATH.")
+        raise InputError(
+            f"the check command does not start (exit code {exit_code})",
+            error_text,
+            "Name programs that can be executed, with their paths if they are not on PATH.",
+        )
     if exit_code:
         return CheckResult(_exit_code_text(exit_code))
     is_doubtful = error_text and _HIDING_OPERATORS.search(command)

@@ -23,8 +23,15 @@ from typing import Any
 from trt_tui.errors import FAILED_ALLOCATION
 from trt_tui.module_path import python_command
 
-CRASH_SIGNALS = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP,
-                 signal.SIGSYS)
+CRASH_SIGNALS = (
+    signal.SIGSEGV,
+    signal.SIGABRT,
+    signal.SIGBUS,
+    signal.SIGFPE,
+    signal.SIGILL,
+    signal.SIGTRAP,
+    signal.SIGSYS,
+)
 
 LESS_MEMORY_STEP = "Use fewer samples (--samples) or a smaller batch (--batch)."
 
@@ -32,7 +39,8 @@ _MAX_KILL_ROUNDS, _KILL_INTERVAL_S = 100, 0.01
 
 _SCRIPT_FRAME = re.compile(
     r'File "(?P<file>[^"<][^"]*)", line (?P<line>\d+) in (?P<function>\S+)\n'
-    r'(?:\s*File "<frozen [^\n]*\n)*\s*File "[^"]*\btrt_tui\b[^"]*\buserscript\.py"')
+    r'(?:\s*File "<frozen [^\n]*\n)*\s*File "[^"]*\btrt_tui\b[^"]*\buserscript\.py"'
+)
 """The pattern of a user script's stack frame, called by trt-tui, in the output of `faulthandler` (the latest call
 first)."""
 
@@ -57,8 +65,12 @@ class ChildProcess:
         self.lifeline = open(write_end, "wb")  # closing it ends the process, even if it is paused
         with child_pipe, open(read_end, "rb"):
             descriptors = (child_pipe.fileno(), *files, read_end)
-            self.process = subprocess.Popen(python_command(module, *descriptors, *arguments), pass_fds=descriptors,
-                                            stdin=subprocess.DEVNULL, **options)
+            self.process = subprocess.Popen(
+                python_command(module, *descriptors, *arguments),
+                pass_fds=descriptors,
+                stdin=subprocess.DEVNULL,
+                **options,
+            )
         self.is_unreachable = False
         self._outgoing_messages = queue.SimpleQueue[bytes]()
         threading.Thread(target=self._send_queued_messages, daemon=True).start()
@@ -204,8 +216,9 @@ def _list_oom_counter_paths() -> list[Path]:
     return paths
 
 
-def diagnose_exit(exit_code: int | None, printed_text: str, oom_kills_before: int | None,
-                  oom_kills_after: int | None) -> ExitDiagnosis:
+def diagnose_exit(
+    exit_code: int | None, printed_text: str, oom_kills_before: int | None, oom_kills_after: int | None
+) -> ExitDiagnosis:
     """Returns the diagnosis of an ended process from its exit code, its output and the kernel's count of memory kills.
 
     Args:
@@ -222,8 +235,7 @@ def diagnose_exit(exit_code: int | None, printed_text: str, oom_kills_before: in
         return ExitDiagnosis("It was killed from outside (SIGKILL).", f"Memory may have run out. {LESS_MEMORY_STEP}")
     if exit_code is None or exit_code >= 0:
         exit_text = "" if exit_code is None else f" with exit code {exit_code}"
-        return ExitDiagnosis(f"It ended by itself{exit_text}.",
-                             "A script or library ended it: its output is above.")
+        return ExitDiagnosis(f"It ended by itself{exit_text}.", "A script or library ended it: its output is above.")
     signal_number = -exit_code
     name = signal.Signals(signal_number).name if signal_number in list(signal.Signals) else f"signal {signal_number}"
     if signal_number not in CRASH_SIGNALS:
@@ -231,7 +243,9 @@ def diagnose_exit(exit_code: int | None, printed_text: str, oom_kills_before: in
     if FAILED_ALLOCATION.search(printed_text):
         return ExitDiagnosis(f"Memory ran out in it, and a library crashed ({name}).", LESS_MEMORY_STEP)
     if script := _SCRIPT_FRAME.search(printed_text):
-        return ExitDiagnosis(f"{Path(script['file']).name} crashed in it, or a library that it calls ({name}; line "
-                             f"{script['line']}, in {script['function']}).", f"Correct {script['file']}.")
-    return ExitDiagnosis(f"A library crashed in it ({name}).",
-                         "Its output is above; try another config or backend.")
+        return ExitDiagnosis(
+            f"{Path(script['file']).name} crashed in it, or a library that it calls ({name}; line "
+            f"{script['line']}, in {script['function']}).",
+            f"Correct {script['file']}.",
+        )
+    return ExitDiagnosis(f"A library crashed in it ({name}).", "Its output is above; try another config or backend.")

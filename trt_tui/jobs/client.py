@@ -52,8 +52,14 @@ class _BackgroundProcess(ChildProcess):
         self._oom_kills_before = count_oom_kills()
         with _open_log() as log:
             self._log_size_before = log.tell()
-            super().__init__("trt_tui.jobs.server", files=[log.fileno()], stdout=log, stderr=log,
-                             env={**os.environ, **_CHILD_ENVIRONMENT}, start_new_session=True)
+            super().__init__(
+                "trt_tui.jobs.server",
+                files=[log.fileno()],
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **_CHILD_ENVIRONMENT},
+                start_new_session=True,
+            )
         threading.Thread(target=wait_and_end_process_group, args=(self.process.pid,), daemon=True).start()
         self.running_jobs: dict[int, rq.Request] = {}
         self.silent_jobs: set[int] = set()
@@ -98,8 +104,9 @@ class JobClient:
             one. Events of these requests are dropped.
     """
 
-    def __init__(self, on_event: Callable[[ev.Event], None],
-                 list_reopen_requests: Callable[[], Iterable[rq.Request]] = tuple) -> None:
+    def __init__(
+        self, on_event: Callable[[ev.Event], None], list_reopen_requests: Callable[[], Iterable[rq.Request]] = tuple
+    ) -> None:
         self._on_event = on_event
         self._list_reopen_requests = list_reopen_requests
         self._child: _BackgroundProcess | None = None

@@ -86,8 +86,9 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace
 
 
-def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                     phase: str = "") -> Iterator[Accuracy]:
+def measure_accuracy(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig, phase: str = ""
+) -> Iterator[Accuracy]:
     """Yields the accuracy of a config after each feed. The last value covers all feeds.
 
     Args:
@@ -107,11 +108,19 @@ def measure_accuracy(workspace: Workspace, store: ResultStore, reporter: JobRepo
         yield partial.value
 
 
-def measure_final_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                           urgency: Urgency, phase: str = "") -> Steps[Accuracy]:
+def measure_final_accuracy(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    config: PrecisionConfig,
+    urgency: Urgency,
+    phase: str = "",
+) -> Steps[Accuracy]:
     """Returns the accuracy of a config on all feeds. The argument ``phase`` is that of `measure_accuracy`."""
-    partials = (PartialResult(accuracy, accuracy.samples, accuracy.total)
-                for accuracy in measure_accuracy(workspace, store, reporter, config, phase))
+    partials = (
+        PartialResult(accuracy, accuracy.samples, accuracy.total)
+        for accuracy in measure_accuracy(workspace, store, reporter, config, phase)
+    )
     return override_urgency(urgency, take_last_value(partials))
 
 
@@ -133,8 +142,13 @@ class AccuracyTask:
         return (yield from map_steps(take_last_value(partials), lambda step: None))
 
 
-def measure_accuracies_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                   configs: Sequence[PrecisionConfig], urgency: Urgency) -> Steps[None]:
+def measure_accuracies_in_parallel(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    configs: Sequence[PrecisionConfig],
+    urgency: Urgency,
+) -> Steps[None]:
     """Measures several configs in parallel, each on one worker, and stores the results."""
     unknown = [config for config in configs if store.load_result(workspace, "verdict", config, Accuracy) is None]
     executor = get_executor(workspace, reporter)
@@ -149,8 +163,9 @@ PendingIntervals = dict[str, Iterator[PartialResult[Accuracy]]]
 """The measurements that remain for each run after its last feed: the metric on draws of the samples, by run key."""
 
 
-def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
-                    ) -> Steps[PendingIntervals]:
+def send_accuracies(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
+) -> Steps[PendingIntervals]:
     """Measures and sends the accuracy of each run. All runs execute one feed before any run executes the next feed.
 
     Returns the pending metric intervals, which `add_metric_intervals` completes.
@@ -170,15 +185,18 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
             unfinished.remove(run)
             store.save_result(workspace, "verdict", config, partial.value)
             warn_of_failed_run(run, partial.value)
-        if partial.is_final_result or partial.done_count == 1 or workspace.metric is None and reporter.is_report_due(
-                f"verdict {run}"):
+        if (
+            partial.is_final_result
+            or partial.done_count == 1
+            or workspace.metric is None
+            and reporter.is_report_due(f"verdict {run}")
+        ):
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, partial.value, partial.is_final_result))
         done += 1
         reporter.send_progress("comparing with FP32", done, total, start_time)
 
     for run, config in runs.items():
-        ensure_ranges(workspace, store, reporter,
-                      [config])  # only now: the first FP16 result does not wait for it
+        ensure_ranges(workspace, store, reporter, [config])  # only now: the first FP16 result does not wait for it
         cached = store.load_result(workspace, "verdict", config, Accuracy)
         if cached is not None:
             reporter.send(ev.AccuracyMeasured(reporter.job, run, config, cached, True))
@@ -192,8 +210,11 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
         yield Urgency.FIRST_ACCURACY
     if unfinished and workspace.metric is not None:
         reference_values = workspace.analysis.measure_reference_metric(workspace.feeds[:1])
-        reporter.send(ev.ReferenceMetricMeasured(reporter.job, reference_values,
-                                                  workspace.count_samples(workspace.feeds[:1]), False))
+        reporter.send(
+            ev.ReferenceMetricMeasured(
+                reporter.job, reference_values, workspace.count_samples(workspace.feeds[:1]), False
+            )
+        )
     yield Urgency.ACCURACY
     while unfinished:
         for run in tuple(unfinished):
@@ -202,9 +223,13 @@ def send_accuracies(workspace: Workspace, store: ResultStore, reporter: JobRepor
     return pending
 
 
-def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                         runs: Mapping[str, PrecisionConfig],
-                         pending_intervals: PendingIntervals | None = None) -> Steps[None]:
+def add_metric_intervals(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    runs: Mapping[str, PrecisionConfig],
+    pending_intervals: PendingIntervals | None = None,
+) -> Steps[None]:
     """Adds the confidence interval of the metric to accuracies without one, and sends these accuracies again.
 
     Args:
@@ -214,22 +239,27 @@ def add_metric_intervals(workspace: Workspace, store: ResultStore, reporter: Job
         return
     for run, config in runs.items():
         cached = store.load_result(workspace, "verdict", config, Accuracy)
-        if (cached is None or not cached.metric
-                or cached.intervals is not None and cached.intervals.metric_draws is not None):
+        if (
+            cached is None
+            or not cached.metric
+            or cached.intervals is not None
+            and cached.intervals.metric_draws is not None
+        ):
             continue
         settled = cached
         for partial in (pending_intervals or {}).get(run) or workspace.analysis.measure_accuracy(
-                config, workspace.ranges, workspace.find_judged_feeds(config), with_metric_interval=True):
+            config, workspace.ranges, workspace.find_judged_feeds(config), with_metric_interval=True
+        ):
             settled = partial.value if partial.is_final_result else settled
             yield Urgency.GROUP_ERRORS
         store.save_result(workspace, "verdict", config, settled)
         reporter.send(ev.AccuracyMeasured(reporter.job, run, config, settled, True))
 
 
-def send_reference_metric(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                          configs: Iterable[PrecisionConfig]) -> Steps[dict[str, float]]:
-    """Measures and sends the metric of the reference on the samples that judge all of some configs. Returns its values.
-    """
+def send_reference_metric(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, configs: Iterable[PrecisionConfig]
+) -> Steps[dict[str, float]]:
+    """Measures and sends the metric of the reference on the samples that judge all of some configs. Returns its values."""
     fp32, feeds = PrecisionConfig.from_precision(Precision.FP32), tuple(workspace.find_judged_feeds(*configs))
     metric_values = store.load_result(workspace, "metric", fp32, dict[str, float], feeds)
     if metric_values is None:
@@ -249,17 +279,26 @@ MIN_RAISED_SHARE = 0.002
 """The minimum error share of a group that is raised together with the others."""
 
 
-def load_group_errors(workspace: Workspace, store: ResultStore, config: PrecisionConfig,
-                      feeds: Sequence[int]) -> dict[str, GroupErrors] | None:
+def load_group_errors(
+    workspace: Workspace, store: ResultStore, config: PrecisionConfig, feeds: Sequence[int]
+) -> dict[str, GroupErrors] | None:
     """Returns the stored errors at the groups of a config on some feeds, by group; None if there are none."""
     return store.load_result(workspace, "layers", config, dict[str, GroupErrors], tuple(feeds))
 
 
 def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, config: PrecisionConfig) -> list[str]:
     """Returns the names of all groups by decreasing isolated error. An unmeasured group counts as 0 dB."""
-    group_errors = next(filter(None, (load_group_errors(workspace, store, measured, feeds)
-                                      for measured in (config, replace(config, moves={}))
-                                      for feeds in (workspace.find_group_error_feeds(measured), workspace.feeds))), {})
+    group_errors = next(
+        filter(
+            None,
+            (
+                load_group_errors(workspace, store, measured, feeds)
+                for measured in (config, replace(config, moves={}))
+                for feeds in (workspace.find_group_error_feeds(measured), workspace.feeds)
+            ),
+        ),
+        {},
+    )
 
     def isolated_sqnr_db(group_name: str) -> float:
         errors = group_errors[group_name].isolated if group_name in group_errors else None
@@ -268,8 +307,14 @@ def order_groups_by_isolated_error(workspace: Workspace, store: ResultStore, con
     return sorted((group.name for group in workspace.network.groups), key=isolated_sqnr_db)
 
 
-def send_error_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,
-                      config: PrecisionConfig, with_raises: bool = True) -> Steps[dict[str, ErrorShare]]:
+def send_error_shares(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    run: str,
+    config: PrecisionConfig,
+    with_raises: bool = True,
+) -> Steps[dict[str, ErrorShare]]:
     """Measures, sends and returns the error share of each group. Stored shares are not measured again.
 
     Every group is measured on a few samples first, in urgent steps. Shares with a wide confidence interval are sent
@@ -302,35 +347,63 @@ def load_stored_shares(workspace: Workspace, store: ResultStore, config: Precisi
     return store.load_result(workspace, "shares", config, dict[str, ErrorShare]) or {}
 
 
-def _measure_shares(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig,
-                    group_names: Sequence[str]) -> Steps[dict[str, ErrorShare]]:
+def _measure_shares(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    run: str,
+    config: PrecisionConfig,
+    group_names: Sequence[str],
+) -> Steps[dict[str, ErrorShare]]:
     def send_updated_shares(sweep: GroupSweep, is_end: bool = False) -> None:
         updated = {name: error_share_from_sweep(sweep, name) for name in sweep.updated_groups}
-        unsent = {name: share for name, share in updated.items() if is_end or not (
-            share.unknown_reason or (share.half_width or 0.0) > MAX_SHOWN_HALF_WIDTH)}
+        unsent = {
+            name: share
+            for name, share in updated.items()
+            if is_end or not (share.unknown_reason or (share.half_width or 0.0) > MAX_SHOWN_HALF_WIDTH)
+        }
         sweep.updated_groups[:] = [name for name in updated if name not in unsent]
         if unsent or is_end:
-            reporter.send(ev.ErrorSharesMeasured(reporter.job, run, config, unsent, len(sweep.fully_measured_groups),
-                                                 len(group_names)))
+            reporter.send(
+                ev.ErrorSharesMeasured(
+                    reporter.job, run, config, unsent, len(sweep.fully_measured_groups), len(group_names)
+                )
+            )
 
     def handle_sweep_step(sweep: GroupSweep, done: float, is_complete: bool) -> Urgency:
-        if sweep.updated_groups and done and (
-                is_complete or reporter.is_report_due("shares")):  # stored shares are sent at the end
+        if (
+            sweep.updated_groups and done and (is_complete or reporter.is_report_due("shares"))
+        ):  # stored shares are sent at the end
             send_updated_shares(sweep)
         return Urgency.BACKGROUND if sweep.has_estimate_of_every_group else Urgency.FIRST_SHARES
 
     sweep = yield from run_group_sweep(
-        workspace, store, reporter, config, "swept", "shares" if run == "config" else f"shares ({run})",
-        handle_sweep_step, group_order=group_names, feed_indices=workspace.find_judged_feeds(config))
+        workspace,
+        store,
+        reporter,
+        config,
+        "swept",
+        "shares" if run == "config" else f"shares ({run})",
+        handle_sweep_step,
+        group_order=group_names,
+        feed_indices=workspace.find_judged_feeds(config),
+    )
     send_updated_shares(sweep, is_end=True)
     shares = {name: error_share_from_sweep(sweep, name) for name in group_names}
     store.save_result(workspace, _store_kind_with_exactness(workspace, "shares"), config, shares)
     return shares
 
 
-def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                    store_kind: str, phase: str, handle_sweep_step: Callable[[GroupSweep, float, bool], Urgency],
-                    **options: Any) -> Steps[GroupSweep]:
+def run_group_sweep(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    config: PrecisionConfig,
+    store_kind: str,
+    phase: str,
+    handle_sweep_step: Callable[[GroupSweep, float, bool], Urgency],
+    **options: Any,
+) -> Steps[GroupSweep]:
     """Measures the groups of a config one by one, from the stored state of an interrupted sweep, and stores the state.
 
     Args:
@@ -340,17 +413,26 @@ def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobRepor
         options: The further options of the `GroupSweep`.
     """
     store_kind, executor = _store_kind_with_exactness(workspace, store_kind), get_executor(workspace, reporter)
-    sweep = GroupSweep(workspace.analysis, config, workspace.ranges, measures_all_samples=workspace.options.exact,
-                       earlier_state=store.load_result(workspace, store_kind, config, GroupSweepState),
-                       executor=executor, **options)
+    sweep = GroupSweep(
+        workspace.analysis,
+        config,
+        workspace.ranges,
+        measures_all_samples=workspace.options.exact,
+        earlier_state=store.load_result(workspace, store_kind, config, GroupSweepState),
+        executor=executor,
+        **options,
+    )
     start_time, was_complete = time.monotonic(), False
     try:
         for done, total in sweep.measure_groups():
-            is_complete, was_complete = (sweep.has_estimate_of_every_group and not was_complete,
-                                         sweep.has_estimate_of_every_group)
+            is_complete, was_complete = (
+                sweep.has_estimate_of_every_group and not was_complete,
+                sweep.has_estimate_of_every_group,
+            )
             urgency = handle_sweep_step(sweep, done, is_complete)
-            reporter.send_progress(phase + executor.location_text, round(done), max(round(total), round(done) + 1),
-                                   start_time)
+            reporter.send_progress(
+                phase + executor.location_text, round(done), max(round(total), round(done) + 1), start_time
+            )
             if reporter.is_report_due(f"{store_kind} kept"):
                 store.save_result(workspace, store_kind, config, sweep.state)
             paused = time.monotonic()
@@ -363,25 +445,32 @@ def run_group_sweep(workspace: Workspace, store: ResultStore, reporter: JobRepor
 
 
 def _store_kind_with_exactness(workspace: Workspace, store_kind: str) -> str:
-    """Returns the name under which results of a kind are stored. Results on all samples (``--exact``) have their own.
-    """
+    """Returns the name under which results of a kind are stored. Results on all samples (``--exact``) have their own."""
     return f"{store_kind}, exact" if workspace.options.exact else store_kind
 
 
-def _send_cumulative_raise_accuracies(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                      config: PrecisionConfig, shares: Mapping[str, ErrorShare]) -> Steps[None]:
+def _send_cumulative_raise_accuracies(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    config: PrecisionConfig,
+    shares: Mapping[str, ErrorShare],
+) -> Steps[None]:
     """Measures and sends the accuracies with the groups of the largest shares raised together."""
-    worst = sorted((name for name in shares if not shares[name].unknown_reason),
-                   key=lambda name: -shares[name].fraction)
+    worst = sorted(
+        (name for name in shares if not shares[name].unknown_reason), key=lambda name: -shares[name].fraction
+    )
     order = tuple(name for name in worst if shares[name].fraction >= MIN_RAISED_SHARE)[:MAX_RAISED_GROUPS]
     if not order:
         return
     accuracies = store.load_result(workspace, "raised", config, tuple[Accuracy, ...])
     if accuracies is None:
-        partials = measure_accuracy_per_raised_group(workspace.analysis, config, workspace.ranges, order,
-                                                     workspace.find_judged_feeds(config))
-        accuracies = yield from reporter.run_steps(take_last_value(partials, "raising the worst layers one by one"),
-                                                   Urgency.BACKGROUND)
+        partials = measure_accuracy_per_raised_group(
+            workspace.analysis, config, workspace.ranges, order, workspace.find_judged_feeds(config)
+        )
+        accuracies = yield from reporter.run_steps(
+            take_last_value(partials, "raising the worst layers one by one"), Urgency.BACKGROUND
+        )
         store.save_result(workspace, "raised", config, accuracies)
     reporter.send(ev.CumulativeRaiseMeasured(reporter.job, config, order, accuracies))
 
@@ -390,17 +479,20 @@ FP32_RUN = "fp32"
 """The run key of FP32 in a comparison with an external reference. No layer of this run has a lower precision."""
 
 
-def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                       request: rq.CompareRuns) -> Steps[None]:
+def run_comparison_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.CompareRuns
+) -> Steps[None]:
     """Measures the runs and sends their results, with stored results of their engines."""
     if not request.with_isolated_errors and _can_measure_accuracy_with_errors(workspace):
         yield from _send_accuracies_with_errors(workspace, store, reporter, request.runs)
         return
     runs = _filter_measurable_runs(workspace, store, reporter, request.runs)
-    first_sums, pending = yield from _send_errors_of_first_run(workspace, store, reporter, runs,
-                                                               request.first_errors_run)
-    pending |= yield from send_accuracies(workspace, store, reporter,
-                                          {name: config for name, config in runs.items() if name not in pending})
+    first_sums, pending = yield from _send_errors_of_first_run(
+        workspace, store, reporter, runs, request.first_errors_run
+    )
+    pending |= yield from send_accuracies(
+        workspace, store, reporter, {name: config for name, config in runs.items() if name not in pending}
+    )
     _report_raised_weight_scales(workspace, reporter, runs)
     yield from send_reference_metric(workspace, store, reporter, runs.values())
     for config in runs.values():
@@ -419,8 +511,11 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     if reason := workspace.analysis.explain_missing_shares(workspace.find_judged_feeds(*runs.values())):
         reporter.send(
             ev.LogMessage(
-                reporter.job, "Shares and errors at the layers are not measured, since FP32 is not finite "
-                f"either. {reason}.", "warning"))
+                reporter.job,
+                f"Shares and errors at the layers are not measured, since FP32 is not finite either. {reason}.",
+                "warning",
+            )
+        )
         return
     order = sorted(runs, key=lambda name: name != request.shares_run) if request.shares_run is not None else []
     has_late_errors = request.with_group_errors
@@ -432,8 +527,9 @@ def run_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobRe
     if not order:
         return
     # Error shares on a few samples come before the errors at the groups.
-    with contextlib.closing(send_error_shares(workspace, store, reporter, order[0], runs[order[0]],
-                                              request.with_raises)) as share_steps:
+    with contextlib.closing(
+        send_error_shares(workspace, store, reporter, order[0], runs[order[0]], request.with_raises)
+    ) as share_steps:
         yield Urgency.FIRST_SHARES
         for step in share_steps:
             if step is not Urgency.FIRST_SHARES and not isinstance(step, WaitStep):
@@ -455,12 +551,16 @@ def _can_measure_accuracy_with_errors(workspace: Workspace) -> bool:
     The reference must be FP32 of the network, every batch full, and a group simulated.
     """
     network, samples = workspace.network, workspace.data_sets.judged_samples
-    return (workspace.reference_source is None and not any(map(samples.is_padded, workspace.feeds.all_feeds))
-            and any(group.final_tensor not in network.blocking_plugins for group in network.groups))
+    return (
+        workspace.reference_source is None
+        and not any(map(samples.is_padded, workspace.feeds.all_feeds))
+        and any(group.final_tensor not in network.blocking_plugins for group in network.groups)
+    )
 
 
-def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                 runs: Mapping[str, PrecisionConfig]) -> Steps[None]:
+def _send_accuracies_with_errors(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
+) -> Steps[None]:
     """Measures and sends the accuracy of each run with its accumulated errors at the groups, in the same executions.
 
     Each run executes its config and FP32 once. A run that fails because of rounding is measured without errors.
@@ -485,8 +585,9 @@ def _send_accuracies_with_errors(workspace: Workspace, store: ResultStore, repor
     yield from send_reference_metric(workspace, store, reporter, runs.values())
 
 
-def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, source: ConfigWithGroupErrors,
-                               config: PrecisionConfig) -> Iterator[PartialResult[Accuracy]]:
+def _send_accuracy_with_errors(
+    workspace: Workspace, reporter: JobReporter, source: ConfigWithGroupErrors, config: PrecisionConfig
+) -> Iterator[PartialResult[Accuracy]]:
     """Measures and sends the accuracy of a run and its accumulated errors at the groups. Yields each partial result.
 
     Further partial results, which refine the interval of the metric, are not sent.
@@ -501,14 +602,21 @@ def _send_accuracy_with_errors(workspace: Workspace, reporter: JobReporter, sour
         if not is_refined and (partial.is_final_result or partial.done_count == 1):
             reporter.send(ev.AccuracyMeasured(reporter.job, name, config, partial.value, partial.is_final_result))
         if not is_refined and partial.is_final_result:
-            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, source.group_errors,
-                                                 workspace.count_samples(source.error_feeds), True))
+            reporter.send(
+                ev.GroupErrorsMeasured(
+                    reporter.job, name, config, source.group_errors, workspace.count_samples(source.error_feeds), True
+                )
+            )
         yield partial
 
 
-def _send_errors_of_first_run(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                              runs: Mapping[str, PrecisionConfig], name: str | None
-                              ) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
+def _send_errors_of_first_run(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    runs: Mapping[str, PrecisionConfig],
+    name: str | None,
+) -> Steps[tuple[dict[str, Sequence[ErrorSums]], PendingIntervals]]:
     """Measures and sends the accuracy of one run with its accumulated errors at the groups, in the same executions.
 
     Returns the sums of the errors and the pending metric interval, by run. Both are empty if nothing was measured. This
@@ -520,8 +628,9 @@ def _send_errors_of_first_run(workspace: Workspace, store: ResultStore, reporter
     ensure_ranges(workspace, store, reporter, [config])
     accuracy = store.load_result(workspace, "verdict", config, Accuracy)
     error_feeds = workspace.find_group_error_feeds(*runs.values())
-    if accuracy is not None and (find_simulation_failure_reason(accuracy) or load_group_errors(
-            workspace, store, config, error_feeds) is not None):
+    if accuracy is not None and (
+        find_simulation_failure_reason(accuracy) or load_group_errors(workspace, store, config, error_feeds) is not None
+    ):
         return {}, {}
     source = ConfigWithGroupErrors(workspace.analysis, config, workspace.ranges, name, error_feeds, keeps_gates=True)
     pending = _send_accuracy_with_errors(workspace, reporter, source, config)
@@ -537,8 +646,9 @@ def _send_errors_of_first_run(workspace: Workspace, store: ResultStore, reporter
     return {name: source.error_sums}, {name: pending}
 
 
-def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                            runs: Mapping[str, PrecisionConfig]) -> Mapping[str, PrecisionConfig]:
+def _filter_measurable_runs(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
+) -> Mapping[str, PrecisionConfig]:
     """Returns the runs whose ranges can be measured. Warns about runs that need ranges of tensors with NaN or Inf.
 
     If the reference is FP32 of the network, all runs are returned.
@@ -554,29 +664,39 @@ def _filter_measurable_runs(workspace: Workspace, store: ResultStore, reporter: 
             ensure_ranges(workspace, store, reporter, [config])
         except NonFiniteTensorError as error:
             reporter.send(
-                ev.LogMessage(reporter.job, f"{name} is not measured: {error.title}. {error.cause}", "warning"))
+                ev.LogMessage(reporter.job, f"{name} is not measured: {error.title}. {error.cause}", "warning")
+            )
         else:
             measurable[name] = config
     return measurable
 
 
-def _report_raised_weight_scales(workspace: Workspace, reporter: JobReporter, runs: Mapping[str,
-                                 PrecisionConfig]) -> None:
+def _report_raised_weight_scales(
+    workspace: Workspace, reporter: JobReporter, runs: Mapping[str, PrecisionConfig]
+) -> None:
     """Reports the weight scales of the runs that were raised for a bias, and the resulting loss of bits."""
     network, scales = workspace.network, dict[str, RaisedWeightScales]()
     for config in runs.values():
         folds = FoldedConstants(network, config)
         group_lowerings = rulebook.plan_lowering(network, config, workspace.ranges, folded_constants=folds)
-        scales.update((scale.scale_change_text, scale)
-                      for scale in rulebook.find_raised_weight_scales(network, group_lowerings, folds))
+        scales.update(
+            (scale.scale_change_text, scale)
+            for scale in rulebook.find_raised_weight_scales(network, group_lowerings, folds)
+        )
     for text, scale in scales.items():
         reporter.send(
-            ev.LogMessage(reporter.job, text, "warning" if scale.max_channel_bit_loss >= MIN_WARNED_BITS else "note"))
+            ev.LogMessage(reporter.job, text, "warning" if scale.max_channel_bit_loss >= MIN_WARNED_BITS else "note")
+        )
 
 
-def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                      runs: Mapping[str, PrecisionConfig], urgency: Urgency,
-                      known_sums: Mapping[str, Sequence[ErrorSums]] | None = None) -> Steps[None]:
+def send_group_errors(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    runs: Mapping[str, PrecisionConfig],
+    urgency: Urgency,
+    known_sums: Mapping[str, Sequence[ErrorSums]] | None = None,
+) -> Steps[None]:
     """Measures and sends the errors at the groups of each run.
 
     Args:
@@ -591,8 +711,7 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
         if accuracy is not None and find_simulation_failure_reason(accuracy):
             continue  # a failed run has no values at the groups
         if cached is not None:
-            reporter.send(
-                ev.GroupErrorsMeasured(reporter.job, name, config, cached, sample_count, True))
+            reporter.send(ev.GroupErrorsMeasured(reporter.job, name, config, cached, sample_count, True))
         else:
             configs[name] = config
     if not configs:
@@ -604,13 +723,25 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
     for _ in workspace.analysis.measure_magnitudes(range_feeds, executor):
         yield choose_next_job_step(executor, urgency)
     known = {name: sums for name, sums in (known_sums or {}).items() if name in configs}
-    for names, sums in ((tuple(name for name in configs if name not in known), ()),
-                        *(((name,), run_sums) for name, run_sums in known.items())):
+    for names, sums in (
+        (tuple(name for name in configs if name not in known), ()),
+        *(((name,), run_sums) for name, run_sums in known.items()),
+    ):
         last_done = 0
-        for partial in measure_group_errors(
-                workspace.analysis, {name: configs[name] for name in names}, workspace.ranges,
-                feed_indices=feed_indices, executor=executor, known_sums=sums,
-                keeps_gates=len(configs) > 1, range_feeds=range_feeds) if names else ():
+        for partial in (
+            measure_group_errors(
+                workspace.analysis,
+                {name: configs[name] for name in names},
+                workspace.ranges,
+                feed_indices=feed_indices,
+                executor=executor,
+                known_sums=sums,
+                keeps_gates=len(configs) > 1,
+                range_feeds=range_feeds,
+            )
+            if names
+            else ()
+        ):
             if partial.done_count == last_done:
                 yield choose_next_job_step(executor, urgency)
                 continue
@@ -620,27 +751,35 @@ def send_group_errors(workspace: Workspace, store: ResultStore, reporter: JobRep
             if final:
                 store.save_result(workspace, "layers", configs[name], partial.value[name], feed_indices)
             if final or feed == 0 or reporter.is_report_due(f"layers {name}"):
-                samples = workspace.count_samples(feed_indices[:feed + 1])
-                reporter.send(ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples,
-                                                     final))
-            reporter.send_progress(f"per-layer errors{executor.location_text}", done_before + partial.done_count,
-                                   total_count, start_time)
+                samples = workspace.count_samples(feed_indices[: feed + 1])
+                reporter.send(
+                    ev.GroupErrorsMeasured(reporter.job, name, configs[name], partial.value[name], samples, final)
+                )
+            reporter.send_progress(
+                f"per-layer errors{executor.location_text}", done_before + partial.done_count, total_count, start_time
+            )
             yield choose_next_job_step(executor, urgency)
         done_before += last_done
 
 
-def _report_filled_batch_in_group_errors(workspace: Workspace, reporter: JobReporter,
-                                         feed_indices: Sequence[int]) -> None:
+def _report_filled_batch_in_group_errors(
+    workspace: Workspace, reporter: JobReporter, feed_indices: Sequence[int]
+) -> None:
     """Reports the samples of the errors at the groups if the last batch of the network is filled up with copies."""
     samples, sample_count = workspace.data_sets.judged_samples, workspace.count_samples(feed_indices)
     if not any(map(samples.is_padded, workspace.feeds.all_feeds)):
         return
     copies = sum(map(samples.count_rows_of_full_feed, feed_indices)) - sample_count
-    text = (f"count the last sample {copies + 1} times" if copies else
-            f"are those of {counted_noun_text(sample_count, 'sample')}, without the last batch, which is filled up")
+    text = (
+        f"count the last sample {copies + 1} times"
+        if copies
+        else f"are those of {counted_noun_text(sample_count, 'sample')}, without the last batch, which is filled up"
+    )
     reporter.send(
-        ev.LogMessage(reporter.job, f"Errors at the layers {text}. Errors at the outputs are those of all samples.",
-                      "note"))
+        ev.LogMessage(
+            reporter.job, f"Errors at the layers {text}. Errors at the outputs are those of all samples.", "note"
+        )
+    )
 
 
 def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter) -> None:
@@ -655,17 +794,28 @@ def _report_padding_in_group_errors(workspace: Workspace, reporter: JobReporter)
             ev.LogMessage(
                 reporter.job,
                 f"At {counted_groups} of {counted_noun_text(len(tails), 'group')} the errors count padding too: "
-                f"{reason}. The judged outputs leave it out.", "info"))
+                f"{reason}. The judged outputs leave it out.",
+                "info",
+            )
+        )
 
 
-def measure_export_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                            runs: Mapping[str, PrecisionConfig], urgency: Urgency = Urgency.ACCURACY) -> Steps[None]:
+def measure_export_accuracy(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    runs: Mapping[str, PrecisionConfig],
+    urgency: Urgency = Urgency.ACCURACY,
+) -> Steps[None]:
     """Measures the accuracy of the exported network for each run in file precision, if TensorRT refuses a part of the
     file."""
     for run, config in runs.items():
         if any(
-                config.precision_of(group) is Precision.FILE and group.file_precision is not None
-                and group.file_precision.refused_nodes for group in workspace.network.groups):
+            config.precision_of(group) is Precision.FILE
+            and group.file_precision is not None
+            and group.file_precision.refused_nodes
+            for group in workspace.network.groups
+        ):
             yield urgency
             accuracy = store.load_result(workspace, "amended", config, Accuracy)
             if accuracy is None:
@@ -679,23 +829,27 @@ def _measure_typed_network_accuracy(workspace: Workspace, config: PrecisionConfi
     typed_model = lower_from_source_model(workspace.network, config, workspace.ranges).model
     infer_shapes(typed_model)
     values = (value for node in typed_model.graph for value in (*node.inputs, *node.outputs) if value is not None)
-    add_fp32_casts_to_operators(typed_model.graph,
-                                {value_name(value): value.dtype
-                                 for value in values
-                                 if value.dtype in PRECISION_BY_HALF_TYPE})
-    return override_urgency(urgency, measure_lowered_network_accuracy(workspace.analysis, typed_model,
-                                                                      workspace.find_judged_feeds(config)))
+    add_fp32_casts_to_operators(
+        typed_model.graph, {value_name(value): value.dtype for value in values if value.dtype in PRECISION_BY_HALF_TYPE}
+    )
+    return override_urgency(
+        urgency, measure_lowered_network_accuracy(workspace.analysis, typed_model, workspace.find_judged_feeds(config))
+    )
 
 
-def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                              request: rq.CompareRangeMethods) -> Steps[None]:
+def run_method_comparison_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.CompareRangeMethods
+) -> Steps[None]:
     """Measures the accuracy of a config with the ranges of each range method, and sends the table after each method.
 
     The seconds of a row are those of the calibration alone. They are near 0 if the ranges are already stored.
     """
     if workspace.options.calib_cache is not None or workspace.options.new_calib_cache is not None:
-        raise InputError("calibration methods cannot be compared", "a calibration cache holds the ranges of one method",
-                         "Leave out --calib-cache.")
+        raise InputError(
+            "calibration methods cannot be compared",
+            "a calibration cache holds the ranges of one method",
+            "Leave out --calib-cache.",
+        )
     rows: list[ev.RangeMethodResult] = []
     yield from send_reference_metric(workspace, store, reporter, [request.config])
     for method in request.methods:
@@ -703,16 +857,21 @@ def run_method_comparison_job(workspace: Workspace, store: ResultStore, reporter
         calibration = measure_ranges(workspace, store, reporter, method)
         seconds = time.perf_counter() - start
         yield Urgency.ACCURACY
-        partials = workspace.analysis.measure_accuracy(request.config, calibration.range_table, workspace.feeds,
-                                                       with_metric_interval=True)
+        partials = workspace.analysis.measure_accuracy(
+            request.config, calibration.range_table, workspace.feeds, with_metric_interval=True
+        )
         accuracy = yield from reporter.run_steps(take_last_value(partials, f"judging {method}"), Urgency.ACCURACY)
         rows.append(ev.RangeMethodResult(method, accuracy, seconds, calibration.samples))
-        reporter.send(ev.ValueMeasured(reporter.job, ev.METHOD_COMPARISON, None,
-                                  ev.RangeMethodComparison(request.config, tuple(rows))))
+        reporter.send(
+            ev.ValueMeasured(
+                reporter.job, ev.METHOD_COMPARISON, None, ev.RangeMethodComparison(request.config, tuple(rows))
+            )
+        )
 
 
-def run_what_if_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                    request: rq.MeasureWhatIf) -> Steps[None]:
+def run_what_if_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureWhatIf
+) -> Steps[None]:
     """Measures the simulated accuracy of a config, then its error shares and its errors at the groups if requested.
 
     The accuracy of the exported network follows if the export differs from the file. All but the accuracy of the config
@@ -733,32 +892,35 @@ def run_what_if_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
     yield from measure_export_accuracy(workspace, store, reporter, {"config": config}, Urgency.BACKGROUND)
 
 
-def run_sample_error_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                         request: rq.MeasureSampleErrors) -> Steps[None]:
+def run_sample_error_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureSampleErrors
+) -> Steps[None]:
     """Measures and sends the error of each sample in a config. Stored errors are sent at once."""
     config = request.config
     ensure_ranges(workspace, store, reporter, [config])
     errors = store.load_result(workspace, "samples", config, SampleErrors)
     if errors is None:
-        partials = measure_sample_errors(workspace.analysis, config, workspace.ranges,
-                                         workspace.find_judged_feeds(config))
+        partials = measure_sample_errors(
+            workspace.analysis, config, workspace.ranges, workspace.find_judged_feeds(config)
+        )
         errors = yield from reporter.run_steps(take_last_value(partials, request.phase), Urgency.ACCURACY)
         store.save_result(workspace, "samples", config, errors)
     reporter.send(ev.ValueMeasured(reporter.job, SAMPLE_ERRORS, config, errors))
 
 
-def run_single_sample_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                          request: rq.MeasureSingleSample) -> Steps[None]:
+def run_single_sample_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureSingleSample
+) -> Steps[None]:
     """Measures a single sample, and sends its results as more groups are measured."""
     ensure_ranges(workspace, store, reporter, request.runs.values())
     position = workspace.analysis.samples.find_sample(request.sample)
     start_time = time.monotonic()
-    for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges,
-                                         *position):
+    for partial in measure_single_sample(workspace.analysis, request.runs, request.config, workspace.ranges, *position):
         reporter.send_progress(request.phase, partial.done_count, partial.total_count, start_time)
         if partial.value.is_complete or reporter.is_report_due("one sample"):
-            reporter.send(ev.ValueMeasured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name),
-                                      partial.value))
+            reporter.send(
+                ev.ValueMeasured(reporter.job, SINGLE_SAMPLES, (request.config, partial.value.name), partial.value)
+            )
         yield Urgency.FIRST_SHARES
 
 
@@ -768,8 +930,10 @@ MAX_TOGGLED_ROWS = 40
 MAX_TOGGLED_SCOPES = 20
 """The maximum number of toggled scopes, which are measured after the rows."""
 
-def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                   request: rq.MeasureToggles) -> Steps[None]:
+
+def run_toggle_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureToggles
+) -> Steps[None]:
     """Measures the accuracy of a config with one row toggled, for each relevant row, and then for each relevant scope.
 
     The job has the lowest urgency. `list_toggled_configs` selects the rows and scopes. If no error shares are known,
@@ -786,46 +950,65 @@ def run_toggle_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         reporter.send_progress(request.phase, done, len(toggled), start_time)
 
 
-def list_toggled_configs(config: PrecisionConfig, network: Network, shares: dict[str,
-                         ErrorShare]) -> list[PrecisionConfig]:
+def list_toggled_configs(
+    config: PrecisionConfig, network: Network, shares: dict[str, ErrorShare]
+) -> list[PrecisionConfig]:
     """Returns the configs in which one row or one scope is toggled between FP32 and its default precision.
 
     The configs of rows come first. Rows and scopes are in the order of decreasing relevance: changed groups, then
     groups with large error shares.
     """
-    def toggle_relevance(groups: Sequence[FusionGroup]) -> float:
-        return sum(2.0 if group.name in config.precision_moves else max(0.0, shares[group.name].fraction)
-                   if group.name in shares else 0.0 for group in groups)
 
-    def choose_most_relevant_group_sets(group_sets: Iterable[Sequence[FusionGroup]],
-                                        max_count: int) -> list[Sequence[FusionGroup]]:
-        return sorted((group_set for group_set in group_sets if toggle_relevance(group_set) >= MIN_RAISED_SHARE),
-                      key=toggle_relevance, reverse=True)[:max_count]
+    def toggle_relevance(groups: Sequence[FusionGroup]) -> float:
+        return sum(
+            2.0
+            if group.name in config.precision_moves
+            else max(0.0, shares[group.name].fraction)
+            if group.name in shares
+            else 0.0
+            for group in groups
+        )
+
+    def choose_most_relevant_group_sets(
+        group_sets: Iterable[Sequence[FusionGroup]], max_count: int
+    ) -> list[Sequence[FusionGroup]]:
+        return sorted(
+            (group_set for group_set in group_sets if toggle_relevance(group_set) >= MIN_RAISED_SHARE),
+            key=toggle_relevance,
+            reverse=True,
+        )[:max_count]
 
     by_name = network.group_by_name
-    scopes = [[by_name[name]
-               for name in row.groups]
-              for _, row in walk_rows(build_scope_tree(network.layers, network.groups))
-              if isinstance(row, Scope) and 1 < len(row.groups) <= rq.MeasureToggles.MAX_SCOPE_GROUPS]
+    scopes = [
+        [by_name[name] for name in row.groups]
+        for _, row in walk_rows(build_scope_tree(network.layers, network.groups))
+        if isinstance(row, Scope) and 1 < len(row.groups) <= rq.MeasureToggles.MAX_SCOPE_GROUPS
+    ]
     rows = ([group] for group in network.groups)
-    order = (*choose_most_relevant_group_sets(rows, MAX_TOGGLED_ROWS),
-             *choose_most_relevant_group_sets(scopes, MAX_TOGGLED_SCOPES))
+    order = (
+        *choose_most_relevant_group_sets(rows, MAX_TOGGLED_ROWS),
+        *choose_most_relevant_group_sets(scopes, MAX_TOGGLED_SCOPES),
+    )
     return [
-        toggled_config for toggled_config in dict.fromkeys(toggle_fp32(network, config, groups) for groups in order)
+        toggled_config
+        for toggled_config in dict.fromkeys(toggle_fp32(network, config, groups) for groups in order)
         if toggled_config != config
     ]
 
 
-def run_stored_results_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                           request: rq.LoadStoredResults) -> Steps[None]:
+def run_stored_results_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.LoadStoredResults
+) -> Steps[None]:
     """Sends the stored results of each config. Results with other ranges or on other samples are not sent."""
     yield Urgency.ACCURACY  # the first accuracy comes before
     ensure_ranges(workspace, store, reporter, request.configs)
     for config in request.configs:
         accuracy = store.load_result(workspace, "verdict", config, Accuracy)
-        stored = {RunKind.SIMULATED_CONFIG: RunResult(accuracy) if accuracy is not None else None,
-                  RunKind.EXPORTED_FILE: find_stored_exported_run(workspace, store, config),
-                  RunKind.BUILT_ENGINE: store.load_engine_result(workspace, config)}
+        stored = {
+            RunKind.SIMULATED_CONFIG: RunResult(accuracy) if accuracy is not None else None,
+            RunKind.EXPORTED_FILE: find_stored_exported_run(workspace, store, config),
+            RunKind.BUILT_ENGINE: store.load_engine_result(workspace, config),
+        }
         if runs := {kind: result for kind, result in stored.items() if result is not None}:
             reporter.send(ev.StoredResultsLoaded(reporter.job, config, runs))
         yield Urgency.ACCURACY
@@ -840,8 +1023,9 @@ MAX_EQUAL_DIFFERENCE_DB = 0.1
 """The difference of two judged errors below which two changes of the same channels are one change in lists."""
 
 
-def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                      request: rq.MeasureZeroCostChanges) -> Steps[None]:
+def run_zero_cost_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureZeroCostChanges
+) -> Steps[None]:
     """Measures each zero-cost change of a group and of the whole network, then previews the kernels of each.
 
     All changes listed so far are sent after each measurement. The changes of the group come first.
@@ -853,29 +1037,41 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
 
     def send_changes(further_changes: Sequence[ev.ZeroCostChange] = (), is_complete: bool = False) -> None:
         listed = (*changes, *further_changes)
-        reporter.send(ev.ValueMeasured(reporter.job, ev.ZERO_COST_CHANGES, (request.group, config),
-                                  ev.ZeroCostChanges(listed, is_complete),
-                                  {change.config: change.accuracy for change in listed if change.accuracy is not None}))
+        reporter.send(
+            ev.ValueMeasured(
+                reporter.job,
+                ev.ZERO_COST_CHANGES,
+                (request.group, config),
+                ev.ZeroCostChanges(listed, is_complete),
+                {change.config: change.accuracy for change in listed if change.accuracy is not None},
+            )
+        )
 
     for is_for_network in (False, True):
         groups = network.groups if is_for_network else [network.get_group(request.group)] if request.group else []
         kinds = [kind for kind in ZERO_COST_KINDS if (kind.is_for_searches if is_for_network else kind.is_for_rows)]
-        proposals = propose_zero_cost_moves(workspace, store, reporter, groups, config, kinds,
-                                            may_replace_file_precision=True)
-        measured: list[MeasuredProposal] = [(proposal, None) for proposal in proposals
-                                            if proposal.config not in known_configs]
+        proposals = propose_zero_cost_moves(
+            workspace, store, reporter, groups, config, kinds, may_replace_file_precision=True
+        )
+        measured: list[MeasuredProposal] = [
+            (proposal, None) for proposal in proposals if proposal.config not in known_configs
+        ]
         known_configs |= {proposal.config for proposal, _ in measured}
 
-        def list_changes(measured: Sequence[MeasuredProposal] = measured,
-                         is_for_network: bool = is_for_network) -> list[ev.ZeroCostChange]:
-            return [ev.ZeroCostChange(proposal.label, proposal.config, is_for_network, accuracy)
-                    for proposal, accuracy in list_distinct_proposals(config, measured)]
+        def list_changes(
+            measured: Sequence[MeasuredProposal] = measured, is_for_network: bool = is_for_network
+        ) -> list[ev.ZeroCostChange]:
+            return [
+                ev.ZeroCostChange(proposal.label, proposal.config, is_for_network, accuracy)
+                for proposal, accuracy in list_distinct_proposals(config, measured)
+            ]
 
         send_changes(list_changes())
         ensure_ranges(workspace, store, reporter, [proposal.config for proposal, _ in measured])
         for index, (proposal, _) in enumerate(measured):
-            accuracy = yield from measure_final_accuracy(workspace, store, reporter, proposal.config, Urgency.REMEDIES,
-                                                         f"trying {proposal.label}")
+            accuracy = yield from measure_final_accuracy(
+                workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"
+            )
             measured[index] = proposal, accuracy
             send_changes(list_changes())
         changes += list_changes()
@@ -886,8 +1082,10 @@ def run_zero_cost_job(workspace: Workspace, store: ResultStore, reporter: JobRep
             after = yield from previewer.preview_config(change.config)
             if after.refusal is None:
                 changes[index] = replace(
-                    change, added_kernels=len(after.kernels) - len(before.kernels),
-                    attention_kernels=(before.attention_kernel_count, after.attention_kernel_count))
+                    change,
+                    added_kernels=len(after.kernels) - len(before.kernels),
+                    attention_kernels=(before.attention_kernel_count, after.attention_kernel_count),
+                )
                 send_changes()
     send_changes(is_complete=True)
 
@@ -902,6 +1100,7 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
     Args:
         config: The config without the changes.
     """
+
     def comparable_loss(entry: MeasuredProposal) -> tuple[float, float]:
         accuracy = entry[1]
         if accuracy is None or accuracy.nonfinite_count or accuracy.judged_error is None:
@@ -913,9 +1112,15 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
         families.setdefault(entry[0].family or index, []).append(entry)
     distinct: list[MeasuredProposal] = []
     for entry in (min(variants, key=comparable_loss) for variants in families.values()):
-        equal_index = next((index for index, other in enumerate(distinct)
-                            if _scale_same_channels(config, entry[0].config, other[0].config)
-                            and _are_losses_equal(comparable_loss(entry), comparable_loss(other))), None)
+        equal_index = next(
+            (
+                index
+                for index, other in enumerate(distinct)
+                if _scale_same_channels(config, entry[0].config, other[0].config)
+                and _are_losses_equal(comparable_loss(entry), comparable_loss(other))
+            ),
+            None,
+        )
         if equal_index is None:
             distinct.append(entry)
         elif comparable_loss(entry) < comparable_loss(distinct[equal_index]):
@@ -925,22 +1130,40 @@ def list_distinct_proposals(config: PrecisionConfig, measured: Sequence[Measured
 
 def _are_losses_equal(first: tuple[float, float], second: tuple[float, float]) -> bool:
     errors = first[1], second[1]
-    return first[0] == second[0] and 0 < min(errors) and max(errors) < math.inf and abs(
-        10 * math.log10(errors[0] / errors[1])) < MAX_EQUAL_DIFFERENCE_DB
+    return (
+        first[0] == second[0]
+        and 0 < min(errors)
+        and max(errors) < math.inf
+        and abs(10 * math.log10(errors[0] / errors[1])) < MAX_EQUAL_DIFFERENCE_DB
+    )
 
 
 def _scale_same_channels(config: PrecisionConfig, first: PrecisionConfig, second: PrecisionConfig) -> bool:
     """Returns True if two configs scale channels of a common group that a third config does not scale."""
-    subjects = [{subject for (kind, subject), move in changed.moves.items()
-                 if move.scales_channels and config.moves.get((kind, subject)) != move} for changed in (first, second)]
+    subjects = [
+        {
+            subject
+            for (kind, subject), move in changed.moves.items()
+            if move.scales_channels and config.moves.get((kind, subject)) != move
+        }
+        for changed in (first, second)
+    ]
     return not subjects[0].isdisjoint(subjects[1])
 
 
-def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                            groups: Sequence[FusionGroup], config: PrecisionConfig, kinds: Iterable[ZeroCostKind], *,
-                            reason: str = "user", may_replace_file_precision: bool = False,
-                            in_separate_pass: bool = False,
-                            budget: TrialBudget | None = None) -> list[ConfigProposal]:
+def propose_zero_cost_moves(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    groups: Sequence[FusionGroup],
+    config: PrecisionConfig,
+    kinds: Iterable[ZeroCostKind],
+    *,
+    reason: str = "user",
+    may_replace_file_precision: bool = False,
+    in_separate_pass: bool = False,
+    budget: TrialBudget | None = None,
+) -> list[ConfigProposal]:
     """Returns the zero-cost changes of some kinds that some groups allow and do not have yet, each with its config.
 
     Args:
@@ -952,8 +1175,15 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
     Raises:
         InputError: A tensor contains NaN or infinity in FP32, or the data cannot be read.
     """
-    def load_or_measure(title: str, changed: PrecisionConfig, result_type: type[T], measure: Callable[[], T], *,
-                        subjects: Sequence[str] = ()) -> T:
+
+    def load_or_measure(
+        title: str,
+        changed: PrecisionConfig,
+        result_type: type[T],
+        measure: Callable[[], T],
+        *,
+        subjects: Sequence[str] = (),
+    ) -> T:
         samples = workspace.calibration_samples
         key = (list(subjects), len(samples), samples.hash_inputs()) if subjects else ()
         value = store.load_result(workspace, title, changed, result_type, *key)
@@ -962,8 +1192,9 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
             store.save_result(workspace, title, changed, value, *key)
         return value
 
-    def measure_sample_errors(changed: PrecisionConfig, feeds: Sequence[int], progress: RunProgress
-                              ) -> tuple[np.ndarray, np.ndarray]:
+    def measure_sample_errors(
+        changed: PrecisionConfig, feeds: Sequence[int], progress: RunProgress
+    ) -> tuple[np.ndarray, np.ndarray]:
         errors: tuple[np.ndarray, np.ndarray] | None = None
         for partial in workspace.analysis.measure_noise_by_sample(changed, workspace.ranges, feeds):
             errors = partial.value
@@ -971,24 +1202,40 @@ def propose_zero_cost_moves(workspace: Workspace, store: ResultStore, reporter: 
         assert errors is not None, "a workspace has feeds"
         return errors
 
-    judged_tensors = dict.fromkeys(output.tensor for output in workspace.judged_outputs
-                                   if workspace.network.is_fp32(output.tensor))
-    judged_measurement = JudgedMeasurement(workspace.data_sets.judged_samples,
-                                           tuple(workspace.find_judged_feeds(config)), tuple(judged_tensors),
-                                           measure_sample_errors)
+    judged_tensors = dict.fromkeys(
+        output.tensor for output in workspace.judged_outputs if workspace.network.is_fp32(output.tensor)
+    )
+    judged_measurement = JudgedMeasurement(
+        workspace.data_sets.judged_samples,
+        tuple(workspace.find_judged_feeds(config)),
+        tuple(judged_tensors),
+        measure_sample_errors,
+    )
     context = ProposalContext(
-        workspace.network, config, groups, workspace.calibration_samples, workspace.backend, workspace.ranges,
-        workspace.calibration.method if workspace.calibration is not None else "", reason,
-        may_replace_file_precision, in_separate_pass,
-        workspace.separate_pass_values, judged_measurement, budget or TrialBudget(), load_or_measure,
+        workspace.network,
+        config,
+        groups,
+        workspace.calibration_samples,
+        workspace.backend,
+        workspace.ranges,
+        workspace.calibration.method if workspace.calibration is not None else "",
+        reason,
+        may_replace_file_precision,
+        in_separate_pass,
+        workspace.separate_pass_values,
+        judged_measurement,
+        budget or TrialBudget(),
+        load_or_measure,
         lambda: get_executor(workspace, reporter),
         lambda title: reporter.make_progress_callback(title, is_preemptible=True),
-        lambda config, moves: add_zero_cost_moves(config, workspace.network, moves))
+        lambda config, moves: add_zero_cost_moves(config, workspace.network, moves),
+    )
     return [proposal for kind in kinds for proposal in kind.make_proposals(context)]
 
 
-def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                   request: rq.MeasureRemedies) -> Steps[None]:
+def run_remedy_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureRemedies
+) -> Steps[None]:
     """Measures the accuracy with each remedy for a group. After each remedy, all remedies measured so far are sent."""
     group, config = workspace.network.get_group(request.group), request.config
     ensure_ranges(workspace, store, reporter, [config, replace_file_precision(config, workspace.network.groups)])
@@ -996,36 +1243,65 @@ def run_remedy_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     ensure_ranges(workspace, store, reporter, [proposal.config for _, proposal in remedies])
     measured: list[tuple[str, ConfigProposal, Accuracy]] = []
     for key, proposal in remedies:
-        measured.append((key, proposal, (yield from measure_final_accuracy(
-            workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"))))
+        measured.append(
+            (
+                key,
+                proposal,
+                (
+                    yield from measure_final_accuracy(
+                        workspace, store, reporter, proposal.config, Urgency.REMEDIES, f"trying {proposal.label}"
+                    )
+                ),
+            )
+        )
         distinct = list_distinct_proposals(config, [(proposal, accuracy) for _, proposal, accuracy in measured])
         shown = [entry for entry in measured if any(entry[1] is proposal for proposal, _ in distinct)]
         compared_accuracies = on_common_samples([accuracy for *_, accuracy in shown])
-        reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), tuple(
-            ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
-            for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)),
-            {proposal.config: accuracy for _, proposal, accuracy in shown}))
+        reporter.send(
+            ev.ValueMeasured(
+                reporter.job,
+                ev.REMEDIES,
+                (group.name, config),
+                tuple(
+                    ev.Remedy(key, proposal.label, proposal.config, accuracy, proposal.short_label, compared_accuracy)
+                    for (key, proposal, accuracy), compared_accuracy in zip(shown, compared_accuracies, strict=True)
+                ),
+                {proposal.config: accuracy for _, proposal, accuracy in shown},
+            )
+        )
     if not remedies:
         reporter.send(ev.ValueMeasured(reporter.job, ev.REMEDIES, (group.name, config), ()))
 
 
-def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup,
-                   config: PrecisionConfig) -> list[tuple[str, ConfigProposal]]:
+def _list_remedies(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, group: FusionGroup, config: PrecisionConfig
+) -> list[tuple[str, ConfigProposal]]:
     """Returns the remedies for a group. Each is the key that selects it, and the proposed config with its label."""
     current = config.precision_of(group)
-    remedies = [(ev.ZERO_COST_KEY, proposal) for proposal in propose_zero_cost_moves(
-        workspace, store, reporter, [group], config, [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
-        may_replace_file_precision=True)]
+    remedies = [
+        (ev.ZERO_COST_KEY, proposal)
+        for proposal in propose_zero_cost_moves(
+            workspace,
+            store,
+            reporter,
+            [group],
+            config,
+            [kind for kind in ZERO_COST_KINDS if kind.is_for_rows],
+            may_replace_file_precision=True,
+        )
+    ]
     higher = find_next_precision(group, current, True, config.precision_steps)
     if higher is not current and higher is not Precision.FP32:
         remedies.append(("=", ConfigProposal(higher.label, config.with_group_precision([group], higher))))
     if current is not Precision.FP32:
-        remedies.append(("space", ConfigProposal(Precision.FP32.label,
-                                                 config.with_group_precision([group], Precision.FP32))))
+        remedies.append(
+            ("space", ConfigProposal(Precision.FP32.label, config.with_group_precision([group], Precision.FP32)))
+        )
     if group.calibrated_qdq_sites(current):
         ranges = measure_ranges_by_method(workspace, reporter, [group], config)
         current_method = workspace.calibration.method if workspace.calibration is not None else ""
-        methods = list_range_methods(QUANTIZED_TYPES[current]) if config.fixed_range_tensors.isdisjoint(ranges) else (
+        methods = (
+            list_range_methods(QUANTIZED_TYPES[current]) if config.fixed_range_tensors.isdisjoint(ranges) else ()
         )  # the ranges are measured without the factors of these channels
         for method in methods:
             if method != current_method:
@@ -1034,27 +1310,33 @@ def _list_remedies(workspace: Workspace, store: ResultStore, reporter: JobReport
     return remedies
 
 
-def run_qdq_removal_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                        request: rq.RemoveUnusedQdq) -> Steps[None]:
+def run_qdq_removal_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.RemoveUnusedQdq
+) -> Steps[None]:
     """Takes the unused Q/DQ out of a config. Sends the new config, with kernels and accuracies before and after."""
     config = request.config
     if not is_tensorrt_rtx_installed():
         raise BackendUnavailableError(NOT_INSTALLED.title, NOT_INSTALLED.cause, NOT_INSTALLED.next_step)
     if reason := preview_mismatch_reason(workspace):
-        raise InputError("the preview does not hold for this TensorRT", reason,
-                         "Build the config, and raise the layers that the engine page lists.")
+        raise InputError(
+            "the preview does not hold for this TensorRT",
+            reason,
+            "Build the config, and raise the layers that the engine page lists.",
+        )
     ensure_ranges(workspace, store, reporter, [config])
     client = PreviewClient(workspace, store, reporter, workspace.ranges)
     preview = yield from client.preview_config(config)
     if preview.refusal is not None:
         raise InputError("the config has no preview", preview.refusal.description, preview.refusal.next_step)
-    removal = yield from remove_unused_qdq(workspace.network, config, preview, client.preview_config,
-                                           request.fixed_reasons)
+    removal = yield from remove_unused_qdq(
+        workspace.network, config, preview, client.preview_config, request.fixed_reasons
+    )
     if removal.groups:
         accuracies = []
         for measured_config in (config, removal.config):
-            accuracy = yield from measure_final_accuracy(workspace, store, reporter, measured_config, Urgency.WHAT_IF,
-                                                         request.phase)
+            accuracy = yield from measure_final_accuracy(
+                workspace, store, reporter, measured_config, Urgency.WHAT_IF, request.phase
+            )
             reporter.send(ev.AccuracyMeasured(reporter.job, "config", measured_config, accuracy, True))
             accuracies.append(accuracy)
         removal = replace(removal, accuracies=(accuracies[0], accuracies[1]))

@@ -108,8 +108,14 @@ class _NotExecutedError(TrtTuiError):
     """An error because an exported file was not executed. Its title is the reason."""
 
 
-def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                          urgency: Urgency, feed_indices: Sequence[int] | None = None) -> Steps[ExportedRun]:
+def execute_exported_file(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    config: PrecisionConfig,
+    urgency: Urgency,
+    feed_indices: Sequence[int] | None = None,
+) -> Steps[ExportedRun]:
     """Returns the result of the exported file of a config on the judged samples. A stored result is not measured again.
 
     The executed bytes are those that ``export --format onnx`` writes. `trt_tui.backends.onnxruntime` names the
@@ -136,15 +142,22 @@ def execute_exported_file(workspace: Workspace, store: ResultStore, reporter: Jo
             _write_executable_export(workspace, config, path)
             yield urgency
             accuracy, options = yield from _measure_exported_file_accuracy(
-                workspace, reporter, config, path, urgency, feed_indices or workspace.find_judged_feeds(config))
-            exported_run = replace(exported_run, options=options,
-                                   executor_name=" ".join(filter(None, (exported_run.executor_name, options))))
+                workspace, reporter, config, path, urgency, feed_indices or workspace.find_judged_feeds(config)
+            )
+            exported_run = replace(
+                exported_run,
+                options=options,
+                executor_name=" ".join(filter(None, (exported_run.executor_name, options))),
+            )
     except CancelledError:
         raise
     except TrtTuiError as error:
         return replace(exported_run, missing_reason=": ".join(filter(None, (error.title, error.cause))))
-    rounding_text = (" with FP16 values quantized in FP32, because this release truncates them"
-                     if truncates_fp16_quantization() else "")
+    rounding_text = (
+        " with FP16 values quantized in FP32, because this release truncates them"
+        if truncates_fp16_quantization()
+        else ""
+    )
     caveat = Caveat("no engine", f"{exported_run.executor_name} executed it{rounding_text}, and {NO_ENGINE_DOUBT}")
     exported_run = replace(exported_run, accuracy=replace(accuracy, caveats=(*accuracy.caveats, caveat)))
     if feed_indices is None:
@@ -161,27 +174,47 @@ def _write_executable_export(workspace: Workspace, config: PrecisionConfig, path
     random_nodes = [node.name or node.op_type for node in network.model.graph.all_nodes() if is_random(node)]
     if random_nodes:
         raise _NotExecutedError(
-            f"it draws random numbers in {name_list_text(random_nodes, max_count=2)}, so two runs differ by chance")
+            f"it draws random numbers in {name_list_text(random_nodes, max_count=2)}, so two runs differ by chance"
+        )
     if network.blocking_plugins:
         raise _NotExecutedError("it holds plugins, which ONNX Runtime does not have")
     if texts := tensorrt_operators_text(network, config):
         raise _NotExecutedError(
-            f"its layers in {texts} contain operators of TensorRT, which ONNX Runtime does not have")
+            f"its layers in {texts} contain operators of TensorRT, which ONNX Runtime does not have"
+        )
     write_export("onnx", path, network, config, workspace.ranges)
 
 
-def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, path: Path,
-                                    urgency: Urgency, feed_indices: Sequence[int]) -> Steps[tuple[Accuracy, str]]:
+def _measure_exported_file_accuracy(
+    workspace: Workspace,
+    reporter: JobReporter,
+    config: PrecisionConfig,
+    path: Path,
+    urgency: Urgency,
+    feed_indices: Sequence[int],
+) -> Steps[tuple[Accuracy, str]]:
     """Executes an exported file in a separate process. Returns its accuracy at the network's outputs, and the options
     that the file needed to load."""
     analysis, options = workspace.analysis, workspace.options
-    names = tuple(name for name in list_tensor_outputs(workspace.network) if name in
-                  {info.name for info in workspace.network.outputs})
+    names = tuple(
+        name
+        for name in list_tensor_outputs(workspace.network)
+        if name in {info.name for info in workspace.network.outputs}
+    )
     if not any(output.tensor in names for output in analysis.judged_outputs):
         raise _NotExecutedError("no judged tensor is an output of the exported network")
     process = _ExportedRunProcess(
-        partial(ExportedFileRunner, str(path), workspace.backend.provider, tf32=config.tf32, threads=options.threads,
-                operators=tuple(map(os.path.abspath, options.ort_ops))), names, reporter.wake)
+        partial(
+            ExportedFileRunner,
+            str(path),
+            workspace.backend.provider,
+            tf32=config.tf32,
+            threads=options.threads,
+            operators=tuple(map(os.path.abspath, options.ort_ops)),
+        ),
+        names,
+        reporter.wake,
+    )
     source = _ExportedFileRun(analysis, process, names, urgency)
     try:
         partials = analysis.compare(source, feed_indices, with_caveats=False)
@@ -194,8 +227,9 @@ def _measure_exported_file_accuracy(workspace: Workspace, reporter: JobReporter,
 class _ExportedFileRun(RunSource):
     """The run of an exported file that another process executes."""
 
-    def __init__(self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str],
-                 urgency: Urgency) -> None:
+    def __init__(
+        self, analysis: Analysis, process: "_ExportedRunProcess", output_names: Sequence[str], urgency: Urgency
+    ) -> None:
         super().__init__(Run("exported network", RunKind.EXPORTED_FILE), output_names)
         self._analysis, self._process, self.options = analysis, process, ""
         self._blocked_urgencies = frozenset(item for item in Urgency if item > urgency)
@@ -219,8 +253,9 @@ class _ExportedRunProcess(ChildProcess):
         wake: A function that a thread calls when there is an answer, or the process has ended.
     """
 
-    def __init__(self, load_file: Callable[[], ExportedFileRunner], names: Sequence[str],
-                 wake: Callable[[], None]) -> None:
+    def __init__(
+        self, load_file: Callable[[], ExportedFileRunner], names: Sequence[str], wake: Callable[[], None]
+    ) -> None:
         self._log = tempfile.TemporaryFile()
         super().__init__("trt_tui.jobs.exported_process", stdout=self._log, stderr=self._log)
         self._wake = wake
@@ -246,7 +281,8 @@ class _ExportedRunProcess(ChildProcess):
             text = self._log.read().decode(errors="replace")
             exit_diagnosis = diagnose_exit(self.process.wait(), text, None, None)
             raise _NotExecutedError(
-                f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}") from None
+                f"ONNX Runtime crashed on the exported file: {exit_diagnosis.reason.rstrip('.')}"
+            ) from None
         if isinstance(answer, TrtTuiError):
             raise answer
         return answer
@@ -259,8 +295,9 @@ class _ExportedRunProcess(ChildProcess):
         self._log.close()
 
 
-def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                  request: rq.BuildEngine) -> Steps[None]:
+def run_build_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.BuildEngine
+) -> Steps[None]:
     """Builds and measures the engine of a config, after the FP32 engine. Without a builder, the exported file is
     executed."""
     config, builder = request.config, workspace.builder
@@ -271,10 +308,10 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
         return
     if can_run_engines(builder, workspace.plan.settings):
         fp32 = PrecisionConfig.from_precision(Precision.FP32)
-        yield from build_engines_in_parallel(workspace, store, reporter,
-                                             (fp32, config, *request.later_configs))
-        fp32_result = yield from _build_and_send_fp32_engine(workspace, store, reporter, fp32,
-                                                             is_optional=config != fp32)
+        yield from build_engines_in_parallel(workspace, store, reporter, (fp32, config, *request.later_configs))
+        fp32_result = yield from _build_and_send_fp32_engine(
+            workspace, store, reporter, fp32, is_optional=config != fp32
+        )
         if config == fp32:
             reporter.send(ev.EngineBuilt(reporter.job, fp32, fp32_result))
             return
@@ -283,8 +320,9 @@ def run_build_job(workspace: Workspace, store: ResultStore, reporter: JobReporte
         yield from send_engine_errors(workspace, store, reporter, config, request.with_marked_engine)
 
 
-def get_or_build_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                        rebuild: bool = False) -> Steps[EngineResult]:
+def get_or_build_engine(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig, rebuild: bool = False
+) -> Steps[EngineResult]:
     """Sends and returns the result of a config's engine. An engine without a stored result is built and measured.
 
     If each config is built several times, workers make the builds in parallel.
@@ -296,22 +334,25 @@ def get_or_build_engine(workspace: Workspace, store: ResultStore, reporter: JobR
     if result is None and choose_build_plan(workspace, config).builds_per_config > 1:
         yield from build_engines_in_parallel(workspace, store, reporter, (config,))
         result = store.load_engine_result(workspace, config)
-    result = result or (yield from _build_and_store_engine(
-        workspace, store, EngineBuilder(workspace, store.engines, reporter), config))
+    result = result or (
+        yield from _build_and_store_engine(workspace, store, EngineBuilder(workspace, store.engines, reporter), config)
+    )
     reporter.send(ev.EngineBuilt(reporter.job, config, result))
     return result
 
 
-def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                fp32_config: PrecisionConfig, is_optional: bool) -> Steps[EngineResult]:
+def _build_and_send_fp32_engine(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, fp32_config: PrecisionConfig, is_optional: bool
+) -> Steps[EngineResult]:
     """Builds and measures the FP32 engine, or takes it from the store. Sends and returns the result.
 
     Args:
         is_optional: True to continue without the engine if the build fails. An FP32 engine that TensorRT has refused is
             then not built again.
     """
-    result = store.load_engine_result(workspace,
-                                      fp32_config) or (workspace.refused_fp32_engine if is_optional else None)
+    result = store.load_engine_result(workspace, fp32_config) or (
+        workspace.refused_fp32_engine if is_optional else None
+    )
     if result is None:
         builder = EngineBuilder(workspace, store.engines, reporter, phase_prefix="FP32 engine: ")
         try:
@@ -325,8 +366,9 @@ def _build_and_send_fp32_engine(workspace: Workspace, store: ResultStore, report
     return result
 
 
-def _build_and_store_engine(workspace: Workspace, store: ResultStore, builder: EngineBuilder,
-                            config: PrecisionConfig) -> Steps[EngineResult]:
+def _build_and_store_engine(
+    workspace: Workspace, store: ResultStore, builder: EngineBuilder, config: PrecisionConfig
+) -> Steps[EngineResult]:
     """Builds, measures and stores the engine of a config, and sends the short forms of the builder's messages."""
     result = yield from build_and_measure_worst_engine(builder, config)
     result = replace(result, builder_warnings=list_known_warnings(builder.printed))
@@ -346,8 +388,11 @@ def choose_build_plan(workspace: Workspace, config: PrecisionConfig) -> BuildPla
 
     A config in FP32 is only compared with other configs. It is strongly typed and built once.
     """
-    return workspace.plan if reduces_precision(workspace.network, config) else replace(
-        workspace.plan, weakly_typed=False, builds_per_config=1)
+    return (
+        workspace.plan
+        if reduces_precision(workspace.network, config)
+        else replace(workspace.plan, weakly_typed=False, builds_per_config=1)
+    )
 
 
 # -- several builds ----------------------------------------------------------------------------------------------------
@@ -380,13 +425,15 @@ def build_and_measure_worst_engine(builder: EngineBuilder, config: PrecisionConf
         worst = _find_worst_build(builds)
         if worst is None or worst.result.accuracy is None:
             break
-        builds = [build if isinstance(build, TrtTuiError) or build is worst else BuildOutput(build.result)
-                  for build in builds]
+        builds = [
+            build if isinstance(build, TrtTuiError) or build is worst else BuildOutput(build.result) for build in builds
+        ]
     return _store_worst_build(builder, builds)
 
 
-def _build_and_measure_once(builder: EngineBuilder, config: PrecisionConfig, build_number: int,
-                            feed_indices: Sequence[int]) -> Steps[BuildOutput | TrtTuiError]:
+def _build_and_measure_once(
+    builder: EngineBuilder, config: PrecisionConfig, build_number: int, feed_indices: Sequence[int]
+) -> Steps[BuildOutput | TrtTuiError]:
     """Builds and measures the engine of a config once. Returns its result, or the error with which the build failed.
 
     A further build (``build_number`` above 0) uses neither the engine cache nor a timing cache.
@@ -396,10 +443,18 @@ def _build_and_measure_once(builder: EngineBuilder, config: PrecisionConfig, bui
         if not build_number:
             return BuildOutput((yield from build_and_measure_engine(builder, config, feed_indices, plan)))
         with create_scratch_folder() as folder:
-            cache, fresh_plan = EngineCache(folder / "engines"), replace(
-                plan, settings=plan.settings.with_builder_options(timing_cache=""))
-            fresh_builder = EngineBuilder(builder.workspace, cache, builder.reporter, builder.ranges,
-                                          f"build {build_number + 1} of {plan.builds_per_config}: ", builder.printed)
+            cache, fresh_plan = (
+                EngineCache(folder / "engines"),
+                replace(plan, settings=plan.settings.with_builder_options(timing_cache="")),
+            )
+            fresh_builder = EngineBuilder(
+                builder.workspace,
+                cache,
+                builder.reporter,
+                builder.ranges,
+                f"build {build_number + 1} of {plan.builds_per_config}: ",
+                builder.printed,
+            )
             result = yield from build_and_measure_engine(fresh_builder, config, feed_indices, fresh_plan)
             return BuildOutput(result, cache.read_all_files())
     except CancelledError:
@@ -410,8 +465,11 @@ def _build_and_measure_once(builder: EngineBuilder, config: PrecisionConfig, bui
 
 def _find_worst_build(builds: Sequence[BuildOutput | TrtTuiError]) -> BuildOutput | None:
     """Returns the build with the worst engine, the first of equal ones; None if all builds failed."""
-    return max((build for build in builds if not isinstance(build, TrtTuiError)),
-               key=lambda build: worst_last_sort_key(build.result), default=None)
+    return max(
+        (build for build in builds if not isinstance(build, TrtTuiError)),
+        key=lambda build: worst_last_sort_key(build.result),
+        default=None,
+    )
 
 
 def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | TrtTuiError]) -> EngineResult:
@@ -424,8 +482,9 @@ def _store_worst_build(builder: EngineBuilder, builds: Sequence[BuildOutput | Tr
         if isinstance(build, TrtTuiError):
             if number == 1:
                 raise build
-            builder.reporter.send(ev.LogMessage(
-                builder.reporter.job, f"build {number} of {len(builds)} failed: {build.title}", "warning"))
+            builder.reporter.send(
+                ev.LogMessage(builder.reporter.job, f"build {number} of {len(builds)} failed: {build.title}", "warning")
+            )
     results = tuple(build.result for build in builds if not isinstance(build, TrtTuiError))
     worst = _find_worst_build(builds)
     assert worst is not None, "the first build did not fail"
@@ -451,12 +510,13 @@ def build_spread_caveat(results: Sequence[EngineResult]) -> Caveat | None:
     ]
     if len(sqnr_values) < 2 or min(sqnr_values) == max(sqnr_values):
         return None
-    ends = (
-        f"{decibels_text(min(sqnr_values), mark='')} to {add_decibel_unit(decibels_text(max(sqnr_values), mark=''))}")
+    ends = f"{decibels_text(min(sqnr_values), mark='')} to {add_decibel_unit(decibels_text(max(sqnr_values), mark=''))}"
     return Caveat(
         "builds differ",
         f"{len(sqnr_values)} builds of this config differ by {max(sqnr_values) - min(sqnr_values):.1f} dB "
-        f"({ends}), which is more than the margin to the target", gap_db=max(sqnr_values) - min(sqnr_values))
+        f"({ends}), which is more than the margin to the target",
+        gap_db=max(sqnr_values) - min(sqnr_values),
+    )
 
 
 def worst_last_sort_key(engine_result: EngineResult) -> tuple[float, float, float]:
@@ -468,8 +528,11 @@ def worst_last_sort_key(engine_result: EngineResult) -> tuple[float, float, floa
     if accuracy is None:
         return 2.0, math.inf, 0.0
     energy = accuracy.judged_error if accuracy.judged_error is not None and not accuracy.nonfinite_count else math.inf
-    return float(not engine_result.is_built_as_requested
-                 ), energy, engine_result.latency_ms[0] if engine_result.latency_ms is not None else 0.0
+    return (
+        float(not engine_result.is_built_as_requested),
+        energy,
+        engine_result.latency_ms[0] if engine_result.latency_ms is not None else 0.0,
+    )
 
 
 ConfigBuild = tuple[PrecisionConfig, int]
@@ -485,8 +548,13 @@ class BuildTask:
         wake: A function that is called when the build can continue; not used on workers.
     """
 
-    def __init__(self, ranges: Mapping[str, float], feeds_by_config: Mapping[PrecisionConfig, JudgedFeeds],
-                 cache: EngineCache | None = None, wake: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self,
+        ranges: Mapping[str, float],
+        feeds_by_config: Mapping[PrecisionConfig, JudgedFeeds],
+        cache: EngineCache | None = None,
+        wake: Callable[[], None] | None = None,
+    ) -> None:
         self._ranges, self._feeds_by_config, self._cache, self._wake = ranges, dict(feeds_by_config), cache, wake
 
     def __getstate__(self) -> dict[str, Any]:
@@ -495,8 +563,9 @@ class BuildTask:
     def describe_item(self, item: ConfigBuild) -> str:
         return f"build {item[1] + 1} of a config" if item[1] else "the build of a config"
 
-    def run_item(self, context: Workspace,
-                 item: ConfigBuild) -> Generator[WaitStep | None, None, BuildOutput | TrtTuiError]:
+    def run_item(
+        self, context: Workspace, item: ConfigBuild
+    ) -> Generator[WaitStep | None, None, BuildOutput | TrtTuiError]:
         config, build_number = item
         if context.builder is None:
             context.builder = get_engine_builder(context.options.backend, plugins=context.options.production.plugins)
@@ -506,27 +575,36 @@ class BuildTask:
             return error
         build = yield from map_steps(
             _build_and_measure_once(builder, config, build_number, self._feeds_by_config[config]),
-            lambda step: step if isinstance(step, WaitStep) else None)
+            lambda step: step if isinstance(step, WaitStep) else None,
+        )
         if isinstance(build, TrtTuiError):
             return build
         return replace(build, result=replace(build.result, builder_warnings=list_known_warnings(builder.printed)))
 
 
-def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                              configs: Sequence[PrecisionConfig]) -> Steps[None]:
+def build_engines_in_parallel(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, configs: Sequence[PrecisionConfig]
+) -> Steps[None]:
     """Builds the engines of several configs on workers and stores the results. Without workers, nothing is built.
 
     A config whose first build fails is built again in this process.
     """
-    build_counts = {config: choose_build_plan(workspace, config).builds_per_config for config in dict.fromkeys(configs)
-                    if store.load_engine_result(workspace, config) is None}
+    build_counts = {
+        config: choose_build_plan(workspace, config).builds_per_config
+        for config in dict.fromkeys(configs)
+        if store.load_engine_result(workspace, config) is None
+    }
     items = [(config, index) for config, builds in build_counts.items() for index in range(builds)]
     if workspace.worker_pool is None or workspace.worker_pool.failure_reason or len(items) < 2:
         return
     executor, start_time = get_executor(workspace, reporter, for_engines=True), time.monotonic()
     results: dict[ConfigBuild, BuildOutput | TrtTuiError] = {}
-    task = BuildTask(workspace.ranges, {config: workspace.find_judged_feeds(config) for config in build_counts},
-                     store.engines, reporter.wake)
+    task = BuildTask(
+        workspace.ranges,
+        {config: workspace.find_judged_feeds(config) for config in build_counts},
+        store.engines,
+        reporter.wake,
+    )
     for finished in executor.map(task, items):
         if finished is not None:
             (config, _), builds = finished[0], build_counts[finished[0][0]]
@@ -534,8 +612,11 @@ def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter
             if all((config, index) in results for index in range(builds)):
                 outputs = [results.pop((config, index)) for index in range(builds)]
                 if not isinstance(outputs[0], TrtTuiError):
-                    store.save_engine_result(workspace, config, _store_worst_build(
-                        EngineBuilder(workspace, store.engines, reporter), outputs))
+                    store.save_engine_result(
+                        workspace,
+                        config,
+                        _store_worst_build(EngineBuilder(workspace, store.engines, reporter), outputs),
+                    )
                 build_counts.pop(config)
         done = len(items) - (sum(build_counts.values()) - len(results))
         reporter.send_progress(f"building {len(items)} engines{executor.location_text}", done, len(items), start_time)
@@ -545,14 +626,16 @@ def build_engines_in_parallel(workspace: Workspace, store: ResultStore, reporter
 # -- production --------------------------------------------------------------------------------------------------------
 
 
-def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                         request: rq.WriteEngine) -> Steps[None]:
+def run_write_engine_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.WriteEngine
+) -> Steps[None]:
     """Builds the engine of a config and writes it to a file, without measuring its accuracy."""
     plan, network = workspace.plan, workspace.network
     builder = EngineBuilder(workspace, None if plan.settings.builder_options.timing_cache else store.engines, reporter)
     report_known_defects(workspace, reporter, request.config, workspace.build_target)
-    builder.ranges, no_data_reason = collect_ranges_for_export(workspace, store, reporter, request.config,
-                                                     request.config_calibration)
+    builder.ranges, no_data_reason = collect_ranges_for_export(
+        workspace, store, reporter, request.config, request.config_calibration
+    )
     workspace.require_unchanged_files()
     data_shapes = {}
     if workspace.options.data is not None:
@@ -562,13 +645,17 @@ def run_write_engine_job(workspace: Workspace, store: ResultStore, reporter: Job
     engine = yield from builder.build(request.config, replace(plan, settings=settings))
     write_file_atomically(Path(request.path), engine.data)
     _send_short_messages(builder)
-    info_lines = (*_engine_info_lines(builder, engine), *(
-        f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
-        "the data (--shapes sets another profile)" for name, shapes in data_shapes.items()))
+    info_lines = (
+        *_engine_info_lines(builder, engine),
+        *(
+            f"{name}: {' to '.join('x'.join(map(str, shape)) for shape in (shapes[0], shapes[2]))}, as in "
+            "the data (--shapes sets another profile)"
+            for name, shapes in data_shapes.items()
+        ),
+    )
     deviation = "" if engine.attempts[-1].has_requested_precisions else engine.attempts[-1].description
     info_lines = (*info_lines, *_trtexec_command_lines(workspace, request, builder.ranges))
-    reporter.send(
-        ev.EngineWritten(reporter.job, request.path, len(engine.data), info_lines, deviation, no_data_reason))
+    reporter.send(ev.EngineWritten(reporter.job, request.path, len(engine.data), info_lines, deviation, no_data_reason))
 
 
 def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
@@ -576,13 +663,13 @@ def _trtexec_command_lines(workspace: Workspace, request: rq.WriteEngine, ranges
     path = Path(request.path)
     script = path.with_name(f"{path.name}.sh")
     info_lines = [
-        f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it "
-        "names):"
+        f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it names):"
     ]
     try:
         files = replace(command_file_names("trtexec", script), engine=path.name)
-        lines = trtexec_command_lines(workspace.network, request.config, ranges, files, workspace.shape_profile,
-                                      workspace.options.production)
+        lines = trtexec_command_lines(
+            workspace.network, request.config, ranges, files, workspace.shape_profile, workspace.options.production
+        )
     except InputError as error:
         return [f"trtexec cannot express this config: {error.title}"]
     for line in lines:
@@ -595,24 +682,39 @@ def _engine_info_lines(builder: EngineBuilder, engine: BuiltEngine) -> tuple[str
     backend, settings = builder.backend, builder.workspace.plan.settings
     compute_capability = settings.compute_capability
     builder_text = f"{backend.name} {backend.version}"
-    builder_text += (f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
-                     if compute_capability is not None else f" on {backend.device}")
-    origin_text = "taken from the engine cache" if engine.origin == "engine cache" else (
-        f"built in {duration_text(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
+    builder_text += (
+        f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
+        if compute_capability is not None
+        else f" on {backend.device}"
+    )
+    origin_text = (
+        "taken from the engine cache"
+        if engine.origin == "engine cache"
+        else (f"built in {duration_text(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
+    )
     limit_lines = () if can_run_engines(backend, settings) else ("It cannot run on this machine.",)
-    request_lines = (f"requested: {', '.join(options_text)}", ) if (
-        options_text := settings.builder_options.requested_option_texts) else ()
+    request_lines = (
+        (f"requested: {', '.join(options_text)}",)
+        if (options_text := settings.builder_options.requested_option_texts)
+        else ()
+    )
     attempt_lines = [f"failed {attempt.description}: {attempt.failure_reason}" for attempt in engine.attempts[:-1]]
-    attempt_lines += [f"built with {engine.attempts[-1].description}"
-                      ] if engine.attempts[-1].name == LOWEST_EFFORT else []
+    attempt_lines += (
+        [f"built with {engine.attempts[-1].description}"] if engine.attempts[-1].name == LOWEST_EFFORT else []
+    )
     return (f"{builder_text}, {origin_text}", *request_lines, *attempt_lines, *limit_lines, *engine.notes)
 
 
 # -- errors inside an engine -------------------------------------------------------------------------------------------
 
 
-def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig,
-                       use_marked_engine: bool = False) -> Steps[EngineErrors | None]:
+def send_engine_errors(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    config: PrecisionConfig,
+    use_marked_engine: bool = False,
+) -> Steps[EngineErrors | None]:
     """Measures, stores, sends and returns the errors at the groups inside the engine of a config.
 
     None if the config has no engine, or the engine was not built as requested.
@@ -622,8 +724,13 @@ def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
             built.
     """
     backend, result = workspace.builder, store.load_engine_result(workspace, config)
-    if (backend is None or result is None or result.accuracy is None or not result.is_built_as_requested
-            or not can_run_engines(backend, workspace.plan.settings)):
+    if (
+        backend is None
+        or result is None
+        or result.accuracy is None
+        or not result.is_built_as_requested
+        or not can_run_engines(backend, workspace.plan.settings)
+    ):
         return None
     source = MARKED if use_marked_engine else UNFUSED
     if result.engine_errors is not None and result.engine_errors.source == source:
@@ -631,7 +738,8 @@ def send_engine_errors(workspace: Workspace, store: ResultStore, reporter: JobRe
         return result.engine_errors
     try:
         errors = yield from (_measure_marked_engine_errors if use_marked_engine else _measure_debug_tensor_errors)(
-            EngineBuilder(workspace, store.engines, reporter, phase_prefix="marked engine: "), config)
+            EngineBuilder(workspace, store.engines, reporter, phase_prefix="marked engine: "), config
+        )
     except (CancelledError, BackendUnavailableError):
         raise
     except TrtTuiError as error:  # reported once, in place of the values
@@ -646,15 +754,21 @@ def _measure_debug_tensor_errors(builder: EngineBuilder, config: PrecisionConfig
     """Returns the errors at the kernel results of the engine as built, read from its debug tensors."""
     workspace, backend = builder.workspace, builder.backend
     network, engine = workspace.network, (yield from _build_engine_as_requested(builder, config))
-    lowered = lower_for_builder(network, config, builder.ranges, backend.capabilities, backend.name,
-                                workspace.plan.weakly_typed)
+    lowered = lower_for_builder(
+        network, config, builder.ranges, backend.capabilities, backend.name, workspace.plan.weakly_typed
+    )
     with backend.load_engine(engine.data) as runner:
         text = runner.inspect()
         ends = find_kernel_results(read_engine_report(text, network), network, lowered.model, text)
         ends = {group: end for group, end in ends.items() if end.tensor not in network.blocking_plugins}
         tensors = {group: end.tensor for group, end in ends.items()}
-        return (yield from builder.reporter.run_steps(_measure_group_errors_in_engine(
-            workspace, config, UNFUSED, partial(read_kernel_outputs, runner, ends), tensors)))
+        return (
+            yield from builder.reporter.run_steps(
+                _measure_group_errors_in_engine(
+                    workspace, config, UNFUSED, partial(read_kernel_outputs, runner, ends), tensors
+                )
+            )
+        )
 
 
 def _measure_marked_engine_errors(builder: EngineBuilder, config: PrecisionConfig) -> Steps[EngineErrors]:
@@ -662,10 +776,14 @@ def _measure_marked_engine_errors(builder: EngineBuilder, config: PrecisionConfi
     workspace, result_tensors = builder.workspace, find_results_usable_as_outputs(builder.workspace.network)
     engine = yield from _build_engine_as_requested(builder, add_group_results_as_outputs(workspace.network, config))
     with builder.backend.load_engine(engine.data) as runner:
-        errors = yield from builder.reporter.run_steps(_measure_group_errors_in_engine(
-            workspace, config, MARKED, partial(read_marked_outputs, runner, result_tensors), result_tensors))
-        accuracy = yield from builder.reporter.run_steps(measure_engine_accuracy(
-            workspace.analysis, runner, workspace.find_judged_feeds(config)))
+        errors = yield from builder.reporter.run_steps(
+            _measure_group_errors_in_engine(
+                workspace, config, MARKED, partial(read_marked_outputs, runner, result_tensors), result_tensors
+            )
+        )
+        accuracy = yield from builder.reporter.run_steps(
+            measure_engine_accuracy(workspace.analysis, runner, workspace.find_judged_feeds(config))
+        )
     return replace(errors, accuracy=accuracy)
 
 
@@ -675,8 +793,8 @@ def find_results_usable_as_outputs(network: Network) -> dict[str, str]:
     return {
         group.name: group.final_tensor
         for group in network.groups
-        if group.final_tensor not in network.blocking_plugins and (
-            group.final_tensor in output_names or not BarrierMove().refusal_reason(network, group.final_tensor))
+        if group.final_tensor not in network.blocking_plugins
+        and (group.final_tensor in output_names or not BarrierMove().refusal_reason(network, group.final_tensor))
     }
 
 
@@ -684,32 +802,51 @@ def add_group_results_as_outputs(network: Network, config: PrecisionConfig) -> P
     """Returns a config in which every group's result is an output."""
     output_names = {info.name for info in network.outputs}
     return config.with_moves(
-        {tail: BarrierMove()
-         for tail in find_results_usable_as_outputs(network).values()
-         if tail not in output_names})
+        {tail: BarrierMove() for tail in find_results_usable_as_outputs(network).values() if tail not in output_names}
+    )
 
 
-def _measure_group_errors_in_engine(workspace: Workspace, config: PrecisionConfig, error_source: str,
-                                    read_group_results: ReadGroupResults,
-                                    result_by_group: Mapping[str, str]) -> ProgressSteps[EngineErrors]:
+def _measure_group_errors_in_engine(
+    workspace: Workspace,
+    config: PrecisionConfig,
+    error_source: str,
+    read_group_results: ReadGroupResults,
+    result_by_group: Mapping[str, str],
+) -> ProgressSteps[EngineErrors]:
     feed_indices = workspace.find_group_error_feeds(config)
     errors = EngineErrors(error_source)
     group_names = [group.name for group in workspace.network.groups]
     for done, groups in enumerate(
-            measure_engine_errors(workspace.analysis, config, read_group_results, result_by_group, feed_indices), 1):
+        measure_engine_errors(workspace.analysis, config, read_group_results, result_by_group, feed_indices), 1
+    ):
         errors = EngineErrors(
-            error_source, dict(groups), tuple(name for name in group_names if name not in groups),
-            workspace.count_samples(feed_indices[:done]))
+            error_source,
+            dict(groups),
+            tuple(name for name in group_names if name not in groups),
+            workspace.count_samples(feed_indices[:done]),
+        )
         yield Progress("errors inside the engine", done, len(feed_indices))
-    return errors if errors.group_errors else replace(
-        errors, missing_reason="no debug tensor of the engine can be assigned to a group",
-        hidden_groups=tuple(group_names))
+    return (
+        errors
+        if errors.group_errors
+        else replace(
+            errors,
+            missing_reason="no debug tensor of the engine can be assigned to a group",
+            hidden_groups=tuple(group_names),
+        )
+    )
 
 
 def _build_engine_as_requested(builder: EngineBuilder, config: PrecisionConfig) -> Steps[BuiltEngine]:
     """Returns the engine of a config, from the cache or built without the fallback ladder."""
     workspace = builder.workspace
-    settings = make_build_settings(workspace.analysis, workspace.find_judged_feeds(config), workspace.plan, config,
-                                   debug_tensors=builder.backend.capabilities.debug_tensors)
-    return builder.build(config, replace(workspace.plan, settings=settings, strict=True),
-                         workspace.analysis.extra_outputs)
+    settings = make_build_settings(
+        workspace.analysis,
+        workspace.find_judged_feeds(config),
+        workspace.plan,
+        config,
+        debug_tensors=builder.backend.capabilities.debug_tensors,
+    )
+    return builder.build(
+        config, replace(workspace.plan, settings=settings, strict=True), workspace.analysis.extra_outputs
+    )

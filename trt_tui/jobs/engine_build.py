@@ -98,8 +98,10 @@ def cast_to_declared_types(analysis: Analysis, outputs: Mapping[str, np.ndarray]
     network = analysis.network
     types = {info.name: info.dtype for info in network.outputs}
     types |= dict.fromkeys(analysis.extra_outputs, np.dtype(np.float32))
-    return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
-            for name, array in ((name, convert_to_comparable_array(value)) for name, value in outputs.items())}
+    return {
+        name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
+        for name, array in ((name, convert_to_comparable_array(value)) for name, value in outputs.items())
+    }
 
 
 @dataclass(frozen=True)
@@ -134,8 +136,9 @@ class BuilderInput:
     notes: tuple[str, ...]
 
 
-def report_known_defects(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
-                         target: BuildTarget) -> None:
+def report_known_defects(
+    workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, target: BuildTarget
+) -> None:
     """Sends a warning for each known defect of the target release that a written file or engine of a config has."""
     warnings, note = known_defect_warnings(workspace.network, target, config.precision_of)
     for text in warnings:
@@ -144,9 +147,15 @@ def report_known_defects(workspace: Workspace, reporter: JobReporter, config: Pr
         reporter.send(ev.LogMessage(reporter.job, note, "note"))
 
 
-def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                      capabilities: BackendCapabilities, backend_title: str, weakly_typed: bool = False,
-                      compute_capability: tuple[int, int] | None = None) -> BuilderInput:
+def lower_for_builder(
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    capabilities: BackendCapabilities,
+    backend_title: str,
+    weakly_typed: bool = False,
+    compute_capability: tuple[int, int] | None = None,
+) -> BuilderInput:
     """Lowers a config to the form that the release of a builder takes.
 
     Args:
@@ -158,21 +167,25 @@ def lower_for_builder(network: Network, config: PrecisionConfig, ranges: Mapping
         InputError: The release or the GPU does not support the config. The message has the reason.
     """
     if Precision.BF16 in {*config.precision_by_group(network).values()} and not capabilities.supports_bf16:
-        raise InputError("this config contains BF16", f"{backend_title} has no BF16",
-                         "Use FP16 or FP32 for those layers.")
+        raise InputError(
+            "this config contains BF16", f"{backend_title} has no BF16", "Use FP16 or FP32 for those layers."
+        )
     supported_types = {
         *capabilities.quantized_types,
-        *((Precision.FP16_ACC_FP32, ) if capabilities.strongly_typed and not weakly_typed else ())
+        *((Precision.FP16_ACC_FP32,) if capabilities.strongly_typed and not weakly_typed else ()),
     }
-    refuse_unsupported_precisions(network, config, supported_types, backend_title, compute_capability
-                                  or capabilities.gpu_compute_capability)
+    refuse_unsupported_precisions(
+        network, config, supported_types, backend_title, compute_capability or capabilities.gpu_compute_capability
+    )
     if not capabilities.supports_cubic_grids:
         refuse_cubic_grid_samples(network, backend_title)
     if weakly_typed:
         if not capabilities.weakly_typed:
             raise InputError(
-                "--weak is not possible", f"{backend_title} is strongly typed only: it accepts "
-                                          "neither precisions per layer nor dynamic ranges", "Leave out --weak.")
+                "--weak is not possible",
+                f"{backend_title} is strongly typed only: it accepts neither precisions per layer nor dynamic ranges",
+                "Leave out --weak.",
+            )
         implicit_model = lower_to_implicit_quantization(network, config, ranges)
         return BuilderInput(implicit_model.model, implicit_model, tuple(implicit_model.notes))
     if capabilities.strongly_typed:
@@ -197,13 +210,21 @@ class EngineBuilder:
         BackendUnavailableError: No backend of the workspace builds engines.
     """
 
-    def __init__(self, workspace: Workspace, cache: EngineCache | None, reporter: Reporter,
-                 ranges: Mapping[str, float] | None = None, phase_prefix: str = "",
-                 printed: list[tuple[str, str]] | None = None) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        cache: EngineCache | None,
+        reporter: Reporter,
+        ranges: Mapping[str, float] | None = None,
+        phase_prefix: str = "",
+        printed: list[tuple[str, str]] | None = None,
+    ) -> None:
         if workspace.builder is None:
             raise BackendUnavailableError(
-                "no TensorRT here can build an engine", "trt-tui doctor shows why",
-                "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
+                "no TensorRT here can build an engine",
+                "trt-tui doctor shows why",
+                "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.",
+            )
         self.workspace, self.backend, self.cache, self.reporter = workspace, workspace.builder, cache, reporter
         self.ranges, self.phase_prefix = workspace.ranges if ranges is None else ranges, phase_prefix
         self.printed: list[tuple[str, str]] = [] if printed is None else printed
@@ -239,38 +260,56 @@ class EngineBuilder:
             self.printed.append((level, text))
         self.reporter.send(ev.LogMessage(self.reporter.job, f"{level}: {text}", "raw" if is_raw else "info"))
 
-    def _run_build_attempts(self, config: PrecisionConfig, plan: BuildPlan,
-                        kept_tensors: Sequence[str]) -> ProgressSteps[BuiltEngine]:
+    def _run_build_attempts(
+        self, config: PrecisionConfig, plan: BuildPlan, kept_tensors: Sequence[str]
+    ) -> ProgressSteps[BuiltEngine]:
         network, backend, settings = self.workspace.network, self.backend, plan.settings
         attempt, attempts, ladder = BuildAttempt(), [], None
         first_error: BuildError | NetworkParseError | None = None
         while True:
             yield Progress("lowering")
-            lowered = lower_for_builder(network, attempt.derive_attempt_config(network, config), self.ranges,
-                                        backend.capabilities, f"{backend.name} {backend.version}", plan.weakly_typed,
-                                        settings.compute_capability)
+            lowered = lower_for_builder(
+                network,
+                attempt.derive_attempt_config(network, config),
+                self.ranges,
+                backend.capabilities,
+                f"{backend.name} {backend.version}",
+                plan.weakly_typed,
+                settings.compute_capability,
+            )
             can_ease = settings.builder_options.optimization_level != MIN_OPTIMIZATION_LEVEL
             ladder = ladder or _make_fallback_ladder(network, config, lowered.constraints, can_ease)
-            lowered = replace(lowered, constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
-                              model=add_outputs(lowered.model, kept_tensors))
+            lowered = replace(
+                lowered,
+                constraints=_adapt_constraints_to_attempt(lowered.constraints, attempt, network),
+                model=add_outputs(lowered.model, kept_tensors),
+            )
             try:
                 engine = yield from self._build_or_load(
-                    lowered, settings.with_builder_options(optimization_level=MIN_OPTIMIZATION_LEVEL)
-                    if attempt.name == LOWEST_EFFORT else settings)
+                    lowered,
+                    settings.with_builder_options(optimization_level=MIN_OPTIMIZATION_LEVEL)
+                    if attempt.name == LOWEST_EFFORT
+                    else settings,
+                )
             except (BuildError, NetworkParseError) as error:
                 attempts.append(replace(attempt, failure_reason=join_lines(error.cause or error.title)))
                 first_error = first_error or error
                 # Other precisions do not help if the parser refuses a network whose precisions stand beside the graph.
                 # It ignores the optimization level too.
-                failed_part, can_retry = (error.cause, error.is_refused) if isinstance(error, BuildError) else (
-                    error.node, lowered.constraints is None and bool(error.node))
-                next_attempt = ladder.choose_next_attempt(attempt, failed_part) if (
-                    can_retry and not plan.strict) else None
+                failed_part, can_retry = (
+                    (error.cause, error.is_refused)
+                    if isinstance(error, BuildError)
+                    else (error.node, lowered.constraints is None and bool(error.node))
+                )
+                next_attempt = (
+                    ladder.choose_next_attempt(attempt, failed_part) if (can_retry and not plan.strict) else None
+                )
                 if next_attempt is None or next_attempt.name == LOWEST_EFFORT and isinstance(error, NetworkParseError):
                     raise _complete_build_error(first_error, attempts, network, can_ease) from None
                 attempt = next_attempt
                 self.report_message(
-                    "warning", f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}")
+                    "warning", f"the build failed ({attempts[-1].failure_reason}); now with {attempt.description}"
+                )
             else:
                 return replace(engine, attempts=(*attempts, attempt))
 
@@ -289,9 +328,19 @@ class EngineBuilder:
             timing_cache = settings.builder_options.timing_cache
             is_cache_warm = bool(timing_cache) and os.path.isfile(timing_cache)
             build_progress, start_time = _BuildProgress(self.reporter.wake), time.perf_counter()
-            build = start_thread(lambda: (backend.build(
-                written.path, settings, lowered.constraints, on_step=build_progress.on_step,
-                on_message=build_progress.on_message), time.perf_counter()), self.reporter.wake)
+            build = start_thread(
+                lambda: (
+                    backend.build(
+                        written.path,
+                        settings,
+                        lowered.constraints,
+                        on_step=build_progress.on_step,
+                        on_message=build_progress.on_message,
+                    ),
+                    time.perf_counter(),
+                ),
+                self.reporter.wake,
+            )
             try:
                 while not build.done():
                     yield WaitStep(lambda: build_progress.has_changed or build.done())
@@ -317,38 +366,47 @@ class EngineBuilder:
         return build_progress.progress
 
 
-def _make_fallback_ladder(network: Network, config: PrecisionConfig, constraints: LayerConstraints | None,
-                          can_lower_effort: bool) -> FallbackLadder:
+def _make_fallback_ladder(
+    network: Network, config: PrecisionConfig, constraints: LayerConstraints | None, can_lower_effort: bool
+) -> FallbackLadder:
     """Returns the fallback ladder of a config, given the layer constraints of the first attempt."""
     has_flags = constraints is not None and bool(constraints.precision_flags)
     has_layer_precisions = constraints is not None and bool(constraints.precisions or constraints.output_types)
     return FallbackLadder(network, config, has_flags, has_flags and has_layer_precisions, can_lower_effort)
 
 
-def _adapt_constraints_to_attempt(constraints: LayerConstraints | None, attempt: BuildAttempt,
-                                  network: Network) -> LayerConstraints | None:
+def _adapt_constraints_to_attempt(
+    constraints: LayerConstraints | None, attempt: BuildAttempt, network: Network
+) -> LayerConstraints | None:
     """Returns the layer constraints of a build attempt, derived from the constraints of the requested config."""
     if constraints is None:
         return None
-    constraints = constraints.without_layer_precisions(layer for name in attempt.unconstrained
-                                                       for layer in network.get_group(name).layers)
+    constraints = constraints.without_layer_precisions(
+        layer for name in attempt.unconstrained for layer in network.get_group(name).layers
+    )
     if attempt.name == NO_PRECISIONS:
         return replace(constraints, precisions={}, output_types={}, constraint_mode="")
     return replace(constraints, constraint_mode="prefer") if attempt.name == PREFERRED_PRECISIONS else constraints
 
 
-def _complete_build_error(error: BuildError | NetworkParseError, attempts: Sequence[BuildAttempt], network: Network,
-                          can_lower_effort: bool) -> Exception:
+def _complete_build_error(
+    error: BuildError | NetworkParseError, attempts: Sequence[BuildAttempt], network: Network, can_lower_effort: bool
+) -> Exception:
     """Returns the first build error, completed with its node, the other failed attempts, and a further next step.
 
     The further next step is optimization level 0, if the build was refused and this level was not tried.
     """
     named_error = _add_node_to_error_title(error, network)
-    if isinstance(error, BuildError) and error.is_refused and can_lower_effort and not any(attempt.name == LOWEST_EFFORT
-                                                                                           for attempt in attempts):
+    if (
+        isinstance(error, BuildError)
+        and error.is_refused
+        and can_lower_effort
+        and not any(attempt.name == LOWEST_EFFORT for attempt in attempts)
+    ):
         error.next_step += f" Or build with --trtexec --builderOptimizationLevel={MIN_OPTIMIZATION_LEVEL}."
     lines = [
-        error.cause, *(f"also failed, with {attempt.description}: {attempt.failure_reason}" for attempt in attempts[1:])
+        error.cause,
+        *(f"also failed, with {attempt.description}: {attempt.failure_reason}" for attempt in attempts[1:]),
     ]
     error.cause = "\n".join(filter(None, lines))
     error.attempts = tuple(attempts)
@@ -387,37 +445,58 @@ class _BuildProgress:
             self._wake()
 
 
-def _engine_cache_key(backend: EngineBackend, model_files: tuple[Path, ...], constraints: LayerConstraints | None,
-                      settings: BuildSettings) -> str:
+def _engine_cache_key(
+    backend: EngineBackend, model_files: tuple[Path, ...], constraints: LayerConstraints | None, settings: BuildSettings
+) -> str:
     digest = hashlib.sha256()
     for path in model_files:
         with open(path, "rb") as stream:
             for block in iter(lambda: stream.read(1 << 24), b""):
                 digest.update(block)
-    return EngineCache.make_key(digest.hexdigest(), backend.cache_identity, _layer_constraints_key(constraints),
-                                sorted(settings.profile.items()), settings.tf32,
-                                settings.builder_options.comparison_key, settings.compute_capability,
-                                *["hands out"] * settings.debug_tensors)
+    return EngineCache.make_key(
+        digest.hexdigest(),
+        backend.cache_identity,
+        _layer_constraints_key(constraints),
+        sorted(settings.profile.items()),
+        settings.tf32,
+        settings.builder_options.comparison_key,
+        settings.compute_capability,
+        *["hands out"] * settings.debug_tensors,
+    )
 
 
 def _layer_constraints_key(constraints: LayerConstraints | None) -> tuple[object, ...] | None:
     if constraints is None:
         return None
-    return (sorted(constraints.precisions.items()), sorted(constraints.output_types.items()),
-            sorted(constraints.ranges.items()), sorted(constraints.precision_flags), constraints.constraint_mode,
-            sorted(constraints.inner_ranges.items()), sorted(constraints.constant_ranges.items()))
+    return (
+        sorted(constraints.precisions.items()),
+        sorted(constraints.output_types.items()),
+        sorted(constraints.ranges.items()),
+        sorted(constraints.precision_flags),
+        constraints.constraint_mode,
+        sorted(constraints.inner_ranges.items()),
+        sorted(constraints.constant_ranges.items()),
+    )
 
 
-def timing_cache_path(settings: BuildSettings, backend: EngineBackend, network: Network,
-                      constraints: LayerConstraints | None, cache: EngineCache) -> Path:
+def timing_cache_path(
+    settings: BuildSettings,
+    backend: EngineBackend,
+    network: Network,
+    constraints: LayerConstraints | None,
+    cache: EngineCache,
+) -> Path:
     """Returns the path of the timing cache that a build reads and extends.
 
     A timing cache is bound to the GPU, the release and the builder flags. Releases without a progress monitor (before
     10) print errors about a timing cache of another network, so there it is bound to the network too.
     """
     key_parts = [
-        backend.cache_identity, settings.tf32, settings.builder_options.comparison_key, settings.compute_capability,
-        sorted(constraints.precision_flags) if constraints is not None else "typed"
+        backend.cache_identity,
+        settings.tf32,
+        settings.builder_options.comparison_key,
+        settings.compute_capability,
+        sorted(constraints.precision_flags) if constraints is not None else "typed",
     ]
     if not backend.capabilities.reports_progress:
         key_parts.append(network.structure_sha256)
@@ -459,8 +538,9 @@ _MAX_FP32_ROW_ERROR = 1e-4
 """The maximum difference between the FP32 results of equal samples of one batch."""
 
 
-def build_and_measure_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int],
-                             plan: BuildPlan) -> Steps[EngineResult]:
+def build_and_measure_engine(
+    builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int], plan: BuildPlan
+) -> Steps[EngineResult]:
     """Builds the engine of a config and measures its accuracy and latency.
 
     Apart from the network's outputs, only judged tensors before plugins become outputs of the engine. Latency is
@@ -472,27 +552,47 @@ def build_and_measure_engine(builder: EngineBuilder, config: PrecisionConfig, fe
     """
     analysis, backend = builder.workspace.analysis, builder.backend
     plan.settings.builder_options.check_builder_support(backend.name, backend.version)  # also those of production alone
-    settings = make_build_settings(analysis, feed_indices, plan, config,
-                                   debug_tensors=backend.capabilities.debug_tensors)
+    settings = make_build_settings(
+        analysis, feed_indices, plan, config, debug_tensors=backend.capabilities.debug_tensors
+    )
     kept_tensors = analysis.extra_outputs
     engine = yield from builder.build(config, replace(plan, settings=settings), kept_tensors)
     result = EngineResult(
-        None, builder.title, None, len(engine.data), engine.seconds,
-        _build_note(engine, plan.settings.builder_options, kept_tensors), backend.device, build_origin=engine.origin,
+        None,
+        builder.title,
+        None,
+        len(engine.data),
+        engine.seconds,
+        _build_note(engine, plan.settings.builder_options, kept_tensors),
+        backend.device,
+        build_origin=engine.origin,
         attempts=engine.attempts,
-        other_precisions=find_groups_in_other_precision(analysis.network, config, engine.attempts[-1], {}))
+        other_precisions=find_groups_in_other_precision(analysis.network, config, engine.attempts[-1], {}),
+    )
     if can_run_engines(backend, settings):
-        return (yield from builder.run_steps(
-            _measure_built_engine(builder, config, feed_indices, plan, engine, result)))
+        return (
+            yield from builder.run_steps(_measure_built_engine(builder, config, feed_indices, plan, engine, result))
+        )
     compute_capability = settings.compute_capability
-    capability_text = (f" for compute capability {compute_capability[0]}.{compute_capability[1]}"
-                       if compute_capability else "")
-    return replace(result, measurement_note="; ".join(
-        filter(None, (f"built{capability_text}; it cannot run on this machine", result.measurement_note))))
+    capability_text = (
+        f" for compute capability {compute_capability[0]}.{compute_capability[1]}" if compute_capability else ""
+    )
+    return replace(
+        result,
+        measurement_note="; ".join(
+            filter(None, (f"built{capability_text}; it cannot run on this machine", result.measurement_note))
+        ),
+    )
 
 
-def _measure_built_engine(builder: EngineBuilder, config: PrecisionConfig, feed_indices: Sequence[int], plan: BuildPlan,
-                          engine: BuiltEngine, result: EngineResult) -> ProgressSteps[EngineResult]:
+def _measure_built_engine(
+    builder: EngineBuilder,
+    config: PrecisionConfig,
+    feed_indices: Sequence[int],
+    plan: BuildPlan,
+    engine: BuiltEngine,
+    result: EngineResult,
+) -> ProgressSteps[EngineResult]:
     """Returns the result of a built engine with its accuracy and latency."""
     analysis, network = builder.workspace.analysis, builder.workspace.network
     yield Progress("loading the engine")
@@ -506,29 +606,47 @@ def _measure_built_engine(builder: EngineBuilder, config: PrecisionConfig, feed_
         for name, shape_analysis in plan.other_shapes.items():
             phase = f"measuring at the {name} shape"
             try:
-                shape_accuracies[name] = yield from measure_engine_accuracy(shape_analysis, runner,
-                                                                            range(len(shape_analysis.samples)), phase)
+                shape_accuracies[name] = yield from measure_engine_accuracy(
+                    shape_analysis, runner, range(len(shape_analysis.samples)), phase
+                )
             except TrtTuiError as error:  # the verdict so far is kept
                 missing_parts.append(f"not measured at the {name} shape: {error.title}")
         feed = analysis.samples.read_full_feed(feed_indices[0])
         batch = analysis.samples.count_rows_of_full_feed(feed_indices[0])
         note = "; ".join(filter(None, (f"batch {batch}", result.measurement_note, *missing_parts)))
         result = yield from add_engine_performance(
-            replace(result, accuracy=accuracy, measurement_note=note, shape_accuracies=shape_accuracies,
-                    unequal_outputs=unequal_outputs), runner, network, feed, batch)
+            replace(
+                result,
+                accuracy=accuracy,
+                measurement_note=note,
+                shape_accuracies=shape_accuracies,
+                unequal_outputs=unequal_outputs,
+            ),
+            runner,
+            network,
+            feed,
+            batch,
+        )
     if plan.weakly_typed:
         caveats = find_unquantized_groups_caveat(network, config, result.implementations)
         result = replace(result, accuracy=replace(accuracy, caveats=(*accuracy.caveats, *caveats)))
-    result = replace(result, other_precisions=find_groups_in_other_precision(
-        network, config, engine.attempts[-1], result.implementations))
+    result = replace(
+        result,
+        other_precisions=find_groups_in_other_precision(network, config, engine.attempts[-1], result.implementations),
+    )
     if result.is_built_as_requested:
         return result
-    return replace(result, simulated_accuracy=(yield from _simulate_built_config(
-        analysis, config, result.other_precisions, builder.ranges, feed_indices)))
+    return replace(
+        result,
+        simulated_accuracy=(
+            yield from _simulate_built_config(analysis, config, result.other_precisions, builder.ranges, feed_indices)
+        ),
+    )
 
 
-def add_engine_performance(result: EngineResult, runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray],
-                           sample_count: int) -> ProgressSteps[EngineResult]:
+def add_engine_performance(
+    result: EngineResult, runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray], sample_count: int
+) -> ProgressSteps[EngineResult]:
     """Returns the result of an engine with its latency, its memory and its layers.
 
     A part that cannot be measured is only noted, so that the measured accuracy is kept.
@@ -537,29 +655,49 @@ def add_engine_performance(result: EngineResult, runner: EngineRunner, network: 
     yield Progress("timing the layers")
     engine_report, missing = _time_engine_layers(runner, network, feed)
     return replace(
-        result, device_memory_bytes=runner.device_memory, engine_report=engine_report,
+        result,
+        device_memory_bytes=runner.device_memory,
+        engine_report=engine_report,
         implementations=find_group_implementations(engine_report, network) if engine_report is not None else {},
-        measurement_note="; ".join(filter(None, (result.measurement_note, missing))))
+        measurement_note="; ".join(filter(None, (result.measurement_note, missing))),
+    )
 
 
-def make_build_settings(analysis: Analysis, feed_indices: Sequence[int], plan: BuildPlan, config: PrecisionConfig, *,
-                        debug_tensors: bool = False) -> BuildSettings:
+def make_build_settings(
+    analysis: Analysis,
+    feed_indices: Sequence[int],
+    plan: BuildPlan,
+    config: PrecisionConfig,
+    *,
+    debug_tensors: bool = False,
+) -> BuildSettings:
     """Returns the build settings of an engine that is measured on some feeds. Such an engine contains its weights."""
     data_profile = find_shape_profile(analysis.network, analysis.samples, feed_indices)
-    return replace(plan.settings.with_builder_options(strip_plan=False), tf32=config.tf32, debug_tensors=debug_tensors,
-                   profile={**data_profile, **plan.settings.profile})
+    return replace(
+        plan.settings.with_builder_options(strip_plan=False),
+        tf32=config.tf32,
+        debug_tensors=debug_tensors,
+        profile={**data_profile, **plan.settings.profile},
+    )
 
 
-def _simulate_built_config(analysis: Analysis, config: PrecisionConfig, deviating_precisions: Mapping[str, Precision],
-                           ranges: Mapping[str, float],
-                           feed_indices: Sequence[int]) -> ProgressSteps[Accuracy | None]:
+def _simulate_built_config(
+    analysis: Analysis,
+    config: PrecisionConfig,
+    deviating_precisions: Mapping[str, Precision],
+    ranges: Mapping[str, float],
+    feed_indices: Sequence[int],
+) -> ProgressSteps[Accuracy | None]:
     """Returns the simulated accuracy of a config with the precisions that TensorRT has built; None if the simulation
     refuses them."""
     for name, precision in deviating_precisions.items():
         config = config.with_group_precision([analysis.network.get_group(name)], precision, LADDER_REASON)
     try:
-        return (yield from take_last_value(analysis.measure_accuracy(config, ranges, feed_indices),
-                                           "simulating the built precisions"))
+        return (
+            yield from take_last_value(
+                analysis.measure_accuracy(config, ranges, feed_indices), "simulating the built precisions"
+            )
+        )
     except InputError:
         return None
 
@@ -568,16 +706,27 @@ def _build_note(engine: BuiltEngine, builder_options: BuilderOptions, extra_outp
     """Returns the differences between the build of an engine and a default build as text; "" if there are none."""
     weights = ", measured with its weights" if builder_options.strip_plan else ""
     options_text, attempt = ", ".join(builder_options.requested_option_texts), engine.attempts[-1]
-    return "; ".join(filter(None, (
-        *engine.notes, options_text and f"built with {options_text}{weights}",
-        f"the builder failed at its default optimization level ({engine.attempts[0].failure_reason}): built with "
-        f"{attempt.description}, so neither latency nor size is the best" if attempt.name == LOWEST_EFFORT else "",
-        f"built with the additional outputs {name_list_text(extra_outputs)}, which are judged" if extra_outputs else ""
-    )))
+    return "; ".join(
+        filter(
+            None,
+            (
+                *engine.notes,
+                options_text and f"built with {options_text}{weights}",
+                f"the builder failed at its default optimization level ({engine.attempts[0].failure_reason}): built with "
+                f"{attempt.description}, so neither latency nor size is the best"
+                if attempt.name == LOWEST_EFFORT
+                else "",
+                f"built with the additional outputs {name_list_text(extra_outputs)}, which are judged"
+                if extra_outputs
+                else "",
+            ),
+        )
+    )
 
 
-def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
-                                     ) -> ProgressSteps[Accuracy]:
+def measure_lowered_network_accuracy(
+    analysis: Analysis, model: ir.Model, feed_indices: Sequence[int]
+) -> ProgressSteps[Accuracy]:
     """Returns the accuracy of a lowered network. The simulation backend executes its operators exactly as written.
 
     Raises:
@@ -586,15 +735,24 @@ def measure_lowered_network_accuracy(analysis: Analysis, model: ir.Model, feed_i
     network = analysis.network
     if network.blocking_plugins or analysis.extra_outputs:
         model = extract_subgraph_of_outputs(model, [*list_tensor_outputs(network), *analysis.extra_outputs])
-    with load_adaptive_runner(analysis.backend, model, analysis.samples, TYPED_NETWORK_RUNS, allow_host=False,
-                              optimize=False) as runner:
-        return (yield from measure_engine_accuracy(analysis, runner, feed_indices, "measuring the export",
-                                                   Run("the export", RunKind.TYPED_NETWORK)))
+    with load_adaptive_runner(
+        analysis.backend, model, analysis.samples, TYPED_NETWORK_RUNS, allow_host=False, optimize=False
+    ) as runner:
+        return (
+            yield from measure_engine_accuracy(
+                analysis, runner, feed_indices, "measuring the export", Run("the export", RunKind.TYPED_NETWORK)
+            )
+        )
 
 
-def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Sequence[int],
-                            phase: str = "measuring the engine", run: Run = ENGINE_RUN,
-                            against_own_fp32: bool = False) -> ProgressSteps[Accuracy]:
+def measure_engine_accuracy(
+    analysis: Analysis,
+    runner: Runner,
+    feed_indices: Sequence[int],
+    phase: str = "measuring the engine",
+    run: Run = ENGINE_RUN,
+    against_own_fp32: bool = False,
+) -> ProgressSteps[Accuracy]:
     """Executes an engine on some feeds, yields the progress, and returns the accuracy at the judged outputs.
 
     Args:
@@ -604,13 +762,27 @@ def measure_engine_accuracy(analysis: Analysis, runner: Runner, feed_indices: Se
         InputError: The engine lacks an output, whose error could not be measured.
     """
     source = EngineRun(run, runner, analysis)
-    if missing := [name for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
-                   if name not in source.available_tensors]:
-        raise InputError(f"the built engine lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
-                         f"it yields {name_list_text([info.name for info in runner.outputs])}", "Report this network.")
-    return (yield from take_last_value(analysis.compare(
-        source, feed_indices, reference=Fp32Run(analysis) if against_own_fp32 else None,
-        with_caveats=not against_own_fp32), phase))
+    if missing := [
+        name
+        for name in (*list_tensor_outputs(analysis.network), *analysis.extra_outputs)
+        if name not in source.available_tensors
+    ]:
+        raise InputError(
+            f"the built engine lacks outputs of {analysis.network.name}: {name_list_text(missing)}",
+            f"it yields {name_list_text([info.name for info in runner.outputs])}",
+            "Report this network.",
+        )
+    return (
+        yield from take_last_value(
+            analysis.compare(
+                source,
+                feed_indices,
+                reference=Fp32Run(analysis) if against_own_fp32 else None,
+                with_caveats=not against_own_fp32,
+            ),
+            phase,
+        )
+    )
 
 
 class EngineRun(IndexedRunSource):
@@ -624,9 +796,12 @@ class EngineRun(IndexedRunSource):
         network, name = analysis.network, Path(run.file_path).name or run.name
         network_inputs = {info.name: info for info in network.inputs}
         if unknown := [info.name for info in runner.inputs if info.name not in network_inputs]:
-            raise InputError(f"{name} has an input that {network.name} lacks: {unknown[0]}",
-                             f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
-                             f"{name_list_text(list(network_inputs))}", "Name the engine of this network.")
+            raise InputError(
+                f"{name} has an input that {network.name} lacks: {unknown[0]}",
+                f"{name} takes {name_list_text([info.name for info in runner.inputs])}, {network.name} "
+                f"{name_list_text(list(network_inputs))}",
+                "Name the engine of this network.",
+            )
         names = (*list_tensor_outputs(network), *analysis.extra_outputs)
         super().__init__(run, {info.name for info in runner.outputs}.intersection(names))
         if not self.available_tensors:
@@ -643,8 +818,9 @@ class EngineRun(IndexedRunSource):
         try:
             outputs = self.runner.run(self.make_feed(feed_index), sorted(self.available_tensors))
         except RunFailedError as error:
-            return FailedRunOutputs(self._analysis.get_fp32_outputs(feed_index),
-                                    run_failure_caveat(self._analysis.network, None, error))
+            return FailedRunOutputs(
+                self._analysis.get_fp32_outputs(feed_index), run_failure_caveat(self._analysis.network, None, error)
+            )
         return cast_to_declared_types(self._analysis, self._analysis.samples.remove_padding(outputs, feed_index))
 
     def close(self) -> None:
@@ -659,26 +835,40 @@ def find_batch_dependent_outputs(analysis: Analysis, runner: Runner, feed_index:
     rows, feed = analysis.samples.count_rows_of_full_feed(feed_index), analysis.samples.read_full_feed(feed_index)
     if rows < 2 or not any(array.ndim and len(array) == rows for array in feed.values()):
         return ()
-    repeated_feed = {name: np.repeat(array[:1], rows, axis=0) if array.ndim and len(array) == rows else array
-                     for name, array in feed.items()}
+    repeated_feed = {
+        name: np.repeat(array[:1], rows, axis=0) if array.ndim and len(array) == rows else array
+        for name, array in feed.items()
+    }
     names = list_tensor_outputs(analysis.network)
 
     def find_outputs_with_unequal_rows(outputs: Mapping[str, np.ndarray], tolerance: float) -> list[str]:
-        return [name for name, array in outputs.items() if array.ndim and len(array) == rows and array.dtype.kind == "f"
-                and not np.allclose(array[1:], array[:1], rtol=tolerance, atol=tolerance, equal_nan=True)]
+        return [
+            name
+            for name, array in outputs.items()
+            if array.ndim
+            and len(array) == rows
+            and array.dtype.kind == "f"
+            and not np.allclose(array[1:], array[:1], rtol=tolerance, atol=tolerance, equal_nan=True)
+        ]
 
     unequal = find_outputs_with_unequal_rows(runner.run(repeated_feed, names), 0.0)
     unequal = [name for name in unequal if name in analysis.network.producer]
     if unequal:
-        with load_adaptive_runner(analysis.backend, extract_subgraph_of_outputs(analysis.network.model, unequal),
-                                  analysis.samples, low_memory=True, few_executions=True) as reference:
+        with load_adaptive_runner(
+            analysis.backend,
+            extract_subgraph_of_outputs(analysis.network.model, unequal),
+            analysis.samples,
+            low_memory=True,
+            few_executions=True,
+        ) as reference:
             grouped = find_outputs_with_unequal_rows(reference.run(repeated_feed, unequal), _MAX_FP32_ROW_ERROR)
         unequal = [name for name in unequal if name not in grouped]
     return tuple(unequal)
 
 
-def _time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
-                        ) -> tuple[EngineReport | None, str]:
+def _time_engine_layers(
+    runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
+) -> tuple[EngineReport | None, str]:
     """Returns the engine layers with their times, and a text about missing parts ("" if nothing is missing)."""
     try:
         engine_report = read_engine_report(runner.inspect(), network)
@@ -690,8 +880,9 @@ def _time_engine_layers(runner: EngineRunner, network: Network, feed: Mapping[st
         return engine_report, f"its layers could not be timed: {error.title}"
 
 
-def add_engine_latencies(result: EngineResult, runner: EngineRunner, feed: Mapping[str, np.ndarray],
-                         sample_count: int) -> ProgressSteps[EngineResult]:
+def add_engine_latencies(
+    result: EngineResult, runner: EngineRunner, feed: Mapping[str, np.ndarray], sample_count: int
+) -> ProgressSteps[EngineResult]:
     """Returns the result of an engine with its latencies, with inputs and outputs on the device.
 
     They are those of enqueued executions and of executions as one CUDA graph. If there are several optimization
@@ -714,13 +905,21 @@ def add_engine_latencies(result: EngineResult, runner: EngineRunner, feed: Mappi
                 {
                     name: shapes
                     for name, shapes in profile.items()
-                    if len({shape
-                            for other_profile in runner.profiles
-                            for shape in other_profile[name]}) > 1
-                }, count_samples_of_reshaped_feed(feed, profile_feed, sample_count), enqueued, graph_times,
-                "; ".join(missing)))
-    return replace(result, latency_ms=latency, cuda_graph_ms=graph, profile_latencies=tuple(profiles),
-                   measurement_note="; ".join(filter(None, (result.measurement_note, *missing_parts))))
+                    if len({shape for other_profile in runner.profiles for shape in other_profile[name]}) > 1
+                },
+                count_samples_of_reshaped_feed(feed, profile_feed, sample_count),
+                enqueued,
+                graph_times,
+                "; ".join(missing),
+            )
+        )
+    return replace(
+        result,
+        latency_ms=latency,
+        cuda_graph_ms=graph,
+        profile_latencies=tuple(profiles),
+        measurement_note="; ".join(filter(None, (result.measurement_note, *missing_parts))),
+    )
 
 
 def _time_enqueue_and_cuda_graph(
@@ -749,8 +948,7 @@ def measure_latency(time_run_ms: Callable[[], float]) -> ProgressSteps[LatencyTi
 
 
 def reshape_feed(feed: Mapping[str, np.ndarray], shapes: Mapping[str, FixedShape]) -> dict[str, np.ndarray]:
-    """Returns a feed in other shapes. Along each axis the values are cut off or repeated, so that indices stay valid.
-    """
+    """Returns a feed in other shapes. Along each axis the values are cut off or repeated, so that indices stay valid."""
     reshaped = dict(feed)
     for name, shape in shapes.items():
         array = feed[name]
@@ -761,8 +959,9 @@ def reshape_feed(feed: Mapping[str, np.ndarray], shapes: Mapping[str, FixedShape
     return reshaped
 
 
-def count_samples_of_reshaped_feed(feed: Mapping[str, np.ndarray], reshaped_feed: Mapping[str, np.ndarray],
-                                   sample_count: int) -> int:
+def count_samples_of_reshaped_feed(
+    feed: Mapping[str, np.ndarray], reshaped_feed: Mapping[str, np.ndarray], sample_count: int
+) -> int:
     """Returns the number of samples in a reshaped feed. Inputs with one row per sample determine it."""
     sizes = [len(reshaped_feed[name]) for name, array in feed.items() if array.ndim and len(array) == sample_count]
     return max(sizes, default=sample_count)

@@ -1,5 +1,4 @@
-"""The preview job, which requests the engine layers of a config from a separate process and stores the answer on disk.
-"""
+"""The preview job, which requests the engine layers of a config from a separate process and stores the answer on disk."""
 
 import importlib.util
 import signal
@@ -56,12 +55,16 @@ MAX_BARRIERS = 8
 """The maximum number of fusion barriers whose effects are previewed, each by a separate build."""
 
 NOT_INSTALLED = PreviewRefusal(
-    "TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows how the builder runs "
-                                         "each layer, without a GPU.", is_rtx_missing=True)
+    "TensorRT-RTX is not installed",
+    "",
+    "pip install 'trt-tui[rtx]' shows how the builder runs each layer, without a GPU.",
+    is_rtx_missing=True,
+)
 
 
-def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                    request: rq.PreviewEngine) -> Steps[None]:
+def run_preview_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.PreviewEngine
+) -> Steps[None]:
     """Sends the preview of a config, and then the effects of its moves on the engine."""
     config = request.config
     if not is_tensorrt_rtx_installed():
@@ -78,7 +81,8 @@ def run_preview_job(workspace: Workspace, store: ResultStore, reporter: JobRepor
         reporter.send(ev.EnginePreviewed(reporter.job, config, preview))
         if request.with_effects and preview.refusal is None and preview.ineffective_groups is None:
             reporter.send(
-                ev.EnginePreviewed(reporter.job, config, (yield from client.add_move_effects(config, preview))))
+                ev.EnginePreviewed(reporter.job, config, (yield from client.add_move_effects(config, preview)))
+            )
     except (CancelledError, FileReplacedError):
         raise
     except TrtTuiError as error:  # all other jobs continue without a preview
@@ -110,8 +114,13 @@ def _make_preview_network(workspace: Workspace, sha256: str) -> PreviewNetwork:
     """Returns the description of a workspace's network that the preview process needs."""
     options = workspace.options
     reference = options.reference if workspace.network.weights_source_name else None
-    return PreviewNetwork(str(workspace.network.path), sha256, reference, tuple(options.ort_ops),
-                          tuple((path, file_sha256(path)) for path in options.production.plugins))
+    return PreviewNetwork(
+        str(workspace.network.path),
+        sha256,
+        reference,
+        tuple(options.ort_ops),
+        tuple((path, file_sha256(path)) for path in options.production.plugins),
+    )
 
 
 class PreviewTask:
@@ -157,21 +166,30 @@ class PreviewClient:
         low_priority: True if the user waits for another job.
     """
 
-    def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter, ranges: Mapping[str, float],
-                 low_priority: bool = False) -> None:
+    def __init__(
+        self,
+        workspace: Workspace,
+        store: ResultStore,
+        reporter: JobReporter,
+        ranges: Mapping[str, float],
+        low_priority: bool = False,
+    ) -> None:
         self.network, self._store, self._reporter, self._ranges = workspace.network, store, reporter, ranges
         self._workspace, self._niceness = workspace, BACKGROUND_NICENESS if low_priority else 0
         source = workspace.fingerprint
         sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
         self._preview_network = _make_preview_network(workspace, sha256)
-        self._profile, self._requested_capability = _choose_optimization_profile(
-            workspace), workspace.options.compute_capability
+        self._profile, self._requested_capability = (
+            _choose_optimization_profile(workspace),
+            workspace.options.compute_capability,
+        )
         self._gpu_capability: tuple[int, int] | None = None
         with suppress(BackendUnavailableError):  # without a GPU, the user has to name a compute capability
             self._gpu_capability = find_first_device().compute_capability
 
-    def preview_config(self, config: PrecisionConfig,
-                       blocked_urgencies: frozenset[Urgency] = URGENCIES_AFTER_EFFECTS) -> Steps[Preview]:
+    def preview_config(
+        self, config: PrecisionConfig, blocked_urgencies: frozenset[Urgency] = URGENCIES_AFTER_EFFECTS
+    ) -> Steps[Preview]:
         """Returns the preview of a config, or a preview with the reason why there is none.
 
         Args:
@@ -197,8 +215,11 @@ class PreviewClient:
     def preview_configs(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
         """Returns the previews of several configs. Workers make them in parallel."""
         worker_pool, previews = self._workspace.worker_pool, dict[PrecisionConfig, Preview]()
-        unknown = [config for config in dict.fromkeys(configs)
-                   if self._store.results.get(self._preview_cache_key(config), Preview) is None]
+        unknown = [
+            config
+            for config in dict.fromkeys(configs)
+            if self._store.results.get(self._preview_cache_key(config), Preview) is None
+        ]
         if worker_pool is not None and min(len(unknown), worker_pool.count_workers(for_engines=True)) > 1:
             executor = get_executor(self._workspace, self._reporter, for_engines=True)
             for finished in executor.map(PreviewTask(self._make_preview_request(configs[0])), unknown):
@@ -231,22 +252,25 @@ class PreviewClient:
                     pending += [groups[:half], groups[half:]]
         split_groups: tuple[str, ...] = ()
         if candidates := [
-                group for group in find_split_attention_groups(network, config, preview)
-                if group.name not in ineffective
+            group for group in find_split_attention_groups(network, config, preview) if group.name not in ineffective
         ]:
             reduced_preview = yield from self.preview_config(config.without_group_precision(candidates))
             split_groups = find_groups_splitting_mha(network, candidates, reduced_preview)
         tensors = BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove))[:MAX_BARRIERS]
         answers = yield from self.preview_configs([config.without_moves(BarrierMove, [tensor]) for tensor in tensors])
         barrier_effects = {
-            tensor: BarrierEffect(tuple(find_added_kernels(preview, reduced_preview)),
-                                  tuple(find_added_kernels(reduced_preview, preview)))
+            tensor: BarrierEffect(
+                tuple(find_added_kernels(preview, reduced_preview)), tuple(find_added_kernels(reduced_preview, preview))
+            )
             for tensor, reduced_preview in zip(tensors, answers, strict=True)
             if reduced_preview.refusal is None
         }
-        preview = replace(preview,
-                          ineffective_groups=tuple(group.name for group in network.groups if group.name in ineffective),
-                          mha_breakers=split_groups, barrier_effects=barrier_effects)
+        preview = replace(
+            preview,
+            ineffective_groups=tuple(group.name for group in network.groups if group.name in ineffective),
+            mha_breakers=split_groups,
+            barrier_effects=barrier_effects,
+        )
         self._store_preview(config, preview)
         return preview
 
@@ -256,16 +280,23 @@ class PreviewClient:
         self._store.results.put(self._preview_cache_key(config), preview)
 
     def _make_preview_request(self, config: PrecisionConfig) -> PreviewRequest:
-        return PreviewRequest(self._preview_network, config, self._ranges,
-                              self._profile, self._gpu_capability, self._requested_capability)
+        return PreviewRequest(
+            self._preview_network, config, self._ranges, self._profile, self._gpu_capability, self._requested_capability
+        )
 
     def _preview_cache_key(self, config: PrecisionConfig) -> str:
-        """Returns the cache key of a preview. It contains the ranges, since kernels are fused only if scales are equal.
-        """
+        """Returns the cache key of a preview. It contains the ranges, since kernels are fused only if scales are equal."""
         ranges = ranges_comparison_key(self._ranges) if quantizes_activations(self.network, config) else ()
-        return FileCache.make_key("preview, code", self._preview_network, config.comparison_key, ranges,
-                                  sorted(self._profile.items()), self._gpu_capability, self._requested_capability,
-                                  find_installed_version("tensorrt-rtx"))
+        return FileCache.make_key(
+            "preview, code",
+            self._preview_network,
+            config.comparison_key,
+            ranges,
+            sorted(self._profile.items()),
+            self._gpu_capability,
+            self._requested_capability,
+            find_installed_version("tensorrt-rtx"),
+        )
 
 
 def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
@@ -275,8 +306,11 @@ def _choose_optimization_profile(workspace: Workspace) -> dict[str, tuple[FixedS
         name: (shape_range.min, shape_range.opt, shape_range.max)
         for name, shape_range in workspace.requested_shape_ranges.items()
     }
-    dynamic = {info.name for info in network.inputs
-               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)}
+    dynamic = {
+        info.name
+        for info in network.inputs
+        if info.shape is not None and not all(isinstance(size, int) for size in info.shape)
+    }
     if dynamic <= requested.keys():
         return requested
     return {**find_shape_profile(network, workspace.data_sets.judged_samples, workspace.feeds), **requested}
@@ -298,8 +332,7 @@ class _PreviewConnection:
         return self._answer is None or self._answer.done()
 
     def send_request(self, request: PreviewRequest, wake: Callable[[], None], niceness: int) -> Future[Preview]:
-        """Sends a request and returns the future answer. If the process ends, the answer is a preview with the reason.
-        """
+        """Sends a request and returns the future answer. If the process ends, the answer is a preview with the reason."""
         if self._process is not None and self._process.process.poll() is not None:
             self._process.close()
             self._process = None
@@ -327,8 +360,9 @@ def _receive_preview(process: ChildProcess) -> Preview:
         preview: Preview = process.pipe.recv()
     except (EOFError, OSError):
         exit_diagnosis = diagnose_exit(process.process.wait(), "", None, None)
-        return Preview(refusal=PreviewRefusal("the preview process ended", exit_diagnosis.reason,
-                                              "The log contains its output."))
+        return Preview(
+            refusal=PreviewRefusal("the preview process ended", exit_diagnosis.reason, "The log contains its output.")
+        )
     return preview
 
 

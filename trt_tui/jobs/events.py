@@ -492,8 +492,14 @@ class SearchEnded(Event):
             return f"the exported network yields {self.exported.value_text} in {self.exported.executor_name}"
         if config == self.result.config and self.confirmed is False:
             return "the engine misses the target"
-        return next((self.missed_checks[index] for index, offered in self.pareto_configs.items()
-                     if offered == config and index in self.missed_checks), "")
+        return next(
+            (
+                self.missed_checks[index]
+                for index, offered in self.pareto_configs.items()
+                if offered == config and index in self.missed_checks
+            ),
+            "",
+        )
 
 
 @dataclass(frozen=True)

@@ -82,23 +82,27 @@ def open_worker_pool(options: Options, previous_pool: WorkerPool | None) -> Work
         InputError: A requested GPU does not exist.
         BackendUnavailableError: Dask is not installed.
     """
-    cluster_options = [f"--{name}" for name, value in (("gpus", options.gpus), ("workers", options.workers),
-                                                       ("scheduler", options.scheduler)) if value is not None]
+    cluster_options = [
+        f"--{name}"
+        for name, value in (("gpus", options.gpus), ("workers", options.workers), ("scheduler", options.scheduler))
+        if value is not None
+    ]
     if not cluster_options or previous_pool is not None and not previous_pool.failure_reason:
         return previous_pool
     if importlib.util.find_spec("distributed") is None:
-        raise BackendUnavailableError(f"{cluster_options[0]} needs Dask, which is not installed", "",
-                                      "pip install 'trt-tui[cluster]'")
+        raise BackendUnavailableError(
+            f"{cluster_options[0]} needs Dask, which is not installed", "", "pip install 'trt-tui[cluster]'"
+        )
     from trt_tui.cluster.cluster import ClusterWorkerPool, parse_cluster_options
 
     cluster_spec = parse_cluster_options(options)
     return ClusterWorkerPool(cluster_spec) if cluster_spec is not None else None
 
 
-def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
-                 request: rq.OpenNetwork) -> Steps[None]:
-    """Opens a network with its data and backends. The new workspace replaces the current one when all parts are read.
-    """
+def run_open_job(
+    slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter, request: rq.OpenNetwork
+) -> Steps[None]:
+    """Opens a network with its data and backends. The new workspace replaces the current one when all parts are read."""
     try:
         yield from _open_workspace(slot, store, reporter, request)
     except CancelledError:
@@ -108,8 +112,9 @@ def run_open_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
         raise
 
 
-def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
-                    request: rq.OpenNetwork) -> Steps[None]:
+def _open_workspace(
+    slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter, request: rq.OpenNetwork
+) -> Steps[None]:
     options, previous = request.options, slot.workspace
     report_unused_backend = partial(_report_unused_backend, reporter)
     builder = require_builder(options, report_unused_backend) if request.needs_builder else None
@@ -117,16 +122,25 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     reporter.send(ev.JobProgress(reporter.job, "reading the network", 0, 0))
     workspace = Workspace(options)
     for done_count, _ in enumerate(workspace.check_reference_weights(), 1):
-        reporter.send(ev.JobProgress(reporter.job, "executing the network with the weights of the reference",
-                                     done_count, len(workspace.find_judged_feeds())))
+        reporter.send(
+            ev.JobProgress(
+                reporter.job,
+                "executing the network with the weights of the reference",
+                done_count,
+                len(workspace.find_judged_feeds()),
+            )
+        )
         yield Urgency.OPENING
     refuse_overwriting_inputs(options.written_paths, workspace.network.external_files)
     if request.structure_hash and workspace.network.structure_sha256 != request.structure_hash:
         if previous is not None:
             previous.close()
         slot.workspace = None
-        raise InputError(f"{options.model} is another network now", "its structure changed since it was opened",
-                         "Quit and open it again; the values on screen belong to the former network.")
+        raise InputError(
+            f"{options.model} is another network now",
+            "its structure changed since it was opened",
+            "Quit and open it again; the values on screen belong to the former network.",
+        )
     if request.network_only:
         slot.workspace, slot.open_error = workspace, None
         workspace.builder = builder
@@ -146,12 +160,22 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     slot.workspace, slot.open_error = workspace, None
     reporter.send(_make_network_opened_event(reporter.job, workspace))
     yield Urgency.OPENING
-    builder = workspace.builder = builder or get_engine_builder(options.backend, report_unused_backend,
-                                                                plugins=options.production.plugins)
+    builder = workspace.builder = builder or get_engine_builder(
+        options.backend, report_unused_backend, plugins=options.production.plugins
+    )
     if builder is not None:
-        reporter.send(ev.BuilderReady(reporter.job, BuilderSummary(
-            builder.name, builder.version, builder.device, can_run_engines(builder, workspace.plan.settings),
-            builder.capabilities.gpu_compute_capability)))
+        reporter.send(
+            ev.BuilderReady(
+                reporter.job,
+                BuilderSummary(
+                    builder.name,
+                    builder.version,
+                    builder.device,
+                    can_run_engines(builder, workspace.plan.settings),
+                    builder.capabilities.gpu_compute_capability,
+                ),
+            )
+        )
     yield from hash_workspace(workspace, store, reporter)
     if slot.worker_pool is not None:
         slot.worker_pool.open_workspace_on_workers(workspace)
@@ -159,8 +183,7 @@ def _open_workspace(slot: WorkspaceSlot, store: ResultStore, reporter: JobReport
     _read_and_send_config_file(workspace, reporter, request)
 
 
-def require_builder(options: Options,
-                    on_unused_backend: Callable[[BackendUnavailableError], None]) -> EngineBackend:
+def require_builder(options: Options, on_unused_backend: Callable[[BackendUnavailableError], None]) -> EngineBackend:
     """Returns the backend that builds engines.
 
     Raises:
@@ -171,7 +194,8 @@ def require_builder(options: Options,
         raise BackendUnavailableError(
             "no TensorRT here can build an engine",
             "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor shows why",
-            "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
+            "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.",
+        )
     return builder
 
 
@@ -213,21 +237,34 @@ def _make_network_opened_event(job: int, workspace: Workspace) -> ev.NetworkOpen
         reference = collect_reference_info(workspace.reference_source, network, scored, workspace.judgeable_outputs)
         warnings += reference_notes(reference, network.name, bool(scored))
     return ev.NetworkOpened(
-        job, workspace.outline, workspace.judged_outputs,
-        DataSummary(samples.source, data.judged_samples.count, data.calibration_samples.count,
-                    workspace.count_samples(workspace.feeds.all_feeds), samples.is_random, tuple(samples.label_names),
-                    tuple(dict.fromkeys(warnings)), workspace.shape_profile),
-        BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(),
-                       backend.capabilities.computes_in_fp16),
-        workspace.metric.name if workspace.metric is not None else None, reference)
+        job,
+        workspace.outline,
+        workspace.judged_outputs,
+        DataSummary(
+            samples.source,
+            data.judged_samples.count,
+            data.calibration_samples.count,
+            workspace.count_samples(workspace.feeds.all_feeds),
+            samples.is_random,
+            tuple(samples.label_names),
+            tuple(dict.fromkeys(warnings)),
+            workspace.shape_profile,
+        ),
+        BackendSummary(
+            "ONNX Runtime", backend.version, backend.provider.upper(), backend.capabilities.computes_in_fp16
+        ),
+        workspace.metric.name if workspace.metric is not None else None,
+        reference,
+    )
 
 
 MIN_CALIBRATION_FEEDS = 4
 """The minimum number of calibration feeds, so that a quarter of them is at least one feed."""
 
 
-def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                      request: rq.RunPreflight) -> Steps[None]:
+def run_preflight_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.RunPreflight
+) -> Steps[None]:
     """Measures the guard facts that need extra executions of the network, and sends each when it is measured."""
     config = request.config
     if workspace.samples.is_random:
@@ -239,11 +276,15 @@ def run_preflight_job(workspace: Workspace, store: ResultStore, reporter: JobRep
         return
     ensure_ranges(workspace, store, reporter, [config])
     reporter.send(
-        ev.GuardFactsMeasured(reporter.job,
-                              (yield from _measure_sqnr_by_calibration_size(workspace, store, reporter, config))))
+        ev.GuardFactsMeasured(
+            reporter.job, (yield from _measure_sqnr_by_calibration_size(workspace, store, reporter, config))
+        )
+    )
     reporter.send(
         ev.GuardFactsMeasured(
-            reporter.job, GuardFacts(clipped=(yield from _measure_values_beyond_ranges(workspace, reporter, config)))))
+            reporter.job, GuardFacts(clipped=(yield from _measure_values_beyond_ranges(workspace, reporter, config)))
+        )
+    )
 
 
 def _measure_batch_dependence(workspace: Workspace, reporter: JobReporter) -> Steps[GuardFacts]:
@@ -251,19 +292,24 @@ def _measure_batch_dependence(workspace: Workspace, reporter: JobReporter) -> St
     done_counts = itertools.count(1)
     steps = map_steps(
         measure_batch_dependence(workspace.analysis, workspace.feeds),
-        lambda _: Progress("single samples against their batch", next(done_counts), MAX_COMPARED_SAMPLES + 1))
+        lambda _: Progress("single samples against their batch", next(done_counts), MAX_COMPARED_SAMPLES + 1),
+    )
     return reporter.run_steps(steps, Urgency.ACCURACY)
 
 
-def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                      config: PrecisionConfig) -> Steps[GuardFacts]:
+def _measure_sqnr_by_calibration_size(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, config: PrecisionConfig
+) -> Steps[GuardFacts]:
     """Returns the SQNR of a config with ranges from a quarter, a half and all of the calibration samples."""
     calibration, samples = workspace.calibration, workspace.calibration_samples
     assert calibration is not None, "it was ensured"
     is_measured_here = workspace.options.calib_cache is None and calibration.samples == samples.count
     if samples.is_random or not is_measured_here:
-        return GuardFacts(no_convergence_reason="random inputs" if samples.
-                          is_random else "the ranges were not measured on these samples")
+        return GuardFacts(
+            no_convergence_reason="random inputs"
+            if samples.is_random
+            else "the ranges were not measured on these samples"
+        )
     if len(samples) < MIN_CALIBRATION_FEEDS:
         return GuardFacts(no_convergence_reason=f"fewer than {MIN_CALIBRATION_FEEDS} batches calibrate")
     network, config_ranges = workspace.network, {tensor: item.amax for tensor, item in config.range_moves.items()}
@@ -271,13 +317,21 @@ def _measure_sqnr_by_calibration_size(workspace: Workspace, store: ResultStore, 
     for step in (4, 2):
         sample_part = samples.select_feeds(range(0, len(samples), step))
         phase = f"calibrating on {sample_part.count} of {samples.count} samples"
-        ranges = calibrate(network.model, network.calibrated_tensors, sample_part, workspace.backend,
-                           method=calibration.method, progress=reporter.make_progress_callback(phase)).ranges
+        ranges = calibrate(
+            network.model,
+            network.calibrated_tensors,
+            sample_part,
+            workspace.backend,
+            method=calibration.method,
+            progress=reporter.make_progress_callback(phase),
+        ).ranges
         yield Urgency.ACCURACY
-        partials = workspace.analysis.measure_accuracy(config, {**ranges, **config_ranges},
-                                                       workspace.find_judged_feeds(config))
-        accuracy = yield from reporter.run_steps(take_last_value(
-            partials, f"{config.find_main_quantized_type(network).label} {phase}"), Urgency.ACCURACY)
+        partials = workspace.analysis.measure_accuracy(
+            config, {**ranges, **config_ranges}, workspace.find_judged_feeds(config)
+        )
+        accuracy = yield from reporter.run_steps(
+            take_last_value(partials, f"{config.find_main_quantized_type(network).label} {phase}"), Urgency.ACCURACY
+        )
         sqnr_steps.append(CalibrationConvergencePoint(sample_part.count, _worst_output_sqnr_db(accuracy)))
     accuracy = yield from measure_final_accuracy(workspace, store, reporter, config, Urgency.ACCURACY)
     sqnr_steps.append(CalibrationConvergencePoint(samples.count, _worst_output_sqnr_db(accuracy)))
@@ -292,13 +346,15 @@ def _worst_output_sqnr_db(accuracy: Accuracy) -> float:
     return math.nan if sqnr_db is None else sqnr_db
 
 
-def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
-                                  config: PrecisionConfig) -> Steps[Mapping[str, ClippedShare]]:
+def _measure_values_beyond_ranges(
+    workspace: Workspace, reporter: JobReporter, config: PrecisionConfig
+) -> Steps[Mapping[str, ClippedShare]]:
     """Returns the share of values outside the range of each calibrated tensor, in the judged and the calibration
     samples."""
     network, data = workspace.network, workspace.data_sets
-    ranged_tensors = dict.fromkeys(site.tensor for group in network.groups
-                                   for site in group.calibrated_qdq_sites(config.precision_of(group)))
+    ranged_tensors = dict.fromkeys(
+        site.tensor for group in network.groups for site in group.calibrated_qdq_sites(config.precision_of(group))
+    )
     all_ranges = {**workspace.ranges, **{tensor: choice.amax for tensor, choice in config.range_moves.items()}}
     ranges = {tensor: all_ranges[tensor] for tensor in ranged_tensors if all_ranges.get(tensor, 0.0) > 0}
     if not ranges:
@@ -306,10 +362,15 @@ def _measure_values_beyond_ranges(workspace: Workspace, reporter: JobReporter,
     shares: list[dict[str, float]] = []
     judged_samples = data.judged_samples.select_feeds(workspace.find_judged_feeds(config))
     for samples in (judged_samples, data.calibration_samples):
-        partials = (PartialResult(partial_shares, done, len(samples)) for done, partial_shares in enumerate(
-            measure_clipped_shares(network.model, ranges, samples, workspace.backend), 1))
-        shares.append((yield from reporter.run_steps(take_last_value(partials, "values outside their range"),
-                                                     Urgency.ACCURACY)))
+        partials = (
+            PartialResult(partial_shares, done, len(samples))
+            for done, partial_shares in enumerate(
+                measure_clipped_shares(network.model, ranges, samples, workspace.backend), 1
+            )
+        )
+        shares.append(
+            (yield from reporter.run_steps(take_last_value(partials, "values outside their range"), Urgency.ACCURACY))
+        )
     return {tensor: ClippedShare(shares[0][tensor], shares[1][tensor]) for tensor in ranges}
 
 
@@ -326,8 +387,11 @@ def measure_facts_for_data_guards(workspace: Workspace) -> GuardFacts:
         return GuardFacts(has_random_inputs=True, no_classes_reason="random inputs")
     is_same_data = data.calibration_samples is data.judged_samples
     try:
-        stats = (measure_input_stats(data.calibration_samples),
-                 measure_input_stats(data.other_samples)) if not is_same_data else ({}, {})
+        stats = (
+            (measure_input_stats(data.calibration_samples), measure_input_stats(data.other_samples))
+            if not is_same_data
+            else ({}, {})
+        )
         classes, reason = _measure_label_class_facts(workspace)
         equal = count_samples_if_all_equal(data.judged_samples)
         byte_images = count_samples_with_byte_images(data.judged_samples)
@@ -339,15 +403,20 @@ def measure_facts_for_data_guards(workspace: Workspace) -> GuardFacts:
             name: (calibration_stats, stats[1][name])
             for name, calibration_stats in stats[0].items()
             if name in stats[1]
-        }, judges_calibration_samples=is_same_data, equal_sample_count=equal,
-        byte_inputs={name: count for name, count in byte_images.items()
-                     if name not in find_scaled_inputs(workspace.network)},
-        unfit_labels=unfit_labels, class_facts=classes, no_classes_reason=reason)
+        },
+        judges_calibration_samples=is_same_data,
+        equal_sample_count=equal,
+        byte_inputs={
+            name: count for name, count in byte_images.items() if name not in find_scaled_inputs(workspace.network)
+        },
+        unfit_labels=unfit_labels,
+        class_facts=classes,
+        no_classes_reason=reason,
+    )
 
 
 def _find_unfit_labels(workspace: Workspace) -> tuple[UnfitLabels, ...] | None:
-    """Returns the labels that do not fit the classes of the output; None if no output has classes or no labels exist.
-    """
+    """Returns the labels that do not fit the classes of the output; None if no output has classes or no labels exist."""
     network, outputs = workspace.network, workspace.judged_outputs
     samples, scores = workspace.data_sets.judged_samples, find_class_score_output(network, outputs)
     float_outputs = [output for output in outputs if output.kind == FLOAT_KIND and not output.slices]
@@ -358,8 +427,13 @@ def _find_unfit_labels(workspace: Workspace) -> tuple[UnfitLabels, ...] | None:
     class_count = shape[1]
     if not isinstance(class_count, int) or not 2 <= class_count <= MAX_CLASSES:
         return None
-    return find_unfit_labels(samples, output.tensor, class_count, per_pixel=scores is None,
-                             mask_names={item.mask for item in outputs if item.mask})
+    return find_unfit_labels(
+        samples,
+        output.tensor,
+        class_count,
+        per_pixel=scores is None,
+        mask_names={item.mask for item in outputs if item.mask},
+    )
 
 
 def _measure_label_class_facts(workspace: Workspace) -> tuple[tuple[LabelClassFacts, ...], str]:

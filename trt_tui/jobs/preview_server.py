@@ -70,9 +70,12 @@ class PreviewServer:
             trt = self._trt = self._trt or import_preview_builder()
         except BackendUnavailableError as error:
             return Preview(refusal=PreviewRefusal(error.title, error.cause, error.next_step, is_rtx_missing=True))
-        compute_capability = choose_compute_capability(list_compute_capabilities(trt), request.gpu_capability,
-                                                       request.requested_capability,
-                                                       find_min_compute_capability(request.config))
+        compute_capability = choose_compute_capability(
+            list_compute_capabilities(trt),
+            request.gpu_capability,
+            request.requested_capability,
+            find_min_compute_capability(request.config),
+        )
         base_preview = Preview(str(trt.__version__), compute_capability, compute_capability == request.gpu_capability)
         network: Network | None = None
         try:
@@ -81,43 +84,61 @@ class PreviewServer:
         except TrtTuiError as error:
             return _make_refusal_preview(base_preview, error, network)
         except Exception as error:  # a failed preview must not end the process
-            refusal = (convert_memory_error(error) if isinstance(error, MemoryError) else
-                       TrtTuiError(f"unexpected {type(error).__name__}", exception_text(error)))
+            refusal = (
+                convert_memory_error(error)
+                if isinstance(error, MemoryError)
+                else TrtTuiError(f"unexpected {type(error).__name__}", exception_text(error))
+            )
             return _make_refusal_preview(base_preview, refusal, network)
 
     def _open_preview_network(self, preview_network: PreviewNetwork) -> Network:
         if self._open_network is None or self._open_network[0] != preview_network:
             self._open_network = None
-            network = open_network(preview_network.path,
-                                   partial(get_simulation_backend, operators=preview_network.ort_ops),
-                                   has_operator_library=bool(preview_network.ort_ops),
-                                   reference=preview_network.reference)
+            network = open_network(
+                preview_network.path,
+                partial(get_simulation_backend, operators=preview_network.ort_ops),
+                has_operator_library=bool(preview_network.ort_ops),
+                reference=preview_network.reference,
+            )
             self._open_network = (preview_network, network)
         return self._open_network[1]
 
-    def _build_preview(self, trt: Any, network: Network, request: PreviewRequest,
-                       base_preview: Preview) -> Preview:
+    def _build_preview(self, trt: Any, network: Network, request: PreviewRequest, base_preview: Preview) -> Preview:
         start_time = time.perf_counter()
-        refuse_unsupported_precisions(network, request.config, ASSIGNABLE, f"TensorRT-RTX {trt.__version__}",
-                                      base_preview.compute_capability)
+        refuse_unsupported_precisions(
+            network, request.config, ASSIGNABLE, f"TensorRT-RTX {trt.__version__}", base_preview.compute_capability
+        )
         typed_model = lower_from_source_model(network, request.config, request.ranges)
         model, weights = split_off_weights(typed_model.model)
         if not self.is_wanted:
             raise CancelledError("stopped")
         plugin_error = self._load_new_plugins(trt, request.network)
         try:
-            text, printed = list_engine_layers(trt, model, weights, network.path, request.profile, request.config.tf32,
-                                               base_preview.compute_capability, lambda: self.is_wanted)
+            text, printed = list_engine_layers(
+                trt,
+                model,
+                weights,
+                network.path,
+                request.profile,
+                request.config.tf32,
+                base_preview.compute_capability,
+                lambda: self.is_wanted,
+            )
         except NetworkParseError as error:
             if plugin_error is None:
                 raise
-            raise NetworkParseError(plugin_error.title, f"{plugin_error.cause}; {error.title}", plugin_error.next_step,
-                                    error.node) from None
-        preview = build_preview(read_layer_listing(text, network), network, base_preview.builder_release,
-                                base_preview.compute_capability,
-                                time.perf_counter() - start_time, base_preview.is_gpu_present)
-        return replace(preview, builder_warnings=list_known_warnings(printed),
-                       raw_messages=tuple(printed))
+            raise NetworkParseError(
+                plugin_error.title, f"{plugin_error.cause}; {error.title}", plugin_error.next_step, error.node
+            ) from None
+        preview = build_preview(
+            read_layer_listing(text, network),
+            network,
+            base_preview.builder_release,
+            base_preview.compute_capability,
+            time.perf_counter() - start_time,
+            base_preview.is_gpu_present,
+        )
+        return replace(preview, builder_warnings=list_known_warnings(printed), raw_messages=tuple(printed))
 
     def _load_new_plugins(self, trt: Any, preview_network: PreviewNetwork) -> TrtTuiError | None:
         """Loads the plugin libraries that this process has not loaded yet. Returns the first error; None if all
@@ -155,8 +176,9 @@ def _make_refusal_preview(base_preview: Preview, error: TrtTuiError, network: Ne
         exact_groups, possible_groups = find_groups_in_message("\n".join((error.cause, *error.details[-1:])), network)
         node = next((group.name for group in (*exact_groups, *possible_groups)), "")
     refusal = PreviewRefusal(error.title, join_lines(error.cause), error.next_step, node)
-    return Preview(base_preview.builder_release, base_preview.compute_capability, base_preview.is_gpu_present,
-                   refusal=refusal)
+    return Preview(
+        base_preview.builder_release, base_preview.compute_capability, base_preview.is_gpu_present, refusal=refusal
+    )
 
 
 def main(argv: Sequence[str]) -> None:

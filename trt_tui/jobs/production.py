@@ -114,8 +114,9 @@ from trt_tui.jobs.store import ResultStore
 from trt_tui.workspace import Workspace, can_run_engines
 
 
-def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
-                            request: rq.CompareDumps) -> Steps[None]:
+def run_dump_comparison_job(
+    slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter, request: rq.CompareDumps
+) -> Steps[None]:
     """Compares all common tensors of two dumps.
 
     Raises:
@@ -130,15 +131,20 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
     network = slot.workspace.network if slot.workspace is not None else None
     inputs = [info.name for info in network.inputs] if network is not None else []
     if network is not None and not any(network.has_tensor(name) for name in common_names):
-        raise no_common_tensors_error(first.source, common_names, network.name,
-                                      [layer_output for layer in network.layers for layer_output in layer.outputs])
+        raise no_common_tensors_error(
+            first.source,
+            common_names,
+            network.name,
+            [layer_output for layer in network.layers for layer_output in layer.outputs],
+        )
     for name in common_names:
         if network is not None and network.has_tensor(name):
             check_dump_shape(first, network, name)
     mask, start_time, tensor_errors = find_min_mask_magnitude(network), time.monotonic(), list[TensorDifference]()
     for index, name in enumerate(common_names):
-        reference, source = (DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first),
-                                                                               (request.run, second)))
+        reference, source = (
+            DumpIterations(run, dump, [name]) for run, dump in ((request.reference, first), (request.run, second))
+        )
         for result in measure_tensor_difference(reference, source, feed_indices, name, request.threshold, mask):
             if result is not None:
                 tensor_errors.append(result)
@@ -146,13 +152,24 @@ def run_dump_comparison_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
             yield Urgency.BUILD
     ordered = sort_in_network_order(tensor_errors, network, request.scaled_tensors)
     advice_texts = comparison_advice_lines(ordered, first.source, second.source, inputs, network is not None)
-    reporter.send(ev.DumpsCompared(reporter.job, reference.run, source.run, len(feed_indices), tuple(ordered),
-                                   only_in_reference, only_in_run, tuple(advice_texts),
-                                   store.network_sha256(network) if network is not None else ""))
+    reporter.send(
+        ev.DumpsCompared(
+            reporter.job,
+            reference.run,
+            source.run,
+            len(feed_indices),
+            tuple(ordered),
+            only_in_reference,
+            only_in_run,
+            tuple(advice_texts),
+            store.network_sha256(network) if network is not None else "",
+        )
+    )
 
 
-def run_dump_inspection_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
-                            request: rq.InspectDump) -> Steps[None]:
+def run_dump_inspection_job(
+    slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter, request: rq.InspectDump
+) -> Steps[None]:
     """Summarizes each tensor of a dump.
 
     Raises:
@@ -167,31 +184,39 @@ def run_dump_inspection_job(slot: WorkspaceSlot, store: ResultStore, reporter: J
     reporter.send(ev.DumpInspected(reporter.job, dump.source, len(dump.iterations), tuple(summaries)))
 
 
-def run_save_outputs_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                         request: rq.SaveOutputs) -> Steps[None]:
+def run_save_outputs_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.SaveOutputs
+) -> Steps[None]:
     """Executes each config on all samples, calibration samples included, and writes the outputs as a dump."""
     network, samples = workspace.network, workspace.samples
     path, start_time, done = Path(request.path), time.monotonic(), 0
     refuse_overwriting_inputs([path], [network.path, *network.external_files])
     ensure_ranges(workspace, store, reporter, list(request.runs.values()))
     names = list_tensor_outputs(network)
-    analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
-                        boundary_type=workspace.options.other, extra_tensors=names)
+    analysis = Analysis(
+        network,
+        workspace.backend,
+        samples,
+        workspace.judged_outputs,
+        boundary_type=workspace.options.other,
+        extra_tensors=names,
+    )
     with contextlib.closing(analysis), open_atomic_writer(path) as stream, RunResultsWriter(stream) as writer:
         for name, config in request.runs.items():
             writer.begin_runner(name)
             for outputs in analysis.execute_config(config, workspace.ranges):
                 writer.add_iteration(
-                    {tensor: outputs[tensor]
-                     for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))})
+                    {tensor: outputs[tensor] for tensor in dict.fromkeys((*names, *analysis.fetched_tensors))}
+                )
                 done += 1
                 reporter.send_progress(request.phase, done, len(samples) * len(request.runs), start_time)
                 yield Urgency.BUILD
     reporter.send(ev.ConfigExported(reporter.job, (request.path,)))
 
 
-def run_engine_inspection_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                              request: rq.ReadEngineFile) -> Steps[None]:
+def run_engine_inspection_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.ReadEngineFile
+) -> Steps[None]:
     """Reads the layers of an engine file, of the inspector's JSON file, or of a profile, and sends them.
 
     Raises:
@@ -214,8 +239,11 @@ def run_engine_inspection_job(workspace: Workspace, store: ResultStore, reporter
 def _inspect_engine(workspace: Workspace, engine_bytes: bytes) -> str:
     builder = get_engine_builder(workspace.options.backend, plugins=workspace.options.production.plugins)
     if builder is None:
-        raise BackendUnavailableError("no TensorRT here can load an engine", "trt-tui doctor shows why",
-                                      "Give the JSON of trtexec --exportLayerInfo instead of the engine.")
+        raise BackendUnavailableError(
+            "no TensorRT here can load an engine",
+            "trt-tui doctor shows why",
+            "Give the JSON of trtexec --exportLayerInfo instead of the engine.",
+        )
     with builder.load_engine(engine_bytes) as runner:
         return runner.inspect()
 
@@ -226,8 +254,9 @@ CONFIG_SIMULATED, CONFIG_BUILT = "the simulated config", "the config's engine"
 """The names of the runs that production is compared with, besides FP32."""
 
 
-def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                   request: rq.MeasureStages) -> Steps[None]:
+def run_stages_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.MeasureStages
+) -> Steps[None]:
     """Measures the stages in their order, and sends each when it is measured.
 
     Raises:
@@ -241,8 +270,11 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     if any(run.name == PRODUCTION_STAGE for run in request.runs):
         configs.append(request.config)
     ensure_ranges(workspace, store, reporter, configs)
-    sources |= {run.name: SimulatedConfig(workspace.analysis, run.config, workspace.ranges, run.name)
-                for run in request.runs if run.kind is RunKind.SIMULATED_CONFIG and run.config is not None}
+    sources |= {
+        run.name: SimulatedConfig(workspace.analysis, run.config, workspace.ranges, run.name)
+        for run in request.runs
+        if run.kind is RunKind.SIMULATED_CONFIG and run.config is not None
+    }
     yield from send_reference_metric(workspace, store, reporter, configs)
     recorded_runs: list[RecordedRun] = []
     engine_runs: list[RecordedRun] = []
@@ -260,9 +292,11 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             recorded = yield from _record_run_outputs(workspace, reporter, source)
             if run.config is None:
                 accuracy = yield from _compare_recorded_runs(workspace, recorded, None)
-                result = (yield from _measure_engine_file(
-                    EngineBuilder(workspace, None, reporter), source, accuracy)) if isinstance(
-                    source, EngineRun) else RunResult(accuracy)
+                result = (
+                    (yield from _measure_engine_file(EngineBuilder(workspace, None, reporter), source, accuracy))
+                    if isinstance(source, EngineRun)
+                    else RunResult(accuracy)
+                )
                 stage = replace(stage, result=result)
             if isinstance(source, EngineRun):
                 engine_runs.append(recorded)
@@ -272,34 +306,49 @@ def run_stages_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             source.close()
         if run.kind is RunKind.SIMULATED_CONFIG:
             yield from _send_simulated_accuracy(workspace, store, reporter, run.config_name, run.config)
-        if recorded_runs and any(output.tensor in recorded.available_tensors & recorded_runs[-1].available_tensors
-                                 for output in workspace.analysis.judged_outputs):
-            stage = replace(stage, accuracy_to_previous=(yield from _compare_recorded_runs(workspace, recorded,
-                                                                                  recorded_runs[-1])))
+        if recorded_runs and any(
+            output.tensor in recorded.available_tensors & recorded_runs[-1].available_tensors
+            for output in workspace.analysis.judged_outputs
+        ):
+            stage = replace(
+                stage, accuracy_to_previous=(yield from _compare_recorded_runs(workspace, recorded, recorded_runs[-1]))
+            )
         recorded_runs.append(recorded)
         if run.name == PRODUCTION_STAGE:
             comparisons = yield from _compare_production_outputs(workspace, store, reporter, request, recorded_runs)
             stage = replace(stage, other_accuracies=comparisons, input_differences=inputs)
         reporter.send(ev.ValueMeasured(reporter.job, STAGES, run.name, stage))
     if len(engine_runs) > 1 or batch_texts:
-        different = next(filter(None, (find_first_different_kernel(first, second)
-                                       for first, second in combinations(reports, 2))), "")
-        spreads = measure_output_spreads(workspace.analysis, engine_runs, _find_common_feeds(
-            workspace, *engine_runs)) if len(engine_runs) > 1 else ()
-        reporter.send(ev.ValueMeasured(reporter.job, STABILITY, None, Variation(
-            tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts))))
+        different = next(
+            filter(None, (find_first_different_kernel(first, second) for first, second in combinations(reports, 2))), ""
+        )
+        spreads = (
+            measure_output_spreads(workspace.analysis, engine_runs, _find_common_feeds(workspace, *engine_runs))
+            if len(engine_runs) > 1
+            else ()
+        )
+        reporter.send(
+            ev.ValueMeasured(
+                reporter.job,
+                STABILITY,
+                None,
+                Variation(tuple(run.run.name for run in engine_runs), spreads, different, tuple(batch_texts)),
+            )
+        )
 
 
 def _list_engine_reports(stored: EngineResult | Workspace, store: ResultStore, run: Run) -> list[EngineReport]:
     """Returns the layers of the engine of a run, from an engine result or from the stored result of its config."""
-    result = stored if isinstance(stored, EngineResult) else (
-        store.load_engine_result(stored, run.config) if run.config is not None else None)
+    result = (
+        stored
+        if isinstance(stored, EngineResult)
+        else (store.load_engine_result(stored, run.config) if run.config is not None else None)
+    )
     return [result.engine_report] if result is not None and result.engine_report is not None else []
 
 
 def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
-    """Returns a sentence about the outputs of a batch and of its samples alone; [] if the engine takes one batch size.
-    """
+    """Returns a sentence about the outputs of a batch and of its samples alone; [] if the engine takes one batch size."""
     samples = workspace.data_sets.judged_samples
     names, feed = samples.per_sample_array_names, source.make_feed(workspace.feeds[0])
     rows = samples.count_rows_of_full_feed(workspace.feeds[0])
@@ -308,8 +357,12 @@ def _compare_batch_sizes(workspace: Workspace, source: EngineRun) -> list[str]:
     outputs = [name for name in sorted(source.available_tensors) if workspace.network.is_float_tensor(name)]
     batched = source.runner.run(feed, outputs)
     try:
-        single = [source.runner.run({name: array[row:row + 1] if name in names else array
-                                     for name, array in feed.items()}, outputs) for row in range(rows)]
+        single = [
+            source.runner.run(
+                {name: array[row : row + 1] if name in names else array for name, array in feed.items()}, outputs
+            )
+            for row in range(rows)
+        ]
     except TrtTuiError:  # the profile of the engine has no batch of one sample
         return []
     per_sample = [name for name in outputs if batched[name].ndim and len(batched[name]) == rows]
@@ -328,12 +381,14 @@ def _record_run_outputs(workspace: Workspace, reporter: JobReporter, source: Ite
 
 def _find_common_feeds(workspace: Workspace, *recorded_runs: RecordedRun) -> JudgedFeeds:
     """Returns the feeds that judge each of some runs. A run without a config is judged on all."""
-    return workspace.find_judged_feeds(*(recorded.run.config for recorded in recorded_runs
-                                         if recorded.run.config is not None))
+    return workspace.find_judged_feeds(
+        *(recorded.run.config for recorded in recorded_runs if recorded.run.config is not None)
+    )
 
 
-def _compare_recorded_runs(workspace: Workspace, recorded: RecordedRun,
-                           reference: RecordedRun | None) -> Steps[Accuracy]:
+def _compare_recorded_runs(
+    workspace: Workspace, recorded: RecordedRun, reference: RecordedRun | None
+) -> Steps[Accuracy]:
     """Returns the accuracy of a run against another run.
 
     Args:
@@ -341,12 +396,19 @@ def _compare_recorded_runs(workspace: Workspace, recorded: RecordedRun,
     """
     is_judged = reference is None
     feeds = _find_common_feeds(workspace, recorded, *([reference] if reference is not None else []))
-    return override_urgency(Urgency.ACCURACY, take_last_value(workspace.analysis.compare(
-        recorded, feeds, reference=reference, with_metric=is_judged, with_caveats=is_judged)))
+    return override_urgency(
+        Urgency.ACCURACY,
+        take_last_value(
+            workspace.analysis.compare(
+                recorded, feeds, reference=reference, with_metric=is_judged, with_caveats=is_judged
+            )
+        ),
+    )
 
 
-def _send_simulated_accuracy(workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str,
-                             config: PrecisionConfig | None) -> Steps[None]:
+def _send_simulated_accuracy(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, run: str, config: PrecisionConfig | None
+) -> Steps[None]:
     """Sends the accuracy of a config with all its caveats, as other jobs send it."""
     assert config is not None, "a simulated run has a config"
     accuracy = yield from measure_final_accuracy(workspace, store, reporter, config, Urgency.ACCURACY)
@@ -383,24 +445,30 @@ def _open_run_source(workspace: Workspace, run: Run) -> IterableRunSource | None
     source = open_file_run(run, network, workspace.samples, workspace.backend, workspace.judged_outputs)
     if not any(output.tensor in source.available_tensors for output in workspace.judged_outputs):
         raise no_common_tensors_error(
-            Path(run.file_path).name, sorted(source.available_tensors), network.name,
-            [output.tensor for output in workspace.judged_outputs])
+            Path(run.file_path).name,
+            sorted(source.available_tensors),
+            network.name,
+            [output.tensor for output in workspace.judged_outputs],
+        )
     return source
 
 
 def _load_engine_file(workspace: Workspace, file_path: str) -> EngineRunner:
     if workspace.builder is None:
-        raise BackendUnavailableError("no TensorRT here can load an engine", "trt-tui doctor shows why",
-                                      "Run it where it was built for, with --save-outputs of Polygraphy, and give "
-                                      "--outputs.")
+        raise BackendUnavailableError(
+            "no TensorRT here can load an engine",
+            "trt-tui doctor shows why",
+            "Run it where it was built for, with --save-outputs of Polygraphy, and give --outputs.",
+        )
     try:
         return workspace.builder.load_engine(read_bytes(Path(file_path)))
     except InputError as error:
         raise InputError(f"{Path(file_path).name}: {error.title}", error.cause, error.next_step) from None
 
 
-def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                      run: Run) -> Steps[tuple[EngineRun | None, str]]:
+def _build_engine_run(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, run: Run
+) -> Steps[tuple[EngineRun | None, str]]:
     """Builds and loads the engine of a config. Returns its run, or None and the reason why there is no engine."""
     config = run.config
     assert config is not None, "a built run has a config"
@@ -422,7 +490,8 @@ def _build_engine_run(workspace: Workspace, store: ResultStore, reporter: JobRep
         return None, f"built{gpu_text}, and it cannot run on this machine: {find_gpu_text()}"
     settings = make_build_settings(analysis, workspace.find_judged_feeds(config), workspace.plan, config)
     engine = yield from EngineBuilder(workspace, store.engines, Reporter(reporter.wake)).build(
-        config, replace(workspace.plan, settings=settings), analysis.extra_outputs)
+        config, replace(workspace.plan, settings=settings), analysis.extra_outputs
+    )
     return EngineRun(run, builder.load_engine(engine.data), analysis), ""
 
 
@@ -430,30 +499,45 @@ def _measure_engine_file(builder: EngineBuilder, source: EngineRun, accuracy: Ac
     """Returns the result of an engine file: its accuracy, latency and layers."""
     workspace, runner = builder.workspace, source.runner
     assert isinstance(runner, EngineRunner), "it was loaded by a builder"
-    result = EngineResult(accuracy, builder.title, engine_bytes=Path(source.run.file_path).stat().st_size,
-                          device_name=builder.backend.device)
-    return builder.reporter.run_steps(add_engine_performance(
-        result, runner, workspace.network, source.make_feed(workspace.feeds[0]),
-        workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0])), Urgency.ACCURACY)
+    result = EngineResult(
+        accuracy,
+        builder.title,
+        engine_bytes=Path(source.run.file_path).stat().st_size,
+        device_name=builder.backend.device,
+    )
+    return builder.reporter.run_steps(
+        add_engine_performance(
+            result,
+            runner,
+            workspace.network,
+            source.make_feed(workspace.feeds[0]),
+            workspace.data_sets.judged_samples.count_rows_of_full_feed(workspace.feeds[0]),
+        ),
+        Urgency.ACCURACY,
+    )
 
 
 # -- the stage of production -------------------------------------------------------------------------------------------
 
 
-def _compare_production_outputs(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                                request: rq.MeasureStages,
-                                recorded_runs: Sequence[RecordedRun]) -> Steps[tuple[tuple[str, Accuracy], ...]]:
+def _compare_production_outputs(
+    workspace: Workspace,
+    store: ResultStore,
+    reporter: JobReporter,
+    request: rq.MeasureStages,
+    recorded_runs: Sequence[RecordedRun],
+) -> Steps[tuple[tuple[str, Accuracy], ...]]:
     """Returns the accuracy of production against the simulation and the engine of the config, by name of the reference.
 
     Production is the last run. If engine files are named, they replace the engine of the config.
     """
     production, config = recorded_runs[-1], request.config
     references = [recorded for recorded in recorded_runs if recorded.run.kind is RunKind.ENGINE_FILE]
-    sources: list[IterableRunSource] = [
-        SimulatedConfig(workspace.analysis, config, workspace.ranges, CONFIG_SIMULATED)]
+    sources: list[IterableRunSource] = [SimulatedConfig(workspace.analysis, config, workspace.ranges, CONFIG_SIMULATED)]
     if workspace.builder is not None and can_run_engines(workspace.builder, workspace.plan.settings) and not references:
-        engine_run, _ = yield from _build_engine_run(workspace, store, reporter,
-                                                     Run(CONFIG_BUILT, RunKind.BUILT_ENGINE, config=config))
+        engine_run, _ = yield from _build_engine_run(
+            workspace, store, reporter, Run(CONFIG_BUILT, RunKind.BUILT_ENGINE, config=config)
+        )
         sources += [engine_run] if engine_run is not None else []
     for source in sources:
         try:
@@ -485,8 +569,14 @@ def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) 
     if not dumped_names:
         if request.inputs_path is None:
             return ()
-        raise no_common_tensors_error(dump.source, dump.tensor_names, workspace.network.name, names, "takes",
-                                      "Name the arrays after the network's inputs, or name another file.")
+        raise no_common_tensors_error(
+            dump.source,
+            dump.tensor_names,
+            workspace.network.name,
+            names,
+            "takes",
+            "Name the arrays after the network's inputs, or name another file.",
+        )
     samples = workspace.samples
     dumped_inputs = DumpRun(Run("", RunKind.DUMP, file_path=spec), dump, workspace.network, samples, uses_inputs=True)
 
@@ -500,8 +590,9 @@ def _compare_production_inputs(workspace: Workspace, request: rq.MeasureStages) 
 # -- exports ----------------------------------------------------------------------------------------------------------
 
 
-def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                   request: rq.ExportConfig) -> Steps[None]:
+def run_export_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.ExportConfig
+) -> Steps[None]:
     """Writes a config in the format of another tool."""
     path, network, config = Path(request.path), workspace.network, request.config
     export_format = EXPORT_FORMATS[request.kind]
@@ -510,15 +601,29 @@ def run_export_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     shapes = workspace.shape_profile if export_format.has_build_commands else workspace.requested_shape_ranges
     written_config = config if export_format.keeps_file_precision else replace_file_precision(network, config)
     calibration, no_data_reason = collect_calibration_for_export(
-        workspace, store, reporter, written_config, request.config_calibration,
-        all_tensors=export_format.needs_all_ranges, needs_ranges=not export_format.can_lack_ranges)
+        workspace,
+        store,
+        reporter,
+        written_config,
+        request.config_calibration,
+        all_tensors=export_format.needs_all_ranges,
+        needs_ranges=not export_format.can_lack_ranges,
+    )
     workspace.require_unchanged_files()
     if not export_format.can_lack_ranges:
         refuse_cubic_grid_samples(network, "TensorRT")
     report_known_defects(workspace, reporter, config, workspace.build_target)
     ranges = add_ranges_set_by_config(calibration.range_table, config)
-    written = write_export(request.kind, path, network, config, ranges, shapes=shapes,
-                           builder_options=workspace.options.production, calibration=calibration)
+    written = write_export(
+        request.kind,
+        path,
+        network,
+        config,
+        ranges,
+        shapes=shapes,
+        builder_options=workspace.options.production,
+        calibration=calibration,
+    )
     reporter.send(ev.ConfigExported(reporter.job, tuple(map(str, written.paths)), written.notes, no_data_reason))
 
 
@@ -530,8 +635,9 @@ def _make_bundle_target(workspace: Workspace, release_name: str) -> BuildTarget:
     return replace(target, release=parse_release(release_name))
 
 
-def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter,
-                       request: rq.WriteTextFile) -> Steps[None]:
+def run_write_text_job(
+    slot: WorkspaceSlot, store: ResultStore, reporter: JobReporter, request: rq.WriteTextFile
+) -> Steps[None]:
     """Writes a text file. No network needs to be open, and a file of an open network is never overwritten."""
     if (workspace := slot.workspace) is not None:
         refuse_overwriting_inputs([request.path], [workspace.network.path, *workspace.network.external_files])
@@ -540,38 +646,55 @@ def run_write_text_job(slot: WorkspaceSlot, store: ResultStore, reporter: JobRep
     yield from ()
 
 
-def run_write_bundle_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                         request: rq.WriteBundle) -> Steps[None]:
+def run_write_bundle_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.WriteBundle
+) -> Steps[None]:
     """Writes a bundle into a new folder, which appears complete or not at all."""
     destination, network, config = Path(request.path), workspace.network, request.config
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
     require_empty_folder(destination)
     report_known_defects(workspace, reporter, config, _make_bundle_target(workspace, request.release))
-    calibration, no_data_reason = collect_calibration_for_export(workspace, store, reporter, config,
-                                                               request.config_calibration)
+    calibration, no_data_reason = collect_calibration_for_export(
+        workspace, store, reporter, config, request.config_calibration
+    )
     ranges = add_ranges_set_by_config(calibration.range_table, config)
     workspace.require_unchanged_files()
     iterations = yield from _collect_bundle_sample_runs(workspace, reporter, config, ranges)
-    bundle = BundleContents(request.release, network, config, ranges, request.config_text,
-                            calibration.method, workspace.shape_profile,
-                            _choose_bundle_builder_options(workspace, store, request, ranges), workspace.samples.source,
-                            iterations, request.with_samples, request.comparison_report)
+    bundle = BundleContents(
+        request.release,
+        network,
+        config,
+        ranges,
+        request.config_text,
+        calibration.method,
+        workspace.shape_profile,
+        _choose_bundle_builder_options(workspace, store, request, ranges),
+        workspace.samples.source,
+        iterations,
+        request.with_samples,
+        request.comparison_report,
+    )
     with fill_folder_atomically(destination) as folder:
         written_paths = write_bundle(folder, bundle)
     paths = [destination / path.relative_to(folder) for path in written_paths]
     reporter.send(ev.ConfigExported(reporter.job, (str(destination), *map(str, paths)), (), ""))
 
 
-def _choose_bundle_builder_options(workspace: Workspace, store: ResultStore, request: rq.WriteBundle,
-                                   ranges: Mapping[str, float]) -> BuilderOptions:
+def _choose_bundle_builder_options(
+    workspace: Workspace, store: ResultStore, request: rq.WriteBundle, ranges: Mapping[str, float]
+) -> BuilderOptions:
     """Returns the builder options of a bundle, with the timing cache of an earlier build of the config if there is one.
 
     The timing cache is added only if the options name none, and the bundle is for the installed release.
     """
     production, builder = workspace.options.production, workspace.builder
-    if production.timing_cache or builder is None or builder.name != "tensorrt" or not builder.version.startswith(
-            f"{request.release}."):
+    if (
+        production.timing_cache
+        or builder is None
+        or builder.name != "tensorrt"
+        or not builder.version.startswith(f"{request.release}.")
+    ):
         return production
     plan, network, config = workspace.plan, workspace.network, request.config
     constraints = lower_for_builder(network, config, ranges, builder.capabilities, builder.name).constraints
@@ -580,22 +703,36 @@ def _choose_bundle_builder_options(workspace: Workspace, store: ResultStore, req
     return replace(production, timing_cache=str(timing_cache)) if timing_cache.is_file() else production
 
 
-def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, config: PrecisionConfig,
-                                ranges: Mapping[str, float]) -> Steps[list[SampleRun]]:
+def _collect_bundle_sample_runs(
+    workspace: Workspace, reporter: JobReporter, config: PrecisionConfig, ranges: Mapping[str, float]
+) -> Steps[list[SampleRun]]:
     """Returns the first judged feeds with the network's outputs in FP32 and in the simulation of the config."""
     network, samples = workspace.network, workspace.data_sets.judged_samples
     names = list_tensor_outputs(network)
-    analysis = Analysis(network, workspace.backend, samples, workspace.judged_outputs,
-                        boundary_type=workspace.options.other, extra_tensors=names)
+    analysis = Analysis(
+        network,
+        workspace.backend,
+        samples,
+        workspace.judged_outputs,
+        boundary_type=workspace.options.other,
+        extra_tensors=names,
+    )
     iterations: list[SampleRun] = []
     start_time, feed_indices = time.monotonic(), workspace.find_judged_feeds(config)[:MAX_FEEDS]
     with contextlib.closing(analysis):
-        runs = zip(analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
-                   analysis.execute_config(config, ranges, feed_indices), strict=True)
+        runs = zip(
+            analysis.execute_config(PrecisionConfig.from_precision(Precision.FP32), {}, feed_indices),
+            analysis.execute_config(config, ranges, feed_indices),
+            strict=True,
+        )
         for done, (index, (reference, simulated)) in enumerate(zip(feed_indices, runs, strict=True), 1):
-            iteration = SampleRun(samples.read_full_feed(index),
-                                  *({name: samples.pad_rows(outputs[name], index) for name in names}
-                                    for outputs in (reference, simulated)))
+            iteration = SampleRun(
+                samples.read_full_feed(index),
+                *(
+                    {name: samples.pad_rows(outputs[name], index) for name in names}
+                    for outputs in (reference, simulated)
+                ),
+            )
             if iterations and sum(item.size_bytes for item in (*iterations, iteration)) > MAX_SAMPLE_BYTES:
                 break
             iterations.append(iteration)
@@ -604,31 +741,47 @@ def _collect_bundle_sample_runs(workspace: Workspace, reporter: JobReporter, con
     return iterations
 
 
-def run_write_subgraph_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                           request: rq.WriteSubgraph) -> Steps[None]:
+def run_write_subgraph_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.WriteSubgraph
+) -> Steps[None]:
     """Writes a subgraph of the network into a new folder, which appears complete or not at all."""
     destination, network = Path(request.path), workspace.network
     require_empty_folder(destination)
-    start, stop = find_group_boundary(network, network.get_group(
-        request.group)) if request.group else (request.start_tensors, request.stop_tensors)
+    start, stop = (
+        find_group_boundary(network, network.get_group(request.group))
+        if request.group
+        else (request.start_tensors, request.stop_tensors)
+    )
     check_tensor_names(network, (*start, *stop))
     reporter.send(ev.JobProgress(reporter.job, request.phase, 0, 0))
     yield Urgency.BUILD
-    ranges, no_data_reason = collect_ranges_for_export(workspace, store, reporter, request.config,
-                                                     request.config_calibration)
+    ranges, no_data_reason = collect_ranges_for_export(
+        workspace, store, reporter, request.config, request.config_calibration
+    )
     typed_model = lower_from_source_model(network, request.config, ranges).model
     iterations = _collect_subgraph_sample_runs(workspace, request.config, typed_model, start, stop)
     workspace.require_unchanged_files()
     with fill_folder_atomically(destination) as folder:
-        written_paths = write_subgraph(folder, network, {FP32_FILE: network.model, TYPED_FILE: typed_model}, start,
-                                       stop, iterations)
+        written_paths = write_subgraph(
+            folder, network, {FP32_FILE: network.model, TYPED_FILE: typed_model}, start, stop, iterations
+        )
     reporter.send(
-        ev.ConfigExported(reporter.job, (str(destination), *(str(destination / path.name) for path in written_paths)),
-                          (), no_data_reason))
+        ev.ConfigExported(
+            reporter.job,
+            (str(destination), *(str(destination / path.name) for path in written_paths)),
+            (),
+            no_data_reason,
+        )
+    )
 
 
-def _collect_subgraph_sample_runs(workspace: Workspace, config: PrecisionConfig, typed_model: ir.Model,
-                                  start_tensors: Sequence[str], stop_tensors: Sequence[str]) -> list[SampleRun]:
+def _collect_subgraph_sample_runs(
+    workspace: Workspace,
+    config: PrecisionConfig,
+    typed_model: ir.Model,
+    start_tensors: Sequence[str],
+    stop_tensors: Sequence[str],
+) -> list[SampleRun]:
     """Returns the inputs of a subgraph on the first judged feeds, with its outputs in FP32 and in the typed network."""
     network, samples = workspace.network, workspace.data_sets.judged_samples
     produced = {value.name for node in network.model.graph for value in node.outputs}
@@ -637,8 +790,10 @@ def _collect_subgraph_sample_runs(workspace: Workspace, config: PrecisionConfig,
     extended_model = add_outputs(network.model, [name for name in read_names if name not in output_names])
     iterations: list[SampleRun] = []
     piece_model = extract_subgraph(typed_model, start_tensors, stop_tensors)
-    with load_adaptive_runner(workspace.backend, extended_model,
-                              samples) as fp32, workspace.backend.load(piece_model) as lowered:
+    with (
+        load_adaptive_runner(workspace.backend, extended_model, samples) as fp32,
+        workspace.backend.load(piece_model) as lowered,
+    ):
         for index in workspace.find_judged_feeds(config)[:MAX_FEEDS]:
             feed: Mapping[str, np.ndarray] = samples.read_full_feed(index)
             values = {**feed, **fp32.run(feed, read_names)}

@@ -114,8 +114,9 @@ class OpenNetwork(Request):
         needs_builder: True to fail before anything is read if no TensorRT works here.
     """
 
-    job_kind = JobKind("trt_tui.jobs.opening.run_open_job", "opening {file}", needs_network=False,
-                       measures_current_config=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.opening.run_open_job", "opening {file}", needs_network=False, measures_current_config=True
+    )
     options: Options
     expected_fingerprint: Fingerprint | None = None
     structure_hash: str = ""
@@ -138,8 +139,9 @@ class CalibrateRanges(Request):
         config: The config whose quantized types the ranges are for.
     """
 
-    job_kind = JobKind("trt_tui.jobs.calibration.run_calibration_job", "calibration ({method})",
-                       measures_current_config=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.calibration.run_calibration_job", "calibration ({method})", measures_current_config=True
+    )
     method: str
     tensors: tuple[str, ...] = ()
     config: PrecisionConfig = PrecisionConfig()
@@ -191,8 +193,9 @@ class CompareRuns(Request):
             The app shows it; no report of a command does.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_comparison_job", "comparison", Urgency.FIRST_ACCURACY,
-                       measures_current_config=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_comparison_job", "comparison", Urgency.FIRST_ACCURACY, measures_current_config=True
+    )
     runs: Mapping[str, PrecisionConfig]
     with_group_errors: bool = True
     shares_run: str | None = None
@@ -210,8 +213,9 @@ class MeasureWhatIf(Request):
         with_shares: True to measure the config's error shares and errors at the groups afterwards, in the background.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_what_if_job", "what-if {config}", Urgency.WHAT_IF,
-                       measures_current_config=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_what_if_job", "what-if {config}", Urgency.WHAT_IF, measures_current_config=True
+    )
     config: PrecisionConfig
     with_shares: bool = False
 
@@ -226,8 +230,13 @@ class MeasureSampleErrors(Request):
     The answer is a `ValueMeasured` of the kind `SAMPLE_ERRORS`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_sample_error_job", "error over samples of {config}",
-                       Urgency.ACCURACY, phase="errors sample by sample", ends_with_list=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_sample_error_job",
+        "error over samples of {config}",
+        Urgency.ACCURACY,
+        phase="errors sample by sample",
+        ends_with_list=True,
+    )
     config: PrecisionConfig
 
 
@@ -243,8 +252,13 @@ class MeasureSingleSample(Request):
         sample: The name of the sample.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_single_sample_job", "sample {sample}",
-                       Urgency.FIRST_SHARES, phase="measuring sample {sample}", ends_with_list=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_single_sample_job",
+        "sample {sample}",
+        Urgency.FIRST_SHARES,
+        phase="measuring sample {sample}",
+        ends_with_list=True,
+    )
     config: PrecisionConfig
     runs: Mapping[str, PrecisionConfig]
     sample: SampleName
@@ -255,8 +269,9 @@ class LoadStoredResults(Request):
     """A request for the stored results of configs from an earlier program. The answer is the event
     `StoredResultsLoaded` for each config with results."""
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_stored_results_job", "values of other configs",
-                       Urgency.ACCURACY, is_automatic=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_stored_results_job", "values of other configs", Urgency.ACCURACY, is_automatic=True
+    )
     configs: tuple[PrecisionConfig, ...]
 
 
@@ -267,8 +282,9 @@ class MeasureRemedies(Request):
     The answer is a `ValueMeasured` of the kind `REMEDIES`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_remedy_job", "remedies for {group}", Urgency.REMEDIES,
-                       is_automatic=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_remedy_job", "remedies for {group}", Urgency.REMEDIES, is_automatic=True
+    )
     group: str
     config: PrecisionConfig
 
@@ -283,8 +299,12 @@ class MeasureZeroCostChanges(Request):
         use_preview: True to preview the kernels of each change.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_zero_cost_job", "zero-cost changes of {config}",
-                       Urgency.REMEDIES, ends_with_list=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_zero_cost_job",
+        "zero-cost changes of {config}",
+        Urgency.REMEDIES,
+        ends_with_list=True,
+    )
     group: str
     config: PrecisionConfig
     use_preview: bool = False
@@ -299,8 +319,14 @@ class MeasureToggles(Request):
         MAX_SCOPE_GROUPS: The maximum number of groups in a toggled scope.
     """
 
-    job_kind = JobKind("trt_tui.jobs.comparison.run_toggle_job", "toggles of {config}", Urgency.TOGGLES,
-                       phase="toggling each row", is_automatic=True, is_waited_for=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.comparison.run_toggle_job",
+        "toggles of {config}",
+        Urgency.TOGGLES,
+        phase="toggling each row",
+        is_automatic=True,
+        is_waited_for=False,
+    )
     MAX_SCOPE_GROUPS: ClassVar[int] = 256
     config: PrecisionConfig
 
@@ -316,8 +342,9 @@ class MeasureTensorStats(Request):
         other_groups: Further groups that are measured in the same pass.
     """
 
-    job_kind = JobKind("trt_tui.jobs.calibration.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS,
-                       is_automatic=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.calibration.run_tensor_stats_job", "values of {group}", Urgency.TENSOR_STATS, is_automatic=True
+    )
     group: str
     other_groups: tuple[str, ...] = ()
 
@@ -332,8 +359,9 @@ class SetRanges(Request):
             `trt_tui.core.calibration.user_ranges` reads them. The last entry that names a tensor sets its range.
     """
 
-    job_kind = JobKind("trt_tui.jobs.calibration.run_set_ranges_job", "ranges", Urgency.WHAT_IF,
-                       measures_current_config=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.calibration.run_set_ranges_job", "ranges", Urgency.WHAT_IF, measures_current_config=True
+    )
     config: PrecisionConfig
     ranges: tuple[tuple[str, str], ...]
 
@@ -377,8 +405,13 @@ class WriteEngine(Request):
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.engine.run_write_engine_job", "writing {file}", Urgency.BUILD,
-                       is_replaceable=False, needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.engine.run_write_engine_job",
+        "writing {file}",
+        Urgency.BUILD,
+        is_replaceable=False,
+        needs_hashes=False,
+    )
     config: PrecisionConfig
     path: str
     config_calibration: Calibration | None = None
@@ -394,8 +427,13 @@ class ExportConfig(Request):
             and never on random inputs. None to use the ranges of the workspace.
     """
 
-    job_kind = JobKind("trt_tui.jobs.production.run_export_job", "writing {file}", Urgency.BUILD, is_replaceable=False,
-                       needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_export_job",
+        "writing {file}",
+        Urgency.BUILD,
+        is_replaceable=False,
+        needs_hashes=False,
+    )
     kind: str
     path: str
     config: PrecisionConfig
@@ -416,8 +454,13 @@ class WriteBundle(Request):
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.production.run_write_bundle_job", "writing {file}", Urgency.BUILD,
-                       is_replaceable=False, needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_write_bundle_job",
+        "writing {file}",
+        Urgency.BUILD,
+        is_replaceable=False,
+        needs_hashes=False,
+    )
     path: str
     release: str
     config: PrecisionConfig
@@ -439,8 +482,13 @@ class WriteSubgraph(Request):
         config_calibration: The ranges of the config file, as in `ExportConfig`.
     """
 
-    job_kind = JobKind("trt_tui.jobs.production.run_write_subgraph_job", "writing {file}", Urgency.BUILD,
-                       is_replaceable=False, needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_write_subgraph_job",
+        "writing {file}",
+        Urgency.BUILD,
+        is_replaceable=False,
+        needs_hashes=False,
+    )
     path: str
     config: PrecisionConfig
     start_tensors: tuple[str, ...] = ()
@@ -457,8 +505,13 @@ class ReadEngineFile(Request):
         path: The path of an engine, which `Options.backend` loads, or of the JSON of trtexec --exportLayerInfo.
     """
 
-    job_kind = JobKind("trt_tui.jobs.production.run_engine_inspection_job", "reading {file}", Urgency.BUILD,
-                       is_replaceable=False, needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_engine_inspection_job",
+        "reading {file}",
+        Urgency.BUILD,
+        is_replaceable=False,
+        needs_hashes=False,
+    )
     path: str
 
 
@@ -488,8 +541,14 @@ class SaveOutputs(Request):
         runs: The configs by runner name.
     """
 
-    job_kind = JobKind("trt_tui.jobs.production.run_save_outputs_job", "writing {file}", Urgency.BUILD,
-                       phase="outputs for {file}", is_replaceable=False, needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_save_outputs_job",
+        "writing {file}",
+        Urgency.BUILD,
+        phase="outputs for {file}",
+        is_replaceable=False,
+        needs_hashes=False,
+    )
     path: str
     runs: Mapping[str, PrecisionConfig]
 
@@ -504,8 +563,13 @@ class CompareDumps(Request):
         scaled_tensors: The tensors of the network whose channels a config scales.
     """
 
-    job_kind = JobKind("trt_tui.jobs.production.run_dump_comparison_job", "comparing dumps",
-                       phase="comparing tensors", is_replaceable=False, needs_network=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_dump_comparison_job",
+        "comparing dumps",
+        phase="comparing tensors",
+        is_replaceable=False,
+        needs_network=False,
+    )
     reference: Run
     run: Run
     threshold: float
@@ -516,8 +580,13 @@ class CompareDumps(Request):
 class InspectDump(Request):
     """A request for the values of a dump. The answer is the event `DumpInspected`. No network needs to be open."""
 
-    job_kind = JobKind("trt_tui.jobs.production.run_dump_inspection_job", "inspecting a dump", phase="reading tensors",
-                       is_replaceable=False, needs_network=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_dump_inspection_job",
+        "inspecting a dump",
+        phase="reading tensors",
+        is_replaceable=False,
+        needs_network=False,
+    )
     file_path: str
 
 
@@ -534,8 +603,13 @@ class PreviewEngine(Request):
             before the preview.
     """
 
-    job_kind = JobKind("trt_tui.jobs.engine_preview.run_preview_job", "preview of {config}", is_automatic=True,
-                       is_waited_for=False, needs_hashes=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.engine_preview.run_preview_job",
+        "preview of {config}",
+        is_automatic=True,
+        is_waited_for=False,
+        needs_hashes=False,
+    )
     config: PrecisionConfig
     config_calibration: Calibration | None = None
     with_effects: bool = True
@@ -561,8 +635,9 @@ class RemoveUnusedQdq(Request):
 class WriteTextFile(Request):
     """A request to write a text file. The answer is the event `ConfigExported`."""
 
-    job_kind = JobKind("trt_tui.jobs.production.run_write_text_job", "writing {file}", is_replaceable=False,
-                       needs_network=False)
+    job_kind = JobKind(
+        "trt_tui.jobs.production.run_write_text_job", "writing {file}", is_replaceable=False, needs_network=False
+    )
     path: str
     text: str
 
@@ -596,8 +671,9 @@ class FindMixedPrecisionConfig(Request):
             samples (`trt_tui.core.data.samples`).
     """
 
-    job_kind = JobKind("trt_tui.jobs.search_job.run_search_job", "search from {config}", Urgency.SEARCH,
-                       answers_when_stopped=True)
+    job_kind = JobKind(
+        "trt_tui.jobs.search_job.run_search_job", "search from {config}", Urgency.SEARCH, answers_when_stopped=True
+    )
     config: PrecisionConfig
     tolerances: tuple[str, ...] = ()
     method: str = "auto"

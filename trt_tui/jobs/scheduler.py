@@ -83,8 +83,9 @@ class PreemptionError(Exception):
     """The interruption of a job by a more urgent job. The interrupted job starts again afterwards."""
 
 
-INTERACTIVE_URGENCIES = frozenset({Urgency.OPENING, Urgency.WHAT_IF, Urgency.TENSOR_STATS, Urgency.REMEDIES,
-                                    Urgency.FIRST_ACCURACY})
+INTERACTIVE_URGENCIES = frozenset(
+    {Urgency.OPENING, Urgency.WHAT_IF, Urgency.TENSOR_STATS, Urgency.REMEDIES, Urgency.FIRST_ACCURACY}
+)
 """The urgencies of short steps that the user waits for. Previews pause meanwhile."""
 
 MIN_REPORT_INTERVAL_S = 0.1
@@ -126,8 +127,13 @@ class Scheduler:
         jobs_to_stop: The numbers of the jobs that must end.
     """
 
-    def __init__(self, start_job: Callable[[rq.Request, JobReporter], Steps[None]], send: Callable[[ev.Event], None], *,
-                 pause_others: Callable[[bool], None] = lambda is_paused: None) -> None:
+    def __init__(
+        self,
+        start_job: Callable[[rq.Request, JobReporter], Steps[None]],
+        send: Callable[[ev.Event], None],
+        *,
+        pause_others: Callable[[bool], None] = lambda is_paused: None,
+    ) -> None:
         self.inbox: deque[tuple[int, rq.Request]] = deque()
         self.arrival_event = threading.Event()
         self.jobs_to_stop: set[int] = set()
@@ -162,8 +168,9 @@ class Scheduler:
             if self._current_job is None or self._current_job.job in self.jobs_to_stop:
                 return
             waiting = [*((scheduled.job, scheduled.request) for scheduled in self.scheduled_jobs), *self.inbox]
-            stopped_early = {job for job, request in waiting
-                             if job in jobs and not request.job_kind.answers_when_stopped}
+            stopped_early = {
+                job for job, request in waiting if job in jobs and not request.job_kind.answers_when_stopped
+            }
             for job in sorted(stopped_early - self._reported_stopped):
                 self._reported_stopped.add(job)
                 self.send(ev.JobCancelled(job))
@@ -172,16 +179,19 @@ class Scheduler:
         """Runs one step of the most urgent job. Returns False if no job can run."""
         self._accept_requests()
         waiting_jobs = [
-            scheduled_job for scheduled_job in self.scheduled_jobs
+            scheduled_job
+            for scheduled_job in self.scheduled_jobs
             if scheduled_job.wait is not None and not _is_wait_over(scheduled_job.wait)
         ]
         blocked = {
             urgency
-            for scheduled_job in waiting_jobs if scheduled_job.wait is not None
+            for scheduled_job in waiting_jobs
+            if scheduled_job.wait is not None
             for urgency in scheduled_job.wait.blocked_urgencies
         }
         ready_jobs = [
-            scheduled_job for scheduled_job in self.scheduled_jobs
+            scheduled_job
+            for scheduled_job in self.scheduled_jobs
             if scheduled_job not in waiting_jobs and scheduled_job.urgency not in blocked
         ]
         next_job = min(ready_jobs, key=lambda task: task.priority_key, default=None)
@@ -208,7 +218,8 @@ class Scheduler:
             with self._lock:
                 job, request = self.inbox.popleft()
                 replaced = [
-                    scheduled_job for scheduled_job in self.scheduled_jobs
+                    scheduled_job
+                    for scheduled_job in self.scheduled_jobs
                     if type(scheduled_job.request) is type(request) and request.job_kind.is_replaceable
                 ]
                 self.scheduled_jobs.append(ScheduledJob(job, request, request.job_kind.urgency))
@@ -218,7 +229,7 @@ class Scheduler:
 
     def _end_stopped_jobs(self) -> None:
         for scheduled_job in [
-                scheduled_job for scheduled_job in self.scheduled_jobs if scheduled_job.job in self.jobs_to_stop
+            scheduled_job for scheduled_job in self.scheduled_jobs if scheduled_job.job in self.jobs_to_stop
         ]:
             self._end_job(scheduled_job, ev.JobCancelled(scheduled_job.job))
 
@@ -293,8 +304,13 @@ def _make_failed_event(job: int, error: BaseException) -> ev.JobFailed:
     if isinstance(error, TrtTuiError):
         attempts = error.attempts if isinstance(error, NoEngineError) else ()
         return ev.JobFailed(job, error.title, error.cause, error.next_step, int(error.exit_code), attempts=attempts)
-    return ev.JobFailed(job, f"unexpected {type(error).__name__}", exception_text(error),
-                        "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
+    return ev.JobFailed(
+        job,
+        f"unexpected {type(error).__name__}",
+        exception_text(error),
+        "This is a defect of trt-tui; the log has the traceback.",
+        detail=traceback.format_exc(),
+    )
 
 
 def take_last_value(partials: Iterable[PartialResult[T] | Waitable], phase: str = "") -> ProgressSteps[T]:
@@ -354,8 +370,7 @@ class Reporter:
 
 
 class JobReporter(Reporter):
-    """The reporter of a job. It sends the events and the progress of the job, and ends measurements of a stopped job.
-    """
+    """The reporter of a job. It sends the events and the progress of the job, and ends measurements of a stopped job."""
 
     def __init__(self, scheduler: Scheduler, scheduled_job: ScheduledJob) -> None:
         super().__init__(scheduler.arrival_event.set)
@@ -368,8 +383,9 @@ class JobReporter(Reporter):
             seconds_left = (time.monotonic() - start_time) / done * (total - done) if done and total > done else None
             self.send(ev.JobProgress(self.job, phase, done, total, seconds_left))
 
-    def make_progress_callback(self, phase: str, is_preemptible: bool = False, executor: Executor[Any] | None = None
-                               ) -> Callable[[int, int], None]:
+    def make_progress_callback(
+        self, phase: str, is_preemptible: bool = False, executor: Executor[Any] | None = None
+    ) -> Callable[[int, int], None]:
         """Returns a progress callback that ends a pass over the samples when its job is stopped.
 
         Args:
@@ -380,13 +396,15 @@ class JobReporter(Reporter):
         start_time, scheduler, request = time.monotonic(), self._scheduler, self._scheduled_job.request
 
         def on_progress(done: int, total: int) -> None:
-            self.send_progress(phase + (executor.location_text if executor is not None else ""), done, total,
-                               start_time)
+            self.send_progress(
+                phase + (executor.location_text if executor is not None else ""), done, total, start_time
+            )
             if self.job in scheduler.jobs_to_stop:
                 raise CancelledError("stopped")
             if is_preemptible and any(
-                    type(later) is type(request) or later.job_kind.urgency < request.job_kind.urgency
-                    for _, later in tuple(scheduler.inbox)):
+                type(later) is type(request) or later.job_kind.urgency < request.job_kind.urgency
+                for _, later in tuple(scheduler.inbox)
+            ):
                 raise PreemptionError
 
         return on_progress

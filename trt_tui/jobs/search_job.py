@@ -124,8 +124,9 @@ class SearchEvaluator:
         InputError: The selected sample does not exist, or it does not judge the search.
     """
 
-    def __init__(self, workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                 request: rq.FindMixedPrecisionConfig) -> None:
+    def __init__(
+        self, workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.FindMixedPrecisionConfig
+    ) -> None:
         self.workspace, self.store, self.reporter, self.request = workspace, store, reporter, request
         builder = workspace.builder
         self.can_build = builder is not None and can_run_engines(builder, workspace.plan.settings)
@@ -135,8 +136,11 @@ class SearchEvaluator:
             assert name is not None, "the text was checked"
             self.feed_index, _ = workspace.data_sets.judged_samples.find_sample(name)
             if self.feed_index not in workspace.feeds:
-                raise InputError(f"sample {name} cannot be searched on", "it calibrates",
-                                 "Name another sample, or calibrate on other data with --calib-data.")
+                raise InputError(
+                    f"sample {name} cannot be searched on",
+                    "it calibrates",
+                    "Name another sample, or calibrate on other data with --calib-data.",
+                )
         feeds = workspace.feeds  # those that calibrate are searched at the end, unless nothing is measured then
         self._searched_feeds = feeds.searched_feeds if len(feeds) == 1 else ()
         self._max_duration_s = 0.0
@@ -157,8 +161,16 @@ class SearchEvaluator:
             worst_feed = workspace.data_sets.judged_samples.find_sample(name)[0] if name is not None else feeds[0]
             self.feed_index = worst_feed if worst_feed in feeds else feeds[0]
             self._searched_feeds = () if worst_feed in feeds else (worst_feed,)
-        return (yield from override_urgency(Urgency.SEARCH, take_last_value(workspace.analysis.measure_accuracy(
-            config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)))))
+        return (
+            yield from override_urgency(
+                Urgency.SEARCH,
+                take_last_value(
+                    workspace.analysis.measure_accuracy(
+                        config, workspace.ranges, JudgedFeeds.from_indices([self.feed_index], self._searched_feeds)
+                    )
+                ),
+            )
+        )
 
     def _measure_accuracy_on_all_samples(self, config: PrecisionConfig) -> Steps[Accuracy]:
         start_time = time.monotonic()
@@ -166,8 +178,7 @@ class SearchEvaluator:
         self._max_duration_s = max(self._max_duration_s, time.monotonic() - start_time)
         return accuracy
 
-    def measure_accuracies_in_parallel(self,
-                                       choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+    def measure_accuracies_in_parallel(self, choose_configs: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
         """Measures the requested config in parallel with configs that may be requested next, if there are workers.
 
         Nothing is measured in advance if one measurement takes less than `MIN_PARALLEL_S`, since a request to a worker
@@ -177,23 +188,32 @@ class SearchEvaluator:
             choose_configs: A function that returns up to a number of configs, the requested config first.
         """
         worker_pool = self.workspace.worker_pool
-        if (worker_pool is None or worker_pool.failure_reason or self.request.sample
-                or self._max_duration_s < MIN_PARALLEL_S):
+        if (
+            worker_pool is None
+            or worker_pool.failure_reason
+            or self.request.sample
+            or self._max_duration_s < MIN_PARALLEL_S
+        ):
             return
         worker_count = worker_pool.count_workers()
-        if worker_count > 1 and self.store.load_result(self.workspace, "verdict", choose_configs(1)[0],
-                                                       Accuracy) is None:
-            yield from measure_accuracies_in_parallel(self.workspace, self.store, self.reporter,
-                                                      choose_configs(worker_count), Urgency.SEARCH)
+        if (
+            worker_count > 1
+            and self.store.load_result(self.workspace, "verdict", choose_configs(1)[0], Accuracy) is None
+        ):
+            yield from measure_accuracies_in_parallel(
+                self.workspace, self.store, self.reporter, choose_configs(worker_count), Urgency.SEARCH
+            )
 
     def measure_metric_interval(self, config: PrecisionConfig) -> Steps[Accuracy | None]:
         """Returns the accuracy of a config on all samples with the confidence interval of the metric."""
-        yield from override_urgency(Urgency.SEARCH, add_metric_intervals(self.workspace, self.store, self.reporter,
-                                                                         {"config": config}))
+        yield from override_urgency(
+            Urgency.SEARCH, add_metric_intervals(self.workspace, self.store, self.reporter, {"config": config})
+        )
         return self.store.load_result(self.workspace, "verdict", config, Accuracy)
 
-    def measure_held_out_samples(self, config: PrecisionConfig, accuracy: Accuracy | None,
-                                 targets: Sequence[Target]) -> Steps[HeldOutResult | None]:
+    def measure_held_out_samples(
+        self, config: PrecisionConfig, accuracy: Accuracy | None, targets: Sequence[Target]
+    ) -> Steps[HeldOutResult | None]:
         """Returns the accuracy of a result on samples that the search has not used; None if there are too few.
 
         Samples that calibrate the start of the search judge a result without measured ranges.
@@ -202,12 +222,16 @@ class SearchEvaluator:
             accuracy: The accuracy on the samples of the search.
         """
         workspace, analysis = self.workspace, self.workspace.analysis
-        others = workspace.held_out if self.feed_index is None else [
-            index for index in workspace.feeds if index != self.feed_index]
+        others = (
+            workspace.held_out
+            if self.feed_index is None
+            else [index for index in workspace.feeds if index != self.feed_index]
+        )
         calibrating, is_calibrated = workspace.feeds.searched_feeds, workspace.is_calibrated_on_data(config)
         feed_indices = JudgedFeeds.from_indices(
             sorted((*others, *(() if is_calibrated else calibrating))),
-            calibrating if is_calibrated and self.feed_index is not None else ())
+            calibrating if is_calibrated and self.feed_index is not None else (),
+        )
         if not feed_indices or not targets:
             return None
         held_out_targets = tuple(targets)
@@ -218,33 +242,53 @@ class SearchEvaluator:
             base = analysis.measure_reference_metric(feed_indices)
             held_out_targets = tuple(target.with_base_values(base, covers_all_samples=False) for target in targets)
         partials = analysis.measure_accuracy(config, workspace.ranges, feed_indices, with_metric_interval=True)
-        held_out_accuracy = yield from self.reporter.run_steps(take_last_value(partials, "held-out samples"),
-                                                               Urgency.SEARCH)
-        selection_count = (workspace.judged_sample_count if self.feed_index is None else
-                           workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index))
+        held_out_accuracy = yield from self.reporter.run_steps(
+            take_last_value(partials, "held-out samples"), Urgency.SEARCH
+        )
+        selection_count = (
+            workspace.judged_sample_count
+            if self.feed_index is None
+            else workspace.data_sets.judged_samples.count_samples_of_feed(self.feed_index)
+        )
         values = tuple(
-            HeldOutValue(held_out_target.text, *_value_and_interval_texts(target, accuracy),
-                         *_value_and_interval_texts(held_out_target, held_out_accuracy))
-            for target, held_out_target in zip(targets, held_out_targets, strict=True))
-        return HeldOutResult(check_targets(held_out_targets, held_out_accuracy), held_out_accuracy.samples,
-                             selection_count, values)
+            HeldOutValue(
+                held_out_target.text,
+                *_value_and_interval_texts(target, accuracy),
+                *_value_and_interval_texts(held_out_target, held_out_accuracy),
+            )
+            for target, held_out_target in zip(targets, held_out_targets, strict=True)
+        )
+        return HeldOutResult(
+            check_targets(held_out_targets, held_out_accuracy), held_out_accuracy.samples, selection_count, values
+        )
 
     # -- groups, changes and ranges -------------------------------------------------------------------------------
 
-    def measure_sensitivities(self, config: PrecisionConfig,
-                              group_names: Sequence[str]) -> Steps[Mapping[str, GroupSensitivity]]:
+    def measure_sensitivities(
+        self, config: PrecisionConfig, group_names: Sequence[str]
+    ) -> Steps[Mapping[str, GroupSensitivity]]:
         """Returns the sensitivities of some groups of a config, by name.
 
         All groups are measured on a few samples, and groups that may matter on more. The groups are in network order,
         independent of known errors.
         """
         sweep = yield from run_group_sweep(
-            self.workspace, self.store, self.reporter, config, "alone", "sensitivity of each layer",
-            lambda *_: Urgency.SEARCH, group_order=group_names, feed_indices=self.workspace.feeds, reduces_groups=True)
+            self.workspace,
+            self.store,
+            self.reporter,
+            config,
+            "alone",
+            "sensitivity of each layer",
+            lambda *_: Urgency.SEARCH,
+            group_order=group_names,
+            feed_indices=self.workspace.feeds,
+            reduces_groups=True,
+        )
         return {name: sensitivity_from_sweep(sweep, name) for name in group_names}
 
-    def propose_zero_cost_moves(self, config: PrecisionConfig, kind: ZeroCostKind,
-                                budget: TrialBudget) -> dict[str, PrecisionConfig]:
+    def propose_zero_cost_moves(
+        self, config: PrecisionConfig, kind: ZeroCostKind, budget: TrialBudget
+    ) -> dict[str, PrecisionConfig]:
         """Returns the configs with further zero-cost moves of a kind, by the label of the moves.
 
         Args:
@@ -253,23 +297,37 @@ class SearchEvaluator:
         workspace, leaves_file = self.workspace, False
         if workspace.network.source_model is not None:
             try:
-                ensure_ranges(workspace, self.store, self.reporter,
-                              [replace_file_precision(config, workspace.network.groups)])
+                ensure_ranges(
+                    workspace, self.store, self.reporter, [replace_file_precision(config, workspace.network.groups)]
+                )
                 leaves_file = True
             except InputError as error:
                 if not self._has_named_file_layers:
-                    self.reporter.send(ev.LogMessage(
-                        self.reporter.job, "Zero-cost changes are not tried on layers in file precision: "
-                                           f"{error.title}.", "warning"))
+                    self.reporter.send(
+                        ev.LogMessage(
+                            self.reporter.job,
+                            f"Zero-cost changes are not tried on layers in file precision: {error.title}.",
+                            "warning",
+                        )
+                    )
                 self._has_named_file_layers = True
         proposals = propose_zero_cost_moves(
-            workspace, self.store, self.reporter, workspace.network.groups, config, [kind],
-            reason=f"search:{self.request.method}", may_replace_file_precision=leaves_file,
-            in_separate_pass=True, budget=budget)
+            workspace,
+            self.store,
+            self.reporter,
+            workspace.network.groups,
+            config,
+            [kind],
+            reason=f"search:{self.request.method}",
+            may_replace_file_precision=leaves_file,
+            in_separate_pass=True,
+            budget=budget,
+        )
         return {proposal.label: proposal.config for proposal in proposals}
 
-    def measure_alternative_ranges(self, groups: Sequence[FusionGroup],
-                                   config: PrecisionConfig) -> dict[str, dict[str, float]]:
+    def measure_alternative_ranges(
+        self, groups: Sequence[FusionGroup], config: PrecisionConfig
+    ) -> dict[str, dict[str, float]]:
         """Returns the ranges (amax) of other range methods for the quantized tensors of some groups, by tensor and
         method. Ranges equal to the current range are left out."""
         method_ranges = measure_ranges_by_method(self.workspace, self.reporter, groups, config, in_separate_pass=True)
@@ -278,8 +336,9 @@ class SearchEvaluator:
             precision = config.precision_of(group)
             current = select_ranges_for_type(self.workspace.ranges, QUANTIZED_TYPES[precision])
             for tensor in dict.fromkeys(site.tensor for site in group.calibrated_qdq_sites(precision)):
-                other_ranges[tensor] = {method: amax for method, amax in method_ranges[tensor].items()
-                                        if amax != current.get(tensor)}
+                other_ranges[tensor] = {
+                    method: amax for method, amax in method_ranges[tensor].items() if amax != current.get(tensor)
+                }
         return other_ranges
 
     # -- engines and files ----------------------------------------------------------------------------------------
@@ -305,14 +364,16 @@ class SearchEvaluator:
     def measure_group_errors(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
         """Returns the simulated errors at the groups of a config, by group name."""
         yield from send_group_errors(self.workspace, self.store, self.reporter, {"config": config}, Urgency.SEARCH)
-        return load_group_errors(self.workspace, self.store, config,
-                                 self.workspace.find_group_error_feeds(config)) or {}
+        return (
+            load_group_errors(self.workspace, self.store, config, self.workspace.find_group_error_feeds(config)) or {}
+        )
 
     def execute_exported_file(self, config: PrecisionConfig) -> Steps[ExportedRun]:
         """Executes the exported file of a config on the samples of the search. Returns the result."""
         feed_indices = None if self.feed_index is None else [self.feed_index]
-        exported_run = yield from execute_exported_file(self.workspace, self.store, self.reporter, config,
-                                                        Urgency.SEARCH, feed_indices)
+        exported_run = yield from execute_exported_file(
+            self.workspace, self.store, self.reporter, config, Urgency.SEARCH, feed_indices
+        )
         if feed_indices is None:
             self.reporter.send(ev.ExportedFileExecuted(self.reporter.job, config, exported_run))
         return exported_run
@@ -351,8 +412,9 @@ class SearchEvaluator:
             joined = {tensor: np.concatenate(arrays) for tensor, arrays in arrays_by_tensor.items()}
             with create_scratch_folder() as scratch_folder:
                 (folder := scratch_folder / "check").mkdir()
-                write_check_files(folder, workspace.network, config, workspace.calibration or Calibration(),
-                                  workspace.ranges, joined)
+                write_check_files(
+                    folder, workspace.network, config, workspace.calibration or Calibration(), workspace.ranges, joined
+                )
                 result = yield from run_check_command(command, folder, self.reporter.wake)
                 self._show_check_errors(config, result, shown_error_text(folder))
             workspace.check_results[key] = result
@@ -364,8 +426,13 @@ class SearchEvaluator:
         if not result.failure_reason + result.doubt_reason or error_text in ("", self._shown_check_errors):
             return
         count = len(config.find_raised_groups(self.workspace.network))
-        self.reporter.send(ev.LogMessage(
-            self.reporter.job, f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}", "note"))
+        self.reporter.send(
+            ev.LogMessage(
+                self.reporter.job,
+                f"With {counted_noun_text(count, 'raised layer')} {result.text}:\n{error_text}",
+                "note",
+            )
+        )
         self._shown_check_errors = error_text
 
 
@@ -385,15 +452,19 @@ BARRIER_REASON = "search:triage"
 
 def count_macs(network: NetworkOutline, group_names: Iterable[str]) -> dict[str, float]:
     """Returns the number of multiply-accumulates of each of some groups, by name; 0 if it is unknown."""
-    return {name: float(sum(network.get_layer(layer).macs or 0 for layer in network.get_group(name).layers))
-            for name in group_names}
+    return {
+        name: float(sum(network.get_layer(layer).macs or 0 for layer in network.get_group(name).layers))
+        for name in group_names
+    }
 
 
 def list_group_times(engine: EngineResult, group_names: Iterable[str]) -> dict[str, float]:
-    """Returns the run time in ms of each of some groups in an engine. Groups whose layers were not timed are left out.
-    """
-    return {name: ms for name in group_names if name in engine.implementations
-            and (ms := engine.implementations[name].latency_ms) is not None}
+    """Returns the run time in ms of each of some groups in an engine. Groups whose layers were not timed are left out."""
+    return {
+        name: ms
+        for name in group_names
+        if name in engine.implementations and (ms := engine.implementations[name].latency_ms) is not None
+    }
 
 
 def drop_ranges_and_measured_moves(config: PrecisionConfig) -> PrecisionConfig:
@@ -416,15 +487,18 @@ class LatencyModel:
 
     measured: dict[PrecisionConfig, float] = field(default_factory=dict)
 
-    def fit_to_engines(self, search_space: SearchSpace, start_engine: EngineResult,
-                       raised_engine: EngineResult) -> None:
+    def fit_to_engines(
+        self, search_space: SearchSpace, start_engine: EngineResult, raised_engine: EngineResult
+    ) -> None:
         """Fits the model to the timed engines of two configs: the start config, and all candidates raised."""
         assert start_engine.latency_ms is not None and raised_engine.latency_ms is not None, "both are timed"
         self._search_space, names = search_space, search_space.candidates
         self._end_points = {0.0: start_engine.latency_ms[0], 1.0: raised_engine.latency_ms[0]}
         start_ms, raised_ms = list_group_times(start_engine, names), list_group_times(raised_engine, names)
-        self._weights = {name: max(0.0, raised_ms[name] - start_ms[name]) if name in start_ms.keys() & raised_ms.keys()
-                         else 0.0 for name in names}
+        self._weights = {
+            name: max(0.0, raised_ms[name] - start_ms[name]) if name in start_ms.keys() & raised_ms.keys() else 0.0
+            for name in names
+        }
         if not any(self._weights.values()):
             self._weights = count_macs(search_space.network, names)
 
@@ -433,23 +507,27 @@ class LatencyModel:
         if (measured_ms := self.measured.get(drop_ranges_and_measured_moves(config))) is not None:
             return measured_ms
         measured_points = {self._raised_time_fraction(other): latency for other, latency in self.measured.items()}
-        points = self._end_points | {fraction: latency for fraction, latency in measured_points.items()
-                                     if 0.0 < fraction < 1.0}
+        points = self._end_points | {
+            fraction: latency for fraction, latency in measured_points.items() if 0.0 < fraction < 1.0
+        }
         positions = sorted(points)
-        return float(np.interp(self._raised_time_fraction(config), positions,
-                               [points[position] for position in positions]))
+        return float(
+            np.interp(self._raised_time_fraction(config), positions, [points[position] for position in positions])
+        )
 
     def _raised_time_fraction(self, config: PrecisionConfig) -> float:
-        return sum(weight * self._raised_precision_fraction(name, config)
-                   for name, weight in self._weights.items()) / (sum(self._weights.values()) or 1.0)
+        return sum(weight * self._raised_precision_fraction(name, config) for name, weight in self._weights.items()) / (
+            sum(self._weights.values()) or 1.0
+        )
 
     def _raised_precision_fraction(self, group_name: str, config: PrecisionConfig) -> float:
         """Returns the fraction of the way from a group's start precision (0) to the highest precision (1), by bytes per
         value."""
         group, highest = self._search_space.network.get_group(group_name), self._search_space.higher_precision
         current, start = config.precision_of(group), self._search_space.start_config.precision_of(group)
-        start_width, highest_width, current_width = (group.resolve_file_precision(precision).value_bytes
-                                                     for precision in (start, highest, current))
+        start_width, highest_width, current_width = (
+            group.resolve_file_precision(precision).value_bytes for precision in (start, highest, current)
+        )
         if highest_width <= start_width:
             return float(current is highest)
         return min(1.0, max(0.0, (current_width - start_width) / (highest_width - start_width)))
@@ -495,8 +573,11 @@ def _list_group_and_producers(network: Network, group_name: str) -> list[str]:
 def _list_results_usable_as_outputs(network: Network, config: PrecisionConfig, group_names: Sequence[str]) -> list[str]:
     """Returns the result tensors of groups that can become outputs, in the order of the groups."""
     excluded = {*config.get_moves(BarrierMove), *network.blocking_plugins}
-    return [tail for tail in dict.fromkeys(network.get_group(name).final_tensor for name in group_names)
-            if tail not in excluded and not BarrierMove().refusal_reason(network, tail)]
+    return [
+        tail
+        for tail in dict.fromkeys(network.get_group(name).final_tensor for name in group_names)
+        if tail not in excluded and not BarrierMove().refusal_reason(network, tail)
+    ]
 
 
 MAX_EXPORT_ROUNDS = 4
@@ -508,13 +589,20 @@ STEPS_WITHOUT_RANKING = ("start", "all raised")
 """The first steps of a search, which show if there is anything to find. They need no ranking of the groups."""
 
 
-_SAMPLE_BOUND_EVENTS = (ev.AccuracyMeasured, ev.EngineBuilt, ev.GroupErrorsMeasured, ev.ReferenceMetricMeasured,
-                        ev.EngineErrorsMeasured, ev.ExportedFileExecuted)
+_SAMPLE_BOUND_EVENTS = (
+    ev.AccuracyMeasured,
+    ev.EngineBuilt,
+    ev.GroupErrorsMeasured,
+    ev.ReferenceMetricMeasured,
+    ev.EngineErrorsMeasured,
+    ev.ExportedFileExecuted,
+)
 """The events whose values depend on the samples that they were measured on."""
 
 
-def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReporter,
-                   request: rq.FindMixedPrecisionConfig) -> Steps[None]:
+def run_search_job(
+    workspace: Workspace, store: ResultStore, reporter: JobReporter, request: rq.FindMixedPrecisionConfig
+) -> Steps[None]:
     """Searches for a small set of groups to raise. Stored results, also of an interrupted search, are not measured
     again.
 
@@ -526,15 +614,18 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
     for target in targets:
         target.refuse_if_unmeasurable(workspace.judged_outputs, network, metric.name if metric is not None else None)
     if not reduces_precision(network, request.config):
-        raise InputError("the search has nothing to do",
-                         no_lower_precision_reason(network) or "every layer is in FP32 already",
-                         "Start with a config in lower precision, such as --precision int8.")
+        raise InputError(
+            "the search has nothing to do",
+            no_lower_precision_reason(network) or "every layer is in FP32 already",
+            "Start with a config in lower precision, such as --precision int8.",
+        )
     if request.check_command is not None:
         validate_check_command(request.check_command)
     ensure_ranges(workspace, store, reporter, [request.config])
     shown_workspace, full_reporter = workspace, reporter
-    workspace = workspace.make_search_view(_uses_calibration_samples(workspace, request),
-                                           request.hold_out and not request.sample)
+    workspace = workspace.make_search_view(
+        _uses_calibration_samples(workspace, request), request.hold_out and not request.sample
+    )
     has_other_samples = workspace.feeds != shown_workspace.find_judged_feeds(request.config)
     holds_out = request.hold_out and not request.sample and not workspace.held_out
     refusal_reason = workspace.choose_held_out_feeds().refusal_reason if holds_out else ""
@@ -556,7 +647,8 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
             if judges_metric and not request.sample:
                 settled_accuracy = yield from evaluator.measure_metric_interval(result.config)
             held_out = yield from evaluator.measure_held_out_samples(
-                result.config, settled_accuracy or result.best_evaluation.target_result.accuracy, job.targets)
+                result.config, settled_accuracy or result.best_evaluation.target_result.accuracy, job.targets
+            )
     except (GeneratorExit, CancelledError):
         reporter.send(job.make_end_event(was_stopped=True, has_other_samples=has_other_samples))
         raise
@@ -564,10 +656,22 @@ def run_search_job(workspace: Workspace, store: ResultStore, reporter: JobReport
         # The engine and the exported file are measured again, on the samples of the session.
         if result.config in job.requested_configs:
             yield from get_or_build_engine(shown_workspace, store, full_reporter, result.config, rebuild=True)
-        full_reporter.send(ev.ExportedFileExecuted(reporter.job, result.config, (
-            yield from execute_exported_file(shown_workspace, store, full_reporter, result.config, Urgency.SEARCH))))
-    reporter.send(job.make_end_event(has_other_samples=has_other_samples, held_out_result=held_out,
-                                     accuracy_with_interval=settled_accuracy))
+        full_reporter.send(
+            ev.ExportedFileExecuted(
+                reporter.job,
+                result.config,
+                (
+                    yield from execute_exported_file(
+                        shown_workspace, store, full_reporter, result.config, Urgency.SEARCH
+                    )
+                ),
+            )
+        )
+    reporter.send(
+        job.make_end_event(
+            has_other_samples=has_other_samples, held_out_result=held_out, accuracy_with_interval=settled_accuracy
+        )
+    )
 
 
 def _uses_calibration_samples(workspace: Workspace, request: rq.FindMixedPrecisionConfig) -> bool:
@@ -612,8 +716,13 @@ class SearchJob:
         InputError: An option has no meaning for this network (`trt_tui.core.search.Search` and `SearchSpace`).
     """
 
-    def __init__(self, evaluator: SearchEvaluator, request: rq.FindMixedPrecisionConfig, targets: Sequence[Target],
-                 target: BuildTarget | None = None) -> None:
+    def __init__(
+        self,
+        evaluator: SearchEvaluator,
+        request: rq.FindMixedPrecisionConfig,
+        targets: Sequence[Target],
+        target: BuildTarget | None = None,
+    ) -> None:
         if not targets and request.check_command is None:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self._target = evaluator.workspace.network, target or BuildTarget()
@@ -634,16 +743,28 @@ class SearchJob:
         self._check_results: dict[PrecisionConfig, CheckResult] = {}
         self.qdq_removals: list[QdqRemoval] = []
         # An impossible search is refused before any measurement.
-        search_space = SearchSpace(self.network, request.config, request.higher_precision,
-                                   request.intermediate_precisions, fixed_groups=frozenset(request.fixed_groups))
+        search_space = SearchSpace(
+            self.network,
+            request.config,
+            request.higher_precision,
+            request.intermediate_precisions,
+            fixed_groups=frozenset(request.fixed_groups),
+        )
         has_latency_budget = request.max_latency is not None and evaluator.can_build
         if has_latency_budget and request.max_builds < 2:
-            raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
-                             "Raise --max-builds, or use --max-fp32.")
+            raise InputError(
+                "a latency budget needs engines",
+                "latencies are estimated from two of them, at least",
+                "Raise --max-builds, or use --max-fp32.",
+            )
         self.search = Search(
-            search_space, request.method, max_raised=request.max_raised, max_latency=request.max_latency,
+            search_space,
+            request.method,
+            max_raised=request.max_raised,
+            max_latency=request.max_latency,
             estimate_latency=self._latency_model.estimate_latency_ms if has_latency_budget else None,
-            costs=count_macs(evaluator.workspace.outline, search_space.candidates))
+            costs=count_macs(evaluator.workspace.outline, search_space.candidates),
+        )
 
     def run_search_steps(self) -> Steps[None]:
         """Runs the search. `make_progress_event` and `make_end_event` report its state at any time."""
@@ -657,14 +778,18 @@ class SearchJob:
         is_going_on = True
         while is_going_on:
             yield from self._evaluate_proposed_configs(STEPS_WITHOUT_RANKING)
-            if (self.search.current_trial is not None and not self.search.sensitivities
-                    and (request.method not in TOP_DOWN_METHODS or tries_changes)):
+            if (
+                self.search.current_trial is not None
+                and not self.search.sensitivities
+                and (request.method not in TOP_DOWN_METHODS or tries_changes)
+            ):
                 if tries_changes:
                     yield from self._try_zero_cost_changes_and_ranges()
                 kept_sets = self.search.zero_cost_sets
                 if self.search.current_trial is not None and (kept_sets or not self.search.sensitivities):
                     yield from self._measure_sensitivities(
-                        self.search.search_space.build_config((), zero_cost_set_names=kept_sets))
+                        self.search.search_space.build_config((), zero_cost_set_names=kept_sets)
+                    )
             yield from self._evaluate_proposed_configs()
             is_going_on = yield from self._withdraw_ineffective_raises()
             if not is_going_on:
@@ -677,7 +802,8 @@ class SearchJob:
         while (trial := self.search.current_trial) is not None and (not step_names or trial.step_name in step_names):
             self._report_progress()
             yield from self.evaluator.measure_accuracies_in_parallel(
-                partial(self.search.predict_next_configs, step_names=step_names))
+                partial(self.search.predict_next_configs, step_names=step_names)
+            )
             start_time = time.monotonic()
             self.search.record_target_result((yield from self._evaluate_config(self.search.build_config(trial))))
             self._max_judging_s = max(self._max_judging_s, time.monotonic() - start_time)
@@ -690,8 +816,12 @@ class SearchJob:
         check_result = yield from self.evaluator.run_check_command(config)
         self._check_results[config] = check_result
         check_text = f"{target_result.value_text}, {check_result.text}" if self.targets else check_result.text
-        return replace(target_result, passes=target_result.passes and check_result.passes, value_text=check_text,
-                       measured_outcome=combine_with_check(target_result.target_outcome, check_result))
+        return replace(
+            target_result,
+            passes=target_result.passes and check_result.passes,
+            value_text=check_text,
+            measured_outcome=combine_with_check(target_result.target_outcome, check_result),
+        )
 
     def _compare_with_targets(self, accuracy: Accuracy) -> TargetResult:
         if self.targets:
@@ -711,10 +841,15 @@ class SearchJob:
         start_time, search = time.monotonic(), self.search
         effort = search.initial_effort = ZeroCostEffort(is_exhausted=search.zero_cost_effort.is_exhausted)
         effort.predicted_s = self._max_judging_s * effort.budget
-        self.evaluator.reporter.send(ev.LogMessage(
-            self.evaluator.reporter.job, "Zero-cost changes and other ranges: at most "
-            f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
-            "besides the measurement of the changes.", "info"))
+        self.evaluator.reporter.send(
+            ev.LogMessage(
+                self.evaluator.reporter.job,
+                "Zero-cost changes and other ranges: at most "
+                f"{counted_noun_text(effort.budget, 'simulated config')}, about {duration_text(effort.predicted_s)}, "
+                "besides the measurement of the changes.",
+                "info",
+            )
+        )
         for index, kinds in enumerate(list_searched_stages() if self.request.try_zero_cost else [()]):
             if search.current_trial is None:
                 break
@@ -743,7 +878,8 @@ class SearchJob:
             if budget.is_exceeded and not proposals:
                 effort.unmeasured_kinds += (kind.title,)
         search.search_space = replace(
-            search.search_space, zero_cost_stages=(*search.search_space.zero_cost_stages, (new_moves, budget.used)))
+            search.search_space, zero_cost_stages=(*search.search_space.zero_cost_stages, (new_moves, budget.used))
+        )
         search.restart()
 
     def _measure_alternative_ranges(self) -> Steps[None]:
@@ -752,9 +888,14 @@ class SearchJob:
         search, start = self.search, self.search.search_space.start_config
         yield from self._measure_sensitivities(start)
         search.ranges_order = search.list_influential_groups()
-        groups = [group for group in map(self.network.get_group, search.ranges_order) if any(
-            site.tensor not in start.fixed_range_tensors
-            for site in group.calibrated_qdq_sites(start.precision_of(group)))]
+        groups = [
+            group
+            for group in map(self.network.get_group, search.ranges_order)
+            if any(
+                site.tensor not in start.fixed_range_tensors
+                for site in group.calibrated_qdq_sites(start.precision_of(group))
+            )
+        ]
         if groups:
             search.ranges = self.evaluator.measure_alternative_ranges(groups, start)
             search.restart()
@@ -788,15 +929,23 @@ class SearchJob:
             return False
         gaps = self._find_score_gaps(simulated_accuracy, accuracy)
         shown_targets = [self.targets[index] for index in gaps] or self.targets
-        measured_text, expected_text = (", ".join(target.measured_value_text(shown) for target in shown_targets)
-                                        for shown in (accuracy, simulated_accuracy))
-        self.exported_result = ExportedResult(exported_run.executor_name, target_outcome.outcome.passes, measured_text,
-                                              expected_text)
+        measured_text, expected_text = (
+            ", ".join(target.measured_value_text(shown) for target in shown_targets)
+            for shown in (accuracy, simulated_accuracy)
+        )
+        self.exported_result = ExportedResult(
+            exported_run.executor_name, target_outcome.outcome.passes, measured_text, expected_text
+        )
         if not target_outcome.outcome.passes:
             self._missed_checks[best.config_key] = (
-                f"the exported network yields {measured_text} in {exported_run.executor_name}")
-        if (target_outcome.outcome.passes or not result.is_met or self._export_rounds >= MAX_EXPORT_ROUNDS
-                or not all(math.isfinite(gap) for gap in gaps.values())):
+                f"the exported network yields {measured_text} in {exported_run.executor_name}"
+            )
+        if (
+            target_outcome.outcome.passes
+            or not result.is_met
+            or self._export_rounds >= MAX_EXPORT_ROUNDS
+            or not all(math.isfinite(gap) for gap in gaps.values())
+        ):
             return False
         margins = [max(margin, gaps.get(index, margin)) for index, margin in enumerate(self._margins)]
         self._export_rounds += 1
@@ -804,7 +953,8 @@ class SearchJob:
         self.remarks.append(
             f"the exported network with {len(result.config.find_raised_groups(self.network))} raised yields "
             f"{measured_text} in {exported_run.executor_name} "
-            f"where {expected_text} was simulated; went on with a margin of {margins_text}")
+            f"where {expected_text} was simulated; went on with a margin of {margins_text}"
+        )
         self.search.require_score_margins(margins)
         return True
 
@@ -821,10 +971,15 @@ class SearchJob:
         """
         outputs = {name: output for name, output in simulated_accuracy.outputs.items() if name in accuracy.outputs}
         simulated_accuracy = replace(simulated_accuracy, outputs=outputs)
-        scores = {index: (target.margin_score(simulated_accuracy), target.margin_score(accuracy))
-                  for index, target in enumerate(self.targets) if not target.is_met_by(accuracy)}
-        return {index: math.nan if before is None or after is None else before - after
-                for index, (before, after) in scores.items()}
+        scores = {
+            index: (target.margin_score(simulated_accuracy), target.margin_score(accuracy))
+            for index, target in enumerate(self.targets)
+            if not target.is_met_by(accuracy)
+        }
+        return {
+            index: math.nan if before is None or after is None else before - after
+            for index, (before, after) in scores.items()
+        }
 
     # -- unused Q/DQ ----------------------------------------------------------------------------------------------
 
@@ -868,8 +1023,9 @@ class SearchJob:
         after = yield from self._evaluate_config(removal.config)
         removal = yield from self._evaluate_qdq_removal(removal, result.config, best.target_result, after, 0)
         if not removal.rejection:
-            self.search.search_space = replace(search_space,
-                                               qdq_removals={**search_space.qdq_removals, name: precisions})
+            self.search.search_space = replace(
+                search_space, qdq_removals={**search_space.qdq_removals, name: precisions}
+            )
             self.search.propose_qdq_removal(name)
             self.search.record_target_result(after)
             if self.search.result.config != removal.config:
@@ -885,18 +1041,27 @@ class SearchJob:
         """
         fixed_reasons = dict.fromkeys(self.request.fixed_groups, "fixed for this search") | {
             unused.group_name: removal.rejection
-            for removal in self.qdq_removals if removal.rejection
-            for unused in removal.groups}
+            for removal in self.qdq_removals
+            if removal.rejection
+            for unused in removal.groups
+        }
         preview = (yield from self.evaluator.preview_config(config)) if self._use_preview else None
         if preview is None:
             return None
-        removal = yield from remove_unused_qdq(self.network, config, preview, self.evaluator.preview_config,
-                                               fixed_reasons)
+        removal = yield from remove_unused_qdq(
+            self.network, config, preview, self.evaluator.preview_config, fixed_reasons
+        )
         is_tried = any(removal.config == earlier.config for earlier in self.qdq_removals)
         return removal if removal.groups and not is_tried else None
 
-    def _evaluate_qdq_removal(self, removal: QdqRemoval, config: PrecisionConfig, before: TargetResult,
-                              after: TargetResult, builds_needed_later: int) -> Steps[QdqRemoval]:
+    def _evaluate_qdq_removal(
+        self,
+        removal: QdqRemoval,
+        config: PrecisionConfig,
+        before: TargetResult,
+        after: TargetResult,
+        builds_needed_later: int,
+    ) -> Steps[QdqRemoval]:
         """Measures a removal of Q/DQ. Returns it with its accuracies, its latencies, and the reason of a rejection.
 
         A removal is rejected if the error grows, or if the engine is slower without the Q/DQ.
@@ -928,8 +1093,11 @@ class SearchJob:
                 return removal if engine_config is config else replace(removal, rejection=rejection)
             latencies.append(engine.latency_ms[0])
         is_slower = latencies[1] > latencies[0]
-        return replace(removal, latencies_ms=(latencies[0], latencies[1]),
-                       rejection="because the engine would be slower" if is_slower else "")
+        return replace(
+            removal,
+            latencies_ms=(latencies[0], latencies[1]),
+            rejection="because the engine would be slower" if is_slower else "",
+        )
 
     # -- engines ------------------------------------------------------------------------------------------------
 
@@ -960,8 +1128,9 @@ class SearchJob:
         search_space = self.search.search_space
         all_raised = search_space.build_config(search_space.candidates)
         evaluator = self.evaluator
-        yield from build_engines_in_parallel(evaluator.workspace, evaluator.store, evaluator.reporter,
-                                             (search_space.start_config, all_raised))
+        yield from build_engines_in_parallel(
+            evaluator.workspace, evaluator.store, evaluator.reporter, (search_space.start_config, all_raised)
+        )
         engines = []
         for config in (search_space.start_config, all_raised):
             engine = yield from self._build_engine(config)
@@ -970,16 +1139,22 @@ class SearchJob:
             engines.append(engine)
         for name, engine in zip(("the start", "all raised"), engines, strict=True):
             if engine.latency_ms is None:
-                raise InputError("latencies cannot be estimated",
-                                 f"the engine of {name} was not timed: {engine.measurement_note}",
-                                 "Leave the latency budget out, or use --max-fp32.")
+                raise InputError(
+                    "latencies cannot be estimated",
+                    f"the engine of {name} was not timed: {engine.measurement_note}",
+                    "Leave the latency budget out, or use --max-fp32.",
+                )
             if not engine.is_built_as_requested:
-                self.remarks.append(f"latencies are estimated from an engine of {name} that is not as requested: "
-                                    f"{_engine_deviation_text(engine)}")
+                self.remarks.append(
+                    f"latencies are estimated from an engine of {name} that is not as requested: "
+                    f"{_engine_deviation_text(engine)}"
+                )
         if search_space.intermediate:
             labels = " and ".join(precision.label for precision in search_space.intermediate)
-            self.remarks.append(f"latencies with layers in {labels} are estimates between the engines of the start and "
-                                "of all raised, by the bytes of a value, until engines with such layers are built")
+            self.remarks.append(
+                f"latencies with layers in {labels} are estimates between the engines of the start and "
+                "of all raised, by the bytes of a value, until engines with such layers are built"
+            )
         self._latency_model.fit_to_engines(search_space, *engines)
 
     def _order_groups_by_cost(self) -> Steps[None]:
@@ -1000,8 +1175,12 @@ class SearchJob:
                 times = list_group_times(engine, candidates)
         costs = self.search.costs = times or self.search.costs
         order_text = (
-            "the time that each takes in the engine of all raised" if times else "multiply-accumulates, since no "
-            "engine's layers were timed" if any(costs.values()) else "the network alone: its sizes are open")
+            "the time that each takes in the engine of all raised"
+            if times
+            else "multiply-accumulates, since no engine's layers were timed"
+            if any(costs.values())
+            else "the network alone: its sizes are open"
+        )
         self.remarks.append(f"reduced in the order of {order_text}")
 
     def _withdraw_ineffective_raises(self) -> Steps[bool]:
@@ -1014,12 +1193,17 @@ class SearchJob:
             self.search, self._before_withdrawal, self._use_preview = self._before_withdrawal, None, False
             self.remarks[-1] += "; kept, because no other config meets the tolerance"
             return False
-        if (not self._use_preview or not result.is_met or result.best_evaluation is None
-                or not result.best_evaluation.raised_groups):
+        if (
+            not self._use_preview
+            or not result.is_met
+            or result.best_evaluation is None
+            or not result.best_evaluation.raised_groups
+        ):
             return False
         preview = yield from self.evaluator.preview_engine(result.config)
         idle_groups = [
-            name for name in result.best_evaluation.raised_groups
+            name
+            for name in result.best_evaluation.raised_groups
             if preview is not None and name in (preview.ineffective_groups or ())
         ]
         if preview is None or not idle_groups:
@@ -1027,19 +1211,24 @@ class SearchJob:
         self.remarks.append(
             f"{name_list_text(idle_groups)} in "
             f"{self.request.higher_precision.label}: no effect on the engine (preview "
-            f"{preview.builder_text})")
+            f"{preview.builder_text})"
+        )
         search = self.search
         try:
-            search_space = replace(search.search_space,
-                                   fixed_groups=search.search_space.fixed_groups.union(idle_groups))
+            search_space = replace(
+                search.search_space, fixed_groups=search.search_space.fixed_groups.union(idle_groups)
+            )
         except InputError:  # no other group can be raised
             self._use_preview = False
             return False
         self.remarks[-1] += ": searched without"
         self._before_withdrawal = self._before_withdrawal or copy.copy(search)
         search.search_space = search_space
-        search.restart(evaluation for evaluation in search.evaluations
-                       if not set(idle_groups).intersection(evaluation.raised_groups))
+        search.restart(
+            evaluation
+            for evaluation in search.evaluations
+            if not set(idle_groups).intersection(evaluation.raised_groups)
+        )
         return True
 
     def _confirm_with_engine(self) -> Steps[bool]:
@@ -1059,14 +1248,19 @@ class SearchJob:
         """
         result, budget = self.search.result, self.request.max_latency
         best = result.best_evaluation
-        is_timed = (best is not None and budget is not None and best.estimated_latency is not None
-                    and best.estimated_latency <= budget)
+        is_timed = (
+            best is not None
+            and budget is not None
+            and best.estimated_latency is not None
+            and best.estimated_latency <= budget
+        )
         if best is None or not self.evaluator.can_build or not (self.targets and best.passes or is_timed):
             return False, ""
         is_known = is_timed and drop_ranges_and_measured_moves(result.config) in self._latency_model.measured
         if result.config not in self.requested_configs and self._count_builds_left() <= 0:
-            return False, (f"not confirmed by an engine: {len(self.requested_configs)} builds are used up "
-                           "(--max-builds)") if self.request.max_builds else ""
+            return False, (
+                f"not confirmed by an engine: {len(self.requested_configs)} builds are used up (--max-builds)"
+            ) if self.request.max_builds else ""
         engine = yield from self._build_engine(result.config)
         if isinstance(engine, TrtTuiError):
             cause = f" ({engine.cause})" if engine.cause else ""
@@ -1081,7 +1275,8 @@ class SearchJob:
                 return True, (
                     f"the engine with {raised_count} raised takes {milliseconds_text(latency)} where "
                     f"{milliseconds_text(best.estimated_latency)} were estimated: more than "
-                    f"{milliseconds_text(budget)}; went on with better estimates") if latency > budget else ""
+                    f"{milliseconds_text(budget)}; went on with better estimates"
+                ) if latency > budget else ""
         if not self.targets:
             return False, ""
         if engine.accuracy is None or any(target.is_met_by(engine.accuracy) is None for target in self.targets):
@@ -1100,20 +1295,21 @@ class SearchJob:
         gaps = self._find_score_gaps(simulated_accuracy, engine.accuracy)
         gap_texts = []
         for index, gap in gaps.items():
-            measured_text, expected_text = (self.targets[index].measured_value_text(accuracy)
-                                            for accuracy in (engine.accuracy, simulated_accuracy))
+            measured_text, expected_text = (
+                self.targets[index].measured_value_text(accuracy) for accuracy in (engine.accuracy, simulated_accuracy)
+            )
             if not math.isfinite(gap):
                 return False, f"its engine yields {measured_text}, which the simulation does not: no margin helps"
-            gap_texts.append(f"{measured_text} where {expected_text} was simulated; went on with a margin of "
-                             f"{gap:.2g}")
+            gap_texts.append(f"{measured_text} where {expected_text} was simulated; went on with a margin of {gap:.2g}")
         if not gaps:  # the engine fails for a reason other than its values, so no margin helps
             return False, f"its engine: {target_outcome.text}"
         self.confirmed = None
         self.search.require_score_margins([gaps.get(index, margin) for index, margin in enumerate(self._margins)])
         return True, f"the engine with {raised_count} raised: {'; '.join(gap_texts)}"
 
-    def _respond_to_deviating_engine(self, config: PrecisionConfig, simulated_accuracy: Accuracy,
-                                     engine_accuracy: Accuracy) -> Steps[tuple[bool, str]]:
+    def _respond_to_deviating_engine(
+        self, config: PrecisionConfig, simulated_accuracy: Accuracy, engine_accuracy: Accuracy
+    ) -> Steps[tuple[bool, str]]:
         """Searches for fusion barriers that make an engine agree with its simulation.
 
         Returns True if the search continues with such barriers, and a remark for the user. The deviation is more than
@@ -1125,14 +1321,16 @@ class SearchJob:
         self._can_search_barriers = False
         remarks, barriers = yield from self._find_mending_barriers(config, simulated_accuracy)
         if barriers:
-            self.search.search_space = replace(self.search.search_space, start_config=add_barriers(
-                self.search.search_space.start_config, barriers))
+            self.search.search_space = replace(
+                self.search.search_space, start_config=add_barriers(self.search.search_space.start_config, barriers)
+            )
             self.search.restart()
             self.confirmed = None
         return bool(barriers), "; ".join((gap_remark, *remarks))
 
-    def _find_mending_barriers(self, config: PrecisionConfig,
-                               simulated_accuracy: Accuracy) -> Steps[tuple[list[str], list[str]]]:
+    def _find_mending_barriers(
+        self, config: PrecisionConfig, simulated_accuracy: Accuracy
+    ) -> Steps[tuple[list[str], list[str]]]:
         """Searches for the group at which an engine deviates from its simulation, and for barriers that mend it.
 
         Args:
@@ -1151,15 +1349,22 @@ class SearchJob:
             return [f"the place is unknown{reason}"], []
         simulated_errors = yield from self.evaluator.measure_group_errors(config)
         divergence = find_engine_divergence(network, simulated_errors, engine_errors)
-        remarks = [f"the difference begins at {divergence.group_name}: {divergence.divergence_description}"
-                   ] if divergence is not None else []
+        remarks = (
+            [f"the difference begins at {divergence.group_name}: {divergence.divergence_description}"]
+            if divergence is not None
+            else []
+        )
         is_marked = engine_errors.source == MARKED  # the build of the marked engine counts too
         if is_marked:
             if engine_errors.accuracy is not None and has_unexplained_gap(simulated_accuracy, engine_errors.accuracy):
-                return [*remarks, "with every group's result as an output too: no fusion is to blame, and no barrier "
-                                  "helps; another tactic source or optimization level may"], []
-            remarks = ["with every group's result as an output it agrees with the simulation: a fusion computes "
-                       "something else"]
+                return [
+                    *remarks,
+                    "with every group's result as an output too: no fusion is to blame, and no barrier "
+                    "helps; another tactic source or optimization level may",
+                ], []
+            remarks = [
+                "with every group's result as an output it agrees with the simulation: a fusion computes something else"
+            ]
             tensors = _list_results_usable_as_outputs(network, config, [group.name for group in network.groups])
         else:
             names = _list_group_and_producers(network, divergence.group_name) if divergence is not None else []
@@ -1171,20 +1376,28 @@ class SearchJob:
             if self._count_builds_left() - is_marked <= 0:
                 return [*remarks, "--max-builds leaves too few builds to find the fusion"], []
             engine = yield from self._build_engine(add_barriers(config, part))
-            if not isinstance(engine, TrtTuiError) and engine.is_built_as_requested and engine.accuracy is not None \
-                    and not has_unexplained_gap(simulated_accuracy, engine.accuracy):
+            if (
+                not isinstance(engine, TrtTuiError)
+                and engine.is_built_as_requested
+                and engine.accuracy is not None
+                and not has_unexplained_gap(simulated_accuracy, engine.accuracy)
+            ):
                 barriers, open_parts = part, _split_into_halves(part) if is_marked else []
         if barriers:
-            remarks.append(f"{counted_noun_text(len(barriers), 'fusion barrier')} at {name_list_text(barriers)}: the "
-                           "engine agrees with the simulation")
+            remarks.append(
+                f"{counted_noun_text(len(barriers), 'fusion barrier')} at {name_list_text(barriers)}: the "
+                "engine agrees with the simulation"
+            )
         else:
-            remarks.append("no fusion barrier was found that mends it" if tensors else
-                           "the group at which the difference begins is unknown")
+            remarks.append(
+                "no fusion barrier was found that mends it"
+                if tensors
+                else "the group at which the difference begins is unknown"
+            )
         return remarks, barriers
 
     def _deviating_engine_remark(self, engine: EngineResult) -> str:
-        """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result.
-        """
+        """Returns the remark on an engine that was not built as requested, and therefore does not confirm the result."""
         text = (
             f"TensorRT refuses the config as requested ({engine.attempts[0].failure_reason}) and built it with "
             f"{_engine_deviation_text(engine)}"
@@ -1207,12 +1420,25 @@ class SearchJob:
         """
         reporter, search, trial = self.evaluator.reporter, self.search, self.search.current_trial or Trial()
         if must_send or reporter.is_report_due("search"):
-            reporter.send(ev.SearchProgress(reporter.job, len(search.evaluations), trial.raised_groups, trial.about,
-                                            trial.step_name, search.result))
+            reporter.send(
+                ev.SearchProgress(
+                    reporter.job,
+                    len(search.evaluations),
+                    trial.raised_groups,
+                    trial.about,
+                    trial.step_name,
+                    search.result,
+                )
+            )
 
-    def make_end_event(self, *, was_stopped: bool = False, has_other_samples: bool = False,
-                       held_out_result: HeldOutResult | None = None,
-                       accuracy_with_interval: Accuracy | None = None) -> ev.SearchEnded:
+    def make_end_event(
+        self,
+        *,
+        was_stopped: bool = False,
+        has_other_samples: bool = False,
+        held_out_result: HeldOutResult | None = None,
+        accuracy_with_interval: Accuracy | None = None,
+    ) -> ev.SearchEnded:
         """Returns the event that reports the result so far.
 
         Args:
@@ -1220,10 +1446,15 @@ class SearchJob:
                 a metric.
         """
         search, result = self.search, self.search.result
-        removals = [removal for removal in self.qdq_removals
-                    if removal.rejection or not removal.find_quantized_groups(self.network, result.config)]
+        removals = [
+            removal
+            for removal in self.qdq_removals
+            if removal.rejection or not removal.find_quantized_groups(self.network, result.config)
+        ]
         qdq_reasons = {
-            name: reason for removal in removals if not removal.rejection
+            name: reason
+            for removal in removals
+            if not removal.rejection
             for name, reason in removal.move_reasons.items()
             if name in result.config.precision_moves and result.config.precision_moves[name].reason == PREVIEW_REASON
         }
@@ -1232,39 +1463,69 @@ class SearchJob:
         best = result.best_evaluation
         if best is not None and best.target_result.accuracy is not None:
             # The interval of the metric cannot change a failed command or a missed target.
-            measured = (accuracy_with_interval
-                        if accuracy_with_interval is not None and best.passes else best.target_result.accuracy)
+            measured = (
+                accuracy_with_interval
+                if accuracy_with_interval is not None and best.passes
+                else best.target_result.accuracy
+            )
             accuracy = self._add_export_and_engine_caveats(measured)
             if held_out_result is not None and held_out_result.miss_text:
-                accuracy = replace(accuracy, caveats=(*accuracy.caveats,
-                                                      Caveat("held-out samples", held_out_result.miss_text)))
+                accuracy = replace(
+                    accuracy, caveats=(*accuracy.caveats, Caveat("held-out samples", held_out_result.miss_text))
+                )
             result = replace(
-                result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy)))
+                result, best_evaluation=replace(best, target_result=replace(best.target_result, accuracy=accuracy))
+            )
             if measured is accuracy and measured is not accuracy_with_interval:
                 target_outcome = best.target_result.target_outcome
             elif (target_outcome := judge_accuracy(self.targets, accuracy)) is not None and (
-                    check_result := self._check_results.get(result.config)) is not None:
+                check_result := self._check_results.get(result.config)
+            ) is not None:
                 target_outcome = combine_with_check(target_outcome, check_result)
-        return ev.SearchEnded(self.evaluator.reporter.job, result, search.method_text, tuple(search.evaluations),
-                              len(search.candidates), bool(search.sensitivities), self.confirmed,
-                              (*(removal.report_text for removal in removals), *self.remarks,
-                               *(match.warning_text(self.network) for match in match_known_defects(
-                                   self.network, self._target, result.config.precision_of)
-                                 if match.is_certain and match.defect.is_in_exports)),
-                              was_stopped, held_out_result, self._make_engine_texts(),
-                              self._find_pareto_configs(), search.margins, target_outcome, self.exported_result,
-                              has_other_samples, tuple(removals), replace(search.zero_cost_effort),
-                              {index: self._missed_checks[evaluation.config_key]
-                               for index, evaluation in enumerate(search.evaluations)
-                               if evaluation.config_key in self._missed_checks})
+        return ev.SearchEnded(
+            self.evaluator.reporter.job,
+            result,
+            search.method_text,
+            tuple(search.evaluations),
+            len(search.candidates),
+            bool(search.sensitivities),
+            self.confirmed,
+            (
+                *(removal.report_text for removal in removals),
+                *self.remarks,
+                *(
+                    match.warning_text(self.network)
+                    for match in match_known_defects(self.network, self._target, result.config.precision_of)
+                    if match.is_certain and match.defect.is_in_exports
+                ),
+            ),
+            was_stopped,
+            held_out_result,
+            self._make_engine_texts(),
+            self._find_pareto_configs(),
+            search.margins,
+            target_outcome,
+            self.exported_result,
+            has_other_samples,
+            tuple(removals),
+            replace(search.zero_cost_effort),
+            {
+                index: self._missed_checks[evaluation.config_key]
+                for index, evaluation in enumerate(search.evaluations)
+                if evaluation.config_key in self._missed_checks
+            },
+        )
 
     def _make_engine_texts(self) -> dict[int, str]:
         """Returns the measured values of each built engine as text, by the index of the evaluation of its config."""
         texts: dict[int, str] = {}
         tried_configs = [self.search.build_config(evaluation) for evaluation in self.search.evaluations]
         for config, engine in self.engines.items():
-            value_texts = [target.measured_value_text(engine.accuracy)
-                           for target in self.targets] if engine.accuracy is not None else []
+            value_texts = (
+                [target.measured_value_text(engine.accuracy) for target in self.targets]
+                if engine.accuracy is not None
+                else []
+            )
             value_texts += [milliseconds_text(engine.latency_ms[0])] if engine.latency_ms is not None else []
             indices = [index for index, tried_config in enumerate(tried_configs) if tried_config == config]
             texts |= dict.fromkeys(indices, ", ".join(value_texts) or "not judged")
@@ -1277,8 +1538,9 @@ class SearchJob:
             kind = "not executed" if exported.is_met is None else "not met as exported"
             caveats.append(Caveat(kind, exported.exported_result_text, fails_run=exported.is_met is False))
         if self.confirmed is False:
-            caveats.append(Caveat("not met by its engine", f"not met by its engine: {self._engine_values_text}",
-                                  fails_run=True))
+            caveats.append(
+                Caveat("not met by its engine", f"not met by its engine: {self._engine_values_text}", fails_run=True)
+            )
         return replace(accuracy, caveats=(*accuracy.caveats, *caveats)) if caveats else accuracy
 
     def _find_pareto_configs(self) -> dict[int, PrecisionConfig]:
@@ -1288,11 +1550,20 @@ class SearchJob:
         out.
         """
         search, best = self.search, self.search.best_evaluation
-        finite = [(index, evaluation) for index, evaluation in sorted(
-            enumerate(search.evaluations), key=lambda item: item[1] is not best) if evaluation.score > -math.inf]
-        points = [(evaluation.estimated_latency if evaluation.estimated_latency is not None else sum(
-            search.costs.get(name, 0.0) for name in evaluation.raised_groups), evaluation.score)
-            for _, evaluation in finite]
+        finite = [
+            (index, evaluation)
+            for index, evaluation in sorted(enumerate(search.evaluations), key=lambda item: item[1] is not best)
+            if evaluation.score > -math.inf
+        ]
+        points = [
+            (
+                evaluation.estimated_latency
+                if evaluation.estimated_latency is not None
+                else sum(search.costs.get(name, 0.0) for name in evaluation.raised_groups),
+                evaluation.score,
+            )
+            for _, evaluation in finite
+        ]
         return {finite[place][0]: search.build_config(finite[place][1]) for place in pareto_front(points)}
 
 

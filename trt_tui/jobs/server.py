@@ -54,8 +54,9 @@ class JobServer:
     def __init__(self, send: Callable[[ev.Event], None], store: ResultStore | None = None) -> None:
         self.store = store or ResultStore()
         self.slot = WorkspaceSlot()
-        self.scheduler = Scheduler(self._run_requested_job, send,
-                                   pause_others=engine_preview.set_preview_process_paused)
+        self.scheduler = Scheduler(
+            self._run_requested_job, send, pause_others=engine_preview.set_preview_process_paused
+        )
 
     def receive_requests(self, pipe: Connection) -> None:
         """Receives requests from a pipe in a thread. When the other end closes the pipe, the process ends."""
@@ -92,8 +93,9 @@ class JobServer:
                 self.slot.workspace.update_file_stamps()  # the job may have imported modules of the metric
 
 
-def _send_pending_notices(workspace: Workspace, reporter: JobReporter,
-                          last_execution_mode: ExecutionMode | None) -> ExecutionMode | None:
+def _send_pending_notices(
+    workspace: Workspace, reporter: JobReporter, last_execution_mode: ExecutionMode | None
+) -> ExecutionMode | None:
     """Sends new messages of workers and memory fallbacks, and a changed execution mode. Returns the current mode."""
     for log_level, text in workspace.worker_pool.take_new_messages() if workspace.worker_pool is not None else ():
         reporter.send(ev.LogMessage(reporter.job, text, log_level))
@@ -105,8 +107,7 @@ def _send_pending_notices(workspace: Workspace, reporter: JobReporter,
 
 
 def _make_event_sender(pipe: Connection) -> Callable[[ev.Event], None]:
-    """Returns a function that sends an event from any thread. If the program no longer reads events, the process ends.
-    """
+    """Returns a function that sends an event from any thread. If the program no longer reads events, the process ends."""
     lock = threading.Lock()
 
     def send_event(event: ev.Event) -> None:

@@ -61,8 +61,7 @@ class FileCache:
 
     @staticmethod
     def make_key(*parts: object) -> str:
-        """Returns a cache key that depends on the ``repr`` of each part, and on the version and source of this program.
-        """
+        """Returns a cache key that depends on the ``repr`` of each part, and on the version and source of this program."""
         return _hash_key_parts(trt_tui.__version__, ARITHMETIC_VERSION, source_sha256(), parts)
 
     def read(self, key: str) -> bytes | None:
@@ -74,8 +73,11 @@ class FileCache:
         except (OSError, InputError, MemoryError):  # the value is measured again
             return None
         if checksum != _record_checksum(key, data):
-            print(f"The stored record {path} is damaged: its checksum does not match. It is measured again.",
-                  file=sys.stderr, flush=True)
+            print(
+                f"The stored record {path} is damaged: its checksum does not match. It is measured again.",
+                file=sys.stderr,
+                flush=True,
+            )
             return None
         with contextlib.suppress(OSError):  # a shared cache may be read-only
             os.utime(path)
@@ -150,8 +152,11 @@ class EngineCache(FileCache):
             with file_lock(path, _LOCK_TIMEOUT_S):
                 if has_wrong_checksum(path):
                     path.unlink()
-                    print(f"The timing cache {path} is damaged: its checksum does not match. Tactics are measured "
-                          f"again.", file=sys.stderr, flush=True)
+                    print(
+                        f"The timing cache {path} is damaged: its checksum does not match. Tactics are measured again.",
+                        file=sys.stderr,
+                        flush=True,
+                    )
         return path
 
     def read_all_files(self) -> dict[str, bytes]:
@@ -210,8 +215,9 @@ class ResultStore:
         self.results.trim_to_size_limit()
         self.engines.trim_to_size_limit()
 
-    def load_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result_type: type[T],
-                    *more: object) -> T | None:
+    def load_result(
+        self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result_type: type[T], *more: object
+    ) -> T | None:
         """Returns a stored result of a config; None if there is none.
 
         Args:
@@ -219,8 +225,9 @@ class ResultStore:
         """
         return self.results.get(self.make_result_key(workspace, result_kind, config, *more), result_type)
 
-    def save_result(self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any,
-                    *more: object) -> None:
+    def save_result(
+        self, workspace: Workspace, result_kind: str, config: PrecisionConfig, result: Any, *more: object
+    ) -> None:
         """Stores a result of a config. The argument ``more`` is that of `load_result`.
 
         Raises:
@@ -246,8 +253,13 @@ class ResultStore:
         stamps = [read_file_stamp(file) for file in files]
         if sum(current_stamp[1] for current_stamp in stamps if current_stamp is not None) <= MAX_HASHED_BYTES:
             return (cached_file_sha256(network.path) if len(files) == 1 else "") or network.sha256()
-        key = FileCache.make_key("sha256", [(str(file.resolve()), current_stamp, sampled_file_sha256(file))
-                                            for file, current_stamp in zip(files, stamps, strict=True)])
+        key = FileCache.make_key(
+            "sha256",
+            [
+                (str(file.resolve()), current_stamp, sampled_file_sha256(file))
+                for file, current_stamp in zip(files, stamps, strict=True)
+            ],
+        )
         stored_hash = self.results.get(key, str)
         if stored_hash is None:
             stored_hash = network.sha256()
@@ -260,16 +272,34 @@ class ResultStore:
         backend, source = workspace.backend, workspace.fingerprint
         ranges = ranges_stamp(workspace.ranges) if quantizes_activations(workspace.network, config) else ()
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
-        return FileCache.make_key(result_kind, sha256, data_sha256, workspace.find_judged_feeds(config).cache_key,
-                                  [output.name for output in workspace.judged_outputs],
-                                  workspace.metric_cache_key(), backend.name, backend.version, backend.provider, ranges,
-                                  config.comparison_key, more, *workspace.operator_library_hashes,
-                                  *workspace.reference_hashes)
+        return FileCache.make_key(
+            result_kind,
+            sha256,
+            data_sha256,
+            workspace.find_judged_feeds(config).cache_key,
+            [output.name for output in workspace.judged_outputs],
+            workspace.metric_cache_key(),
+            backend.name,
+            backend.version,
+            backend.provider,
+            ranges,
+            config.comparison_key,
+            more,
+            *workspace.operator_library_hashes,
+            *workspace.reference_hashes,
+        )
 
 
 def engine_key_parts(workspace: Workspace) -> tuple[object, ...]:
     """Returns the parts of the cache key that only results of engines have."""
     plan, settings, builder = workspace.plan, workspace.plan.settings, workspace.builder
-    return (builder.cache_identity if builder is not None else (), sorted(settings.profile.items()),
-            settings.builder_options.comparison_key, settings.compute_capability, plan.weakly_typed, plan.strict,
-            sorted(plan.other_shapes), *[plan.builds_per_config] * (plan.builds_per_config > 1))
+    return (
+        builder.cache_identity if builder is not None else (),
+        sorted(settings.profile.items()),
+        settings.builder_options.comparison_key,
+        settings.compute_capability,
+        plan.weakly_typed,
+        plan.strict,
+        sorted(plan.other_shapes),
+        *[plan.builds_per_config] * (plan.builds_per_config > 1),
+    )

@@ -61,7 +61,8 @@ from trt_tui.session.state import TOLERANCE_SEPARATOR, SessionState
 
 SHARE_SAMPLES_LEGEND = (
     "samples: number of samples behind a share; ± is its 95 % confidence interval. --exact measures all shares on all "
-    "samples.")
+    "samples."
+)
 
 
 FP32_ENGINE_TITLE = "FP32 engine"
@@ -84,8 +85,7 @@ class ReportedRun(NamedTuple):
 def comparison_text(session: SessionState) -> str:
     """Returns the report of a comparison for a terminal. Its last part shows the layers of the runs that miss the
     target."""
-    return report_text([*_comparison_sections(session, _choose_runs_with_group_lines(session)),
-                        stage_section(session)])
+    return report_text([*_comparison_sections(session, _choose_runs_with_group_lines(session)), stage_section(session)])
 
 
 def comparison_markdown(session: SessionState) -> str:
@@ -93,17 +93,35 @@ def comparison_markdown(session: SessionState) -> str:
     head, *sections = _comparison_sections(session, session.list_distinct_runs())
     runs = _list_reported_runs(session)
     output_columns, engine_columns = list_run_columns("outputs"), list_run_columns("engines")
-    output_rows = [["run", "output", *(column.title for column in output_columns)], *(
-        [title, name, *(column.text(output_row).replace(NOT_MEASURED, "") for column in output_columns)]
-        for title, row, *_ in runs for name, output_row in row.split_by_output().items())]
-    engine_rows = [["engine", *(column.title for column in engine_columns)], *(
-        [title, *(column.text(row) for column in engine_columns)]
-        for title, row, *_ in runs if row.engine is not None)]
-    return report_markdown(f"Precision of {session.opened_network.outline.name}", [
-        head, Section("", [[session.setup_text]]),
-        Section("Warnings", [warning_lines(warning) for warning in session.guard_warnings]),
-        *sections, Section("Judged outputs", [Table(output_rows)]), Section("Builds", [Table(engine_rows)]),
-        stage_section(session), config_section(session.config, session.opened_network.outline)])
+    output_rows = [
+        ["run", "output", *(column.title for column in output_columns)],
+        *(
+            [title, name, *(column.text(output_row).replace(NOT_MEASURED, "") for column in output_columns)]
+            for title, row, *_ in runs
+            for name, output_row in row.split_by_output().items()
+        ),
+    ]
+    engine_rows = [
+        ["engine", *(column.title for column in engine_columns)],
+        *(
+            [title, *(column.text(row) for column in engine_columns)]
+            for title, row, *_ in runs
+            if row.engine is not None
+        ),
+    ]
+    return report_markdown(
+        f"Precision of {session.opened_network.outline.name}",
+        [
+            head,
+            Section("", [[session.setup_text]]),
+            Section("Warnings", [warning_lines(warning) for warning in session.guard_warnings]),
+            *sections,
+            Section("Judged outputs", [Table(output_rows)]),
+            Section("Builds", [Table(engine_rows)]),
+            stage_section(session),
+            config_section(session.config, session.opened_network.outline),
+        ],
+    )
 
 
 def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str]) -> list[Section]:
@@ -119,20 +137,28 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
         f"{outline.name}: {size}, {counted_noun_text(data.what_if_count, 'sample')} "
         f"of {data.source}{', ' if session.ranges_source_text else ''}{session.ranges_source_text}",
         f"against {_reference_text(session)}{f', {mode.name}' if mode is not None else ''}; ~ marks simulated values",
-        outline.reference_weights_text, mode.reason if mode is not None else ""
+        outline.reference_weights_text,
+        mode.reason if mode is not None else "",
     ]
     if session.results.reference_metric:
         name = next(iter(session.results.reference_metric))
         head.append(f"{name} in {_metric_source_text(session)}: {_reference_metric_text(session)}")
     if session.target is not None:
         head.append(f"target: {' and '.join(session.target_descriptions)}")
-    head.append(next(filter(None, (default_keep_rules_note(outline, config)
-                                   for config in session.list_run_configs().values())), ""))
+    head.append(
+        next(
+            filter(None, (default_keep_rules_note(outline, config) for config in session.list_run_configs().values())),
+            "",
+        )
+    )
     parts = metric_part_table(session)
     hidden_count = len(parts) - 1 - MAX_ROWS
     hidden_rows = [[f"{hidden_count} more parts with smaller losses"]] if hidden_count > 0 else []
-    engines = {run: engine for run in session.list_distinct_runs()
-               if (engine := session.get_run_results(run).engine_result) is not None}
+    engines = {
+        run: engine
+        for run in session.list_distinct_runs()
+        if (engine := session.get_run_results(run).engine_result) is not None
+    }
     titles = {run: _engine_title_text(session, run) for run in engines}
     engines_by_title = {titles[run]: result for run, result in engines.items()}
     if session.results.fp32_engine is not None:
@@ -140,22 +166,47 @@ def _comparison_sections(session: SessionState, runs_with_groups: Sequence[str])
     return [
         Section("", [[*filter(None, head)]]),
         Section("Accuracy", [accuracy_table(session, _list_reported_runs(session))]),
-        Section("Metric by part", [Table([*parts[:1 + MAX_ROWS], *hidden_rows])]),
+        Section("Metric by part", [Table([*parts[: 1 + MAX_ROWS], *hidden_rows])]),
         Section("Reasons", [_outcome_reason_lines(session), _output_variation_lines(session)]),
-        Section("Engines", [
-            *build_attempt_blocks(engines_by_title),
-            precision_share_table({_engine_row_title(titles[run], result): result for run, result in engines.items()}),
-            engine_remark_lines(engines_by_title), fp32_engine_fault_lines(session.results.fp32_engine),
-            *(engine_check_lines(titles[run], engines[run], session.get_run_results(run).accuracy, checks)
-              for run, checks in session.list_engine_checks().items() if run in engines),
-            *(block for run, result in engines.items()
-              for block in engine_error_blocks(outline, titles[run], result.engine_errors,
-                                               session.get_run_results(run).group_errors,
-                                               session.find_engine_divergence(run)))]),
-        Section("Engine preview", [
-            preview_lines(session, {run: _run_title_text(session, run) for run in session.list_distinct_runs()})]),
-        *(Section(f"Where {run_name_in_sentence(run, session.config.uses_only_file_precisions)} loses",
-                  _worst_group_blocks(session, run)) for run in runs_with_groups)]
+        Section(
+            "Engines",
+            [
+                *build_attempt_blocks(engines_by_title),
+                precision_share_table(
+                    {_engine_row_title(titles[run], result): result for run, result in engines.items()}
+                ),
+                engine_remark_lines(engines_by_title),
+                fp32_engine_fault_lines(session.results.fp32_engine),
+                *(
+                    engine_check_lines(titles[run], engines[run], session.get_run_results(run).accuracy, checks)
+                    for run, checks in session.list_engine_checks().items()
+                    if run in engines
+                ),
+                *(
+                    block
+                    for run, result in engines.items()
+                    for block in engine_error_blocks(
+                        outline,
+                        titles[run],
+                        result.engine_errors,
+                        session.get_run_results(run).group_errors,
+                        session.find_engine_divergence(run),
+                    )
+                ),
+            ],
+        ),
+        Section(
+            "Engine preview",
+            [preview_lines(session, {run: _run_title_text(session, run) for run in session.list_distinct_runs()})],
+        ),
+        *(
+            Section(
+                f"Where {run_name_in_sentence(run, session.config.uses_only_file_precisions)} loses",
+                _worst_group_blocks(session, run),
+            )
+            for run in runs_with_groups
+        ),
+    ]
 
 
 def _run_title_text(session: SessionState, run: str) -> str:
@@ -184,8 +235,10 @@ def _reference_metric_text(session: SessionState) -> str:
         if accuracy is not None and accuracy.reference_metric and accuracy.samples == accuracy.total:
             values[accuracy.total] = next(iter(accuracy.reference_metric.values()))
     names_samples = [*values] != [session.opened_network.data.what_if_count]
-    return ", ".join(formatting.metric_text(value) + f" on {counted_noun_text(count, 'sample')}" * names_samples
-                     for count, value in values.items())
+    return ", ".join(
+        formatting.metric_text(value) + f" on {counted_noun_text(count, 'sample')}" * names_samples
+        for count, value in values.items()
+    )
 
 
 def _metric_source_text(session: SessionState) -> str:
@@ -204,8 +257,11 @@ def _choose_runs_with_group_lines(session: SessionState) -> list[str]:
         for run in session.list_distinct_runs()
         if (accuracy := session.get_run_results(run).accuracy) is not None and _has_layer_results(session, run)
     }
-    missed_runs = [run for run, accuracy in accuracies.items()
-                   if (result := session.target_outcome(accuracy)) is None or not result.passes]
+    missed_runs = [
+        run
+        for run, accuracy in accuracies.items()
+        if (result := session.target_outcome(accuracy)) is None or not result.passes
+    ]
     return missed_runs or list(accuracies)[-1:]
 
 
@@ -232,9 +288,12 @@ def _outcome_reason_lines(session: SessionState) -> list[str]:
     lines = []
     for run in session.list_distinct_runs():
         title = _run_title_text(session, run)
-        titles = {RunKind.SIMULATED_CONFIG: title, RunKind.TYPED_NETWORK: run_title(EXPORTED),
-                  RunKind.BUILT_ENGINE: _engine_title_text(session, run),
-                  RunKind.EXPORTED_FILE: f"{title}, {formatting.EXPORTED_NETWORK}"}
+        titles = {
+            RunKind.SIMULATED_CONFIG: title,
+            RunKind.TYPED_NETWORK: run_title(EXPORTED),
+            RunKind.BUILT_ENGINE: _engine_title_text(session, run),
+            RunKind.EXPORTED_FILE: f"{title}, {formatting.EXPORTED_NETWORK}",
+        }
         outcomes = session.config_target_outcomes(session.get_run_config(run))
         lines += [f"{titles[kind]}: {result.text}" for kind, result in outcomes.items() if result.reasons]
     return lines
@@ -249,31 +308,46 @@ def _output_variation_lines(session: SessionState) -> list[str]:
             variation_db = output.variation_db
             if variation_db is not None and variation_db < MIN_DEPENDENCE_DB:
                 varying_db = output.sqnr_against_variation_db
-                varying_text = ("" if varying_db is None else
-                                f"; SQNR of what varies: {SIMULATED_MARK}{varying_db:.1f} dB")
+                varying_text = (
+                    "" if varying_db is None else f"; SQNR of what varies: {SIMULATED_MARK}{varying_db:.1f} dB"
+                )
                 lines.append(
                     f"{_run_title_text(session, run)}: variation of "
                     f"{name} between samples: {formatting.output_variation_text(variation_db)}"
-                    f"{varying_text}")
+                    f"{varying_text}"
+                )
     return lines
 
 
 def _list_reported_runs(session: SessionState) -> list[ReportedRun]:
     """Returns all runs of a comparison in the order of its tables."""
     fp32_engine = session.results.fp32_engine
-    runs = (list_engine_runs(_engine_row_title(FP32_ENGINE_TITLE, fp32_engine), fp32_engine)
-            if fp32_engine is not None else [])
+    runs = (
+        list_engine_runs(_engine_row_title(FP32_ENGINE_TITLE, fp32_engine), fp32_engine)
+        if fp32_engine is not None
+        else []
+    )
     runs.append(ReportedRun(formatting.FP32_TITLE, RunRow(session.fp32_accuracy)))
     for run in session.list_distinct_runs():
         results = session.get_run_results(run)
-        runs += [ReportedRun(title, RunRow(accuracy, SIMULATED_MARK), run)
-                 for title, accuracy in ((_run_title_text(session, run), results.accuracy),
-                                         (run_title(EXPORTED), results.get_accuracy(RunKind.TYPED_NETWORK)))]
+        runs += [
+            ReportedRun(title, RunRow(accuracy, SIMULATED_MARK), run)
+            for title, accuracy in (
+                (_run_title_text(session, run), results.accuracy),
+                (run_title(EXPORTED), results.get_accuracy(RunKind.TYPED_NETWORK)),
+            )
+        ]
         if (exported := results.exported_run) is not None:
             key = formatting.executed_run_key(run)
             title = f"{run_title(key, session.config.uses_only_file_precisions)} ({exported.executor_name})"
-            runs.append(ReportedRun(title, RunRow(exported.accuracy), run, "" if exported.accuracy is not None else
-                                     f"not executed: {exported.missing_reason}"))
+            runs.append(
+                ReportedRun(
+                    title,
+                    RunRow(exported.accuracy),
+                    run,
+                    "" if exported.accuracy is not None else f"not executed: {exported.missing_reason}",
+                )
+            )
         if results.engine_result is not None:
             title = _engine_row_title(_engine_title_text(session, run), results.engine_result)
             runs += list_engine_runs(title, results.engine_result, run)
@@ -295,13 +369,18 @@ def accuracy_table(session: SessionState, runs: Sequence[ReportedRun]) -> Table:
 
 
 def list_engine_runs(title: str, engine_result: EngineResult, run: str = "") -> list[ReportedRun]:
-    """Returns an engine as the rows of a table, with the simulation of the config that was built, if it is another one.
-    """
+    """Returns an engine as the rows of a table, with the simulation of the config that was built, if it is another one."""
     if engine_result.failure_reason:
         return [ReportedRun(title, RunRow(), missing_text="not built")]
-    return [ReportedRun(f"{title}, simulated", RunRow(engine_result.simulated_accuracy, SIMULATED_MARK)),
-            ReportedRun(title, RunRow(engine_result.accuracy, engine=engine_result), run,
-                        "built, cannot run here" if engine_result.accuracy is None else "")]
+    return [
+        ReportedRun(f"{title}, simulated", RunRow(engine_result.simulated_accuracy, SIMULATED_MARK)),
+        ReportedRun(
+            title,
+            RunRow(engine_result.accuracy, engine=engine_result),
+            run,
+            "built, cannot run here" if engine_result.accuracy is None else "",
+        ),
+    ]
 
 
 def _engine_row_title(title: str, engine_result: EngineResult) -> str:
@@ -312,8 +391,11 @@ def _engine_row_title(title: str, engine_result: EngineResult) -> str:
     return title if engine_result.is_built_as_requested else f"{title}, other precision"
 
 
-_GROUP_COLUMNS = {"share": ("share", "samples", "isolated", "accumulated", "SQNR if raised"),
-                  "isolated": ("isolated", "accumulated"), "accumulated": ("accumulated",)}
+_GROUP_COLUMNS = {
+    "share": ("share", "samples", "isolated", "accumulated", "SQNR if raised"),
+    "isolated": ("isolated", "accumulated"),
+    "accumulated": ("accumulated",),
+}
 """The columns of the tables of groups with the largest error shares, isolated errors or accumulated errors."""
 
 
@@ -329,9 +411,11 @@ def _worst_group_blocks(session: SessionState, run: str) -> list[Block]:
     measure = "share" if shares else "isolated" if has_isolated else "accumulated"
     causes = find_worst_group_causes(session, config)
     worst_names = _find_worst_groups(session, run, measure)
-    notes = [f"{titles_by_group.get(name, name)}: {note}" for name, errors in results.group_errors.items()
-             if (name in worst_names or not errors.has_overflow)
-             and (note := fp16_range_note(errors, causes.get(name, ())))]
+    notes = [
+        f"{titles_by_group.get(name, name)}: {note}"
+        for name, errors in results.group_errors.items()
+        if (name in worst_names or not errors.has_overflow) and (note := fp16_range_note(errors, causes.get(name, ())))
+    ]
     notes += [
         f"{titles_by_group.get(name, name)}: its share is unknown: {item.unknown_reason}"
         for name, item in shares.items()
@@ -341,8 +425,11 @@ def _worst_group_blocks(session: SessionState, run: str) -> list[Block]:
         notes.append(SHARE_SAMPLES_LEGEND)
     lines = cause_lines({titles_by_group.get(name, name): causes for name, causes in causes.items()})
     run_name = run_name_in_sentence(run, session.config.uses_only_file_precisions)
-    return [_worst_group_table(session, run, measure), notes[:MAX_ROWS],
-            [f"causes of the largest losses in {run_name}", *lines] if lines else []]
+    return [
+        _worst_group_table(session, run, measure),
+        notes[:MAX_ROWS],
+        [f"causes of the largest losses in {run_name}", *lines] if lines else [],
+    ]
 
 
 def accumulated_error_text(session: SessionState, run: str) -> str:
@@ -359,13 +446,26 @@ def _worst_group_table(session: SessionState, run: str, measure: str) -> Table:
     rows = [[title, "operator", "precision", *_GROUP_COLUMNS[measure]]]
     for name in _find_worst_groups(session, run, measure):
         share, errors, group = results.shares.get(name), results.group_errors.get(name), outline.get_group(name)
-        isolated, accumulated = (metrics.sqnr_text() if metrics is not None else NOT_MEASURED for metrics in (
-            (errors.isolated, errors.accumulated) if errors else (None, None)))
+        isolated, accumulated = (
+            metrics.sqnr_text() if metrics is not None else NOT_MEASURED
+            for metrics in ((errors.isolated, errors.accumulated) if errors else (None, None))
+        )
         share_text, samples_text = _error_share_cells(share)
-        cells = {"share": share_text, "samples": samples_text, "isolated": isolated, "accumulated": accumulated,
-                 "SQNR if raised": formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else ""}
-        rows.append([titles_by_group.get(name, name), group.operator, group.precision_label(config.precision_of(group)),
-                     *(cells[column] for column in _GROUP_COLUMNS[measure])])
+        cells = {
+            "share": share_text,
+            "samples": samples_text,
+            "isolated": isolated,
+            "accumulated": accumulated,
+            "SQNR if raised": formatting.decibels_text(share.sqnr_if_raised_db) if share is not None else "",
+        }
+        rows.append(
+            [
+                titles_by_group.get(name, name),
+                group.operator,
+                group.precision_label(config.precision_of(group)),
+                *(cells[column] for column in _GROUP_COLUMNS[measure]),
+            ]
+        )
     return Table(rows, 3)
 
 
@@ -375,8 +475,11 @@ def _find_worst_groups(session: SessionState, run: str, measure: str) -> list[st
     if measure == "share":
         keys = {name: math.inf if share.unknown_reason else -share.fraction for name, share in results.shares.items()}
     else:
-        keys = {name: metrics.sqnr_db or -math.inf for name, item in results.group_errors.items()
-                if (metrics := getattr(item, measure)) is not None and not metrics.exact}
+        keys = {
+            name: metrics.sqnr_db or -math.inf
+            for name, item in results.group_errors.items()
+            if (metrics := getattr(item, measure)) is not None and not metrics.exact
+        }
     return sorted(keys, key=lambda name: keys[name])[:MAX_ROWS]
 
 
@@ -386,8 +489,9 @@ def _error_share_cells(error_share: ErrorShare | None) -> tuple[str, str]:
         return "", ""
     if error_share.unknown_reason:
         return "unknown", str(error_share.samples)
-    share_text = formatting.percent_with_margin_text(error_share.fraction, error_share.half_width, SIMULATED_MARK,
-                                                     error_share.has_few_samples)
+    share_text = formatting.percent_with_margin_text(
+        error_share.fraction, error_share.half_width, SIMULATED_MARK, error_share.has_few_samples
+    )
     return share_text if math.isfinite(error_share.fraction) else "NaN/Inf in FP32", str(error_share.samples)
 
 
@@ -428,7 +532,8 @@ def _preview_text(preview: Mapping[str, Any]) -> str:
     return (
         f"{len(other_groups)} of {counted_noun_text(preview['groups'], 'group')} would not run as "
         f"requested{group_names} (preview, RTX {release}, {preview['gpu']}: "
-        f"{counted_noun_text(preview['kernels'], 'kernel')})")
+        f"{counted_noun_text(preview['kernels'], 'kernel')})"
+    )
 
 
 def stage_section(session: SessionState) -> Section:
@@ -439,42 +544,63 @@ def stage_section(session: SessionState) -> Section:
     production = next((stage for stage, _ in stages if stage.run.name == PRODUCTION_STAGE), None)
     columns, errors = list_run_columns("stages", metric_titles(session)), list_error_run_columns("stages")
     titles, previous_titles = [column.title for column in columns], [column.title for column in errors]
-    rows = [["stage", *titles[:-1], f"to the stage before: {previous_titles[0]}", *previous_titles[1:], titles[-1],
-             ""]]
+    rows = [["stage", *titles[:-1], f"to the stage before: {previous_titles[0]}", *previous_titles[1:], titles[-1], ""]]
     lines, engine_parts = [], list[Block]()
     for stage, accuracy in stages:
         name, run, engine = stage.run.name, stage.run, stage.engine_result
         rows.append(_stage_row(session, columns, stage, accuracy))
-        rows += [[f"  against {other_name}", *(column.text(RunRow(Accuracy(other.outputs))) for column in columns)]
-                 for other_name, other in stage.other_accuracies]
+        rows += [
+            [f"  against {other_name}", *(column.text(RunRow(Accuracy(other.outputs))) for column in columns)]
+            for other_name, other in stage.other_accuracies
+        ]
         if run.unavailable_reason:
             lines.append(f"{name}: not built: {run.unavailable_reason}")
             preview = session.results.get_results_or_empty(run.config).preview if run.config is not None else None
             if run.config is not None and preview is not None:
-                lines += [f"  {line}"
-                          for line in unbuilt_engine_lines(session.opened_network.outline, run.config, preview)]
+                lines += [
+                    f"  {line}" for line in unbuilt_engine_lines(session.opened_network.outline, run.config, preview)
+                ]
         if engine is not None and engine.engine_report is not None:
-            engine_parts += [[f"layers of {name}:"], *engine_layer_blocks(session.opened_network.outline,
-                                                                    engine.engine_report)]
+            engine_parts += [
+                [f"layers of {name}:"],
+                *engine_layer_blocks(session.opened_network.outline, engine.engine_report),
+            ]
         if engine is not None:
-            engine_parts.append([f"{name}: {text}" for text in (*_engine_latency_lines(engine),
-                                                                *filter(None, [engine.measurement_note]))])
+            engine_parts.append(
+                [
+                    f"{name}: {text}"
+                    for text in (*_engine_latency_lines(engine), *filter(None, [engine.measurement_note]))
+                ]
+            )
     results = {stage.run.name: session.target_outcome(accuracy) for stage, accuracy in stages}
     lines += [f"{name}: {result.text}" for name, result in results.items() if result is not None and result.reasons]
-    return Section("Stages", [
-        [f"inputs of production: {comparison.description}"
-         for comparison in (production.input_differences if production is not None else ())],
-        Table(rows), lines, [*session.stage_summary_lines(), *session.stability_lines()], *engine_parts])
+    return Section(
+        "Stages",
+        [
+            [
+                f"inputs of production: {comparison.description}"
+                for comparison in (production.input_differences if production is not None else ())
+            ],
+            Table(rows),
+            lines,
+            [*session.stage_summary_lines(), *session.stability_lines()],
+            *engine_parts,
+        ],
+    )
 
 
 def _engine_latency_lines(engine: EngineResult) -> list[str]:
-    graph = (f"{formatting.milliseconds_text(engine.cuda_graph_ms[0])} as one CUDA graph"
-             if engine.cuda_graph_ms is not None else "")
+    graph = (
+        f"{formatting.milliseconds_text(engine.cuda_graph_ms[0])} as one CUDA graph"
+        if engine.cuda_graph_ms is not None
+        else ""
+    )
     return [*filter(None, [graph]), *engine.profile_latency_lines]
 
 
-def _stage_row(session: SessionState, columns: Sequence[RunColumn], stage: StageResult,
-               accuracy: Accuracy | None) -> list[str]:
+def _stage_row(
+    session: SessionState, columns: Sequence[RunColumn], stage: StageResult, accuracy: Accuracy | None
+) -> list[str]:
     errors = list_error_run_columns("stages")
     if accuracy is None:
         return [stage.run.name, *[NOT_MEASURED] * len(errors)]
@@ -486,26 +612,44 @@ def _stage_row(session: SessionState, columns: Sequence[RunColumn], stage: Stage
     if engine is not None and not engine.is_built_as_requested:
         texts.append("otherwise")
     cells = [column.text(RunRow(accuracy, mark, engine)) for column in columns]
-    return [f"{stage.run.name} ({engine.builder_text})" if engine is not None else stage.run.name, *cells[:-1],
-            *(column.text(RunRow(stage.accuracy_to_previous, mark)) for column in errors), cells[-1],
-            ", ".join(filter(None, texts))]
+    return [
+        f"{stage.run.name} ({engine.builder_text})" if engine is not None else stage.run.name,
+        *cells[:-1],
+        *(column.text(RunRow(stage.accuracy_to_previous, mark)) for column in errors),
+        cells[-1],
+        ", ".join(filter(None, texts)),
+    ]
 
 
 def _causes_record(causes_by_group: Mapping[str, tuple[Cause, ...]]) -> dict[str, Any]:
     """Returns the record of the causes at some groups; empty without a cause."""
-    return {"causes": {name: list(map(cause_record, causes)) for name, causes in causes_by_group.items()}
-            } if causes_by_group else {}
+    return (
+        {"causes": {name: list(map(cause_record, causes)) for name, causes in causes_by_group.items()}}
+        if causes_by_group
+        else {}
+    )
 
 
 def comparison_record(session: SessionState) -> dict[str, Any]:
     """Builds the record of all measured results that `compare --json` writes."""
     opened = session.opened_network
     runs = _collect_results_by_run_name(session)
-    backend = {"backend": opened.backend.name, "version": opened.backend.version,
-               "provider": opened.backend.device.lower()}
+    backend = {
+        "backend": opened.backend.name,
+        "version": opened.backend.version,
+        "provider": opened.backend.device.lower(),
+    }
     record = json_record.comparison_record(
-        opened.outline, session.network_sha256, opened.data.source, opened.data.what_if_count, backend, runs,
-        session.results.reference_metric, session.results.reference_sample_count, opened.reference)
+        opened.outline,
+        session.network_sha256,
+        opened.data.source,
+        opened.data.what_if_count,
+        backend,
+        runs,
+        session.results.reference_metric,
+        session.results.reference_sample_count,
+        opened.reference,
+    )
     record["setup"] = session.setup_record
     if session.targets:
         record["target"] = session.targets_text
@@ -516,8 +660,10 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
     if (stability := session.results.find_value(STABILITY, None)) is not None:
         record["stability"] = stability.to_record()
     if rows := session.list_stage_accuracies():
-        record["stages"] = [stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))
-                            for stage, accuracy in rows]
+        record["stages"] = [
+            stage_record(stage, accuracy) | target_outcome_record(session.target_outcome(accuracy))
+            for stage, accuracy in rows
+        ]
         record["stages_say"] = session.stage_summary_lines()
     engine_checks, record_keys = session.list_engine_checks(), list_run_record_keys(runs)
     for run, config in session.list_run_configs().items():
@@ -531,8 +677,10 @@ def comparison_record(session: SessionState) -> dict[str, Any]:
             run_record["preview"] = preview_record(opened.outline, config, preview)
         if engine_record and (divergence := session.find_engine_divergence(run)) is not None:
             engine_record["layers_read"]["parts_at"] = {
-                "group": divergence.group_name, "engine": error_metrics_record(divergence.engine_errors),
-                "simulated": error_metrics_record(divergence.simulated_errors)}
+                "group": divergence.group_name,
+                "engine": error_metrics_record(divergence.engine_errors),
+                "simulated": error_metrics_record(divergence.simulated_errors),
+            }
         if run in engine_checks:
             engine_record["to_check"] = engine_checks[run]
         run_record |= _causes_record(find_worst_group_causes(session, config))
@@ -559,17 +707,27 @@ def precision_json_text(session: SessionState, sha256: str = "") -> str:
     evidence = _evidence_record(session)
     tolerance = session.targets_text
     search_status = session.search_status
-    if (search_status is not None and search_status.end_event is not None
-            and search_status.best_config == session.config):
+    if (
+        search_status is not None
+        and search_status.end_event is not None
+        and search_status.best_config == session.config
+    ):
         evidence["search"] = search_status.make_search_record(session.outline)
         evidence["search"] |= _causes_record(find_raise_causes(session, session.config))
         tolerance = TOLERANCE_SEPARATOR.join(search_status.request.tolerances)
     calibration = session.calibration
     if session.network_only and calibration is None:
         calibration = session.config_calibration
-    return config_file.config_text(session.outline, session.config, calibration, evidence=evidence, tolerance=tolerance,
-                                   made_with=session.list_component_versions(), sha256=sha256 or session.network_sha256,
-                                   weights_of=session.outline.weights_source_name)
+    return config_file.config_text(
+        session.outline,
+        session.config,
+        calibration,
+        evidence=evidence,
+        tolerance=tolerance,
+        made_with=session.list_component_versions(),
+        sha256=sha256 or session.network_sha256,
+        weights_of=session.outline.weights_source_name,
+    )
 
 
 def _evidence_record(session: SessionState) -> dict[str, Any]:
@@ -578,8 +736,7 @@ def _evidence_record(session: SessionState) -> dict[str, Any]:
     results = session.results.get_results_or_empty(session.config)
     evidence = {"simulated": accuracy_record(results.accuracy)} if results.accuracy is not None else {}
     keys = {RunKind.BUILT_ENGINE: "engine", RunKind.EXPORTED_FILE: "exported_network"}
-    return evidence | {key: run_result_record(results.runs[kind]) for kind, key in keys.items()
-                       if kind in results.runs}
+    return evidence | {key: run_result_record(results.runs[kind]) for kind, key in keys.items() if kind in results.runs}
 
 
 def unbuilt_run_lines(session: SessionState) -> list[str]:
@@ -587,12 +744,16 @@ def unbuilt_run_lines(session: SessionState) -> list[str]:
     executed."""
     run_results = _collect_results_by_run_name(session)
     return [
-        *(f"Engine of {run} not built: {results.engine_result.failure_reason}"
-          for run, results in run_results.items()
-          if results.engine_result and results.engine_result.failure_reason),
-        *(f"{formatting.EXPORTED_NETWORK.capitalize()} of {run} not executed: {results.exported_run.missing_reason}"
-          for run, results in run_results.items()
-          if results.exported_run and results.exported_run.missing_reason)
+        *(
+            f"Engine of {run} not built: {results.engine_result.failure_reason}"
+            for run, results in run_results.items()
+            if results.engine_result and results.engine_result.failure_reason
+        ),
+        *(
+            f"{formatting.EXPORTED_NETWORK.capitalize()} of {run} not executed: {results.exported_run.missing_reason}"
+            for run, results in run_results.items()
+            if results.exported_run and results.exported_run.missing_reason
+        ),
     ]
 
 
@@ -613,8 +774,12 @@ def _choose_ranking(session: SessionState) -> tuple[str, Callable[[Accuracy], fl
     The column is that of the SQNR if there is no target or its value is not measured.
     """
     target, rows = session.target, _require_method_comparison(session).rows
-    if (target is None or any(target.margin_score(row.accuracy) is None for row in rows)
-            or target.kind == "sqnr" and target.output_name is None):
+    if (
+        target is None
+        or any(target.margin_score(row.accuracy) is None for row in rows)
+        or target.kind == "sqnr"
+        and target.output_name is None
+    ):
         return "SQNR", _worst_sqnr_score
     headings = {_metric_heading(name) for row in rows for name in list(row.accuracy.metric)[:1]}
     if target.kind == "metric" and target.part_name is None and len(headings) == 1:
@@ -645,15 +810,19 @@ def method_comparison_table(session: SessionState) -> list[list[str]]:
         output = accuracy.find_output_of_worst_value(ERROR_METRICS["sqnr"])
         sqnr_text = formatting.decibels_text(errors.sqnr_db, exact=errors.exact) if errors is not None else ""
         result, worst = session.target_outcome(accuracy), accuracy.worst_output
-        table.append([
-            row.method, f"{sqnr_text} {output}".rstrip() if errors is not None else "",
-            "" if worst is None or worst[1].worst_sqnr_db is None else
-            formatting.worst_sample_text(worst[1].worst_sample, worst[1].worst_sqnr_db),
-            *(formatting.metric_text(accuracy.metric.get(name), SIMULATED_MARK) for name in names),
-            *(SIMULATED_MARK + own_target.measured_value_text(accuracy) for own_target in own_targets),
-            *([result.outcome.value if result is not None else ""] if target is not None else []),
-            formatting.number_text(row.seconds) if row.seconds >= 0.01 else "known"
-        ])
+        table.append(
+            [
+                row.method,
+                f"{sqnr_text} {output}".rstrip() if errors is not None else "",
+                ""
+                if worst is None or worst[1].worst_sqnr_db is None
+                else formatting.worst_sample_text(worst[1].worst_sample, worst[1].worst_sqnr_db),
+                *(formatting.metric_text(accuracy.metric.get(name), SIMULATED_MARK) for name in names),
+                *(SIMULATED_MARK + own_target.measured_value_text(accuracy) for own_target in own_targets),
+                *([result.outcome.value if result is not None else ""] if target is not None else []),
+                formatting.number_text(row.seconds) if row.seconds >= 0.01 else "known",
+            ]
+        )
     return table
 
 
@@ -662,8 +831,9 @@ def find_best_range_method(session: SessionState) -> tuple[ev.RangeMethodResult,
     title, score = _choose_ranking(session)
 
     def ranking_key(row: ev.RangeMethodResult) -> tuple[float, float]:
-        first, second = (-math.inf if value is None else value
-                         for value in (score(row.accuracy), _worst_sqnr_score(row.accuracy)))
+        first, second = (
+            -math.inf if value is None else value for value in (score(row.accuracy), _worst_sqnr_score(row.accuracy))
+        )
         return first, second
 
     return max(_require_method_comparison(session).rows, key=ranking_key), title
@@ -687,10 +857,17 @@ def method_comparison_record(session: SessionState) -> dict[str, Any]:
     rows, (best, title) = [], find_best_range_method(session)
     for row in _require_method_comparison(session).rows:
         errors = row.accuracy.worst_errors
-        rows.append({"method": row.method, "sqnr_db": errors.sqnr_db if errors is not None else None,
-                     "metric": dict(row.accuracy.metric), "calibration_seconds": row.seconds,
-                     "calibration_samples": row.samples, "samples": row.accuracy.samples,
-                     **target_outcome_record(session.target_outcome(row.accuracy))})
+        rows.append(
+            {
+                "method": row.method,
+                "sqnr_db": errors.sqnr_db if errors is not None else None,
+                "metric": dict(row.accuracy.metric),
+                "calibration_seconds": row.seconds,
+                "calibration_samples": row.samples,
+                "samples": row.accuracy.samples,
+                **target_outcome_record(session.target_outcome(row.accuracy)),
+            }
+        )
     return {"calibration_methods": rows, "best": best.method, "ranked_by": title}
 
 
@@ -701,11 +878,17 @@ def metric_titles(session: SessionState) -> dict[str, str]:
     """
     metric = next(iter(session.results.reference_metric), "") if session.metric_name else ""
     judges_agreement = not metric and session.target is not None and session.target.kind == "agreement"
-    accuracies = [accuracy for run in session.list_distinct_runs()
-                  if (accuracy := session.get_run_results(run).accuracy) is not None]
+    accuracies = [
+        accuracy
+        for run in session.list_distinct_runs()
+        if (accuracy := session.get_run_results(run).accuracy) is not None
+    ]
     names_samples = any(accuracy.total != session.opened_network.data.what_if_count for accuracy in accuracies)
-    return {"metric": metric, "top-1 agreement": "top-1 agreement" if judges_agreement else "",
-            "samples": "samples" if names_samples else ""}
+    return {
+        "metric": metric,
+        "top-1 agreement": "top-1 agreement" if judges_agreement else "",
+        "samples": "samples" if names_samples else "",
+    }
 
 
 def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
@@ -719,12 +902,13 @@ def list_metric_columns(state: SessionState) -> list[tuple[str, str, Accuracy]]:
         all_columns.append((run_title(run, state.config.uses_only_file_precisions), SIMULATED_MARK, results.accuracy))
         if results.engine_result is not None and results.engine_result.is_built_as_requested:
             all_columns.append(
-                (engine_title(run, state.config.uses_only_file_precisions), "", results.engine_result.accuracy))
+                (engine_title(run, state.config.uses_only_file_precisions), "", results.engine_result.accuracy)
+            )
     if state.results.fp32_engine is not None:
         all_columns.insert(0, ("FP32 engine", "", state.results.fp32_engine.accuracy))
-    return [(title, mark, accuracy)
-            for title, mark, accuracy in all_columns
-            if accuracy is not None and accuracy.metric]
+    return [
+        (title, mark, accuracy) for title, mark, accuracy in all_columns if accuracy is not None and accuracy.metric
+    ]
 
 
 def metric_part_table(state: SessionState) -> list[list[str]]:
@@ -737,8 +921,16 @@ def metric_part_table(state: SessionState) -> list[list[str]]:
         return []
     rows = [["metric by part, worst drop first", "FP32", *(title for title, _, _ in runs), "drop"]]
     for row in metric_part_rows(reference, [accuracy.on_compared_samples.metric for _, _, accuracy in runs]):
-        figure_texts = [NOT_MEASURED if figure is None else metric_text(figure, mark)
-                        for figure, (_, mark, _) in zip(row.run_values, runs, strict=True)]
-        rows.append([row.part_name, metric_text(row.reference_value), *figure_texts,
-                     NOT_MEASURED if row.max_drop is None else metric_text(row.max_drop)])
+        figure_texts = [
+            NOT_MEASURED if figure is None else metric_text(figure, mark)
+            for figure, (_, mark, _) in zip(row.run_values, runs, strict=True)
+        ]
+        rows.append(
+            [
+                row.part_name,
+                metric_text(row.reference_value),
+                *figure_texts,
+                NOT_MEASURED if row.max_drop is None else metric_text(row.max_drop),
+            ]
+        )
     return rows

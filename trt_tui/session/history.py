@@ -95,10 +95,13 @@ class ChangeHistory:
 
     def map_configs(self, change_config: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
         """Changes every config of the history in place, without an undo step."""
+
         def change_state(state: UserState) -> UserState:
             return replace(
-                state, config=change_config(state.config),
-                chosen_names={change_config(config): name for config, name in state.chosen_names.items()})
+                state,
+                config=change_config(state.config),
+                chosen_names={change_config(config): name for config, name in state.chosen_names.items()},
+            )
 
         self._past, self._future = list(map(change_state, self._past)), list(map(change_state, self._future))
         self.state = change_state(self.state)
@@ -139,9 +142,12 @@ class ConfigNames(dict[PrecisionConfig, str]):
         search_doubts: The reasons for doubt that searches found in configs.
     """
 
-    def __init__(self, names: Iterable[tuple[PrecisionConfig, str]] = (),
-                 exported_configs: Iterable[PrecisionConfig] = (),
-                 search_doubts: Mapping[PrecisionConfig, SearchDoubt] | None = None) -> None:
+    def __init__(
+        self,
+        names: Iterable[tuple[PrecisionConfig, str]] = (),
+        exported_configs: Iterable[PrecisionConfig] = (),
+        search_doubts: Mapping[PrecisionConfig, SearchDoubt] | None = None,
+    ) -> None:
         super().__init__(names)
         self.exported_configs = set(exported_configs)
         self.search_doubts = dict(search_doubts or {})
@@ -155,8 +161,11 @@ class ConfigNames(dict[PrecisionConfig, str]):
             InputError: The name is empty, too long, or the name of another config.
         """
         if not name or len(name) > MAX_NAME_LENGTH or "\n" in name:
-            raise InputError(f"{name!r} is not a valid name of a config",
-                             f"a name has 1 to {MAX_NAME_LENGTH} characters in one line", "Type a shorter name.")
+            raise InputError(
+                f"{name!r} is not a valid name of a config",
+                f"a name has 1 to {MAX_NAME_LENGTH} characters in one line",
+                "Type a shorter name.",
+            )
         if any(other_name == name and other_config != config for other_config, other_name in self.items()):
             raise InputError(f"another config is called {name}", "names are unique", "Type another name.")
         if self.get(config) != name:
@@ -165,8 +174,7 @@ class ConfigNames(dict[PrecisionConfig, str]):
             self[config] = self.chosen_names[config] = name
 
     def find_numbered_name(self, config: PrecisionConfig) -> str:
-        """Returns the name that the program gave to a config before the user renamed it; its name if it has no other.
-        """
+        """Returns the name that the program gave to a config before the user renamed it; its name if it has no other."""
         return self._numbered_names.get(config, self.get(config, ""))
 
     def restore_chosen_names(self, chosen_names: Mapping[PrecisionConfig, str]) -> None:

@@ -130,7 +130,8 @@ class PendingRequests(dict[int, rq.Request]):
     def accepts_event(self, event: ev.Event) -> bool:
         """Returns True if an event is applied. Of a stopped job, only the events that end the job are applied."""
         return not self.is_job_stopping(event.job) or isinstance(
-            event, ev.SearchEnded | ev.JobDone | ev.JobCancelled | ev.JobFailed | ev.ChildProcessDied)
+            event, ev.SearchEnded | ev.JobDone | ev.JobCancelled | ev.JobFailed | ev.ChildProcessDied
+        )
 
     @property
     def running_jobs(self) -> list[Job]:

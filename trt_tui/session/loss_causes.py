@@ -34,27 +34,37 @@ def collect_cause_facts(session: SessionState, config: PrecisionConfig, group: F
         amax_by_tensor = {
             site.tensor: find_tensor_range(session, config, site.tensor, stats[site.tensor], QUANTIZED_TYPES[precision])
             for site in group.activation_qdq_sites()
-            if site.tensor in stats}
+            if site.tensor in stats
+        }
     outline = session.outline
     norm = outline.zero_cost_support.norms.get(group.name) if outline is not None else None
     return CauseFacts(
-        group, precision, find_boundary_type(group, requested, config.other), requested is Precision.FILE,
+        group,
+        precision,
+        find_boundary_type(group, requested, config.other),
+        requested is Precision.FILE,
         results.group_errors.get(group.name),
-        results.shares.get(group.name), results.accuracy is not None and results.accuracy.nonfinite_count > 0,
-        are_shares_conclusive(results.shares), stats, amax_by_tensor,
+        results.shares.get(group.name),
+        results.accuracy is not None and results.accuracy.nonfinite_count > 0,
+        are_shares_conclusive(results.shares),
+        stats,
+        amax_by_tensor,
         {tensor: range_source_text(session, config, tensor) for tensor in amax_by_tensor},
         details.facts,
-        norm if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
+        norm
+        if norm is not None and len(norm.layers) > 1 and group.name not in list_normalisation_rewrites(config)
         else None,
         _can_smooth(outline, config, group) if outline is not None else None,
-        not config.fixed_range_tensors.isdisjoint(site.tensor for site in group.activation_qdq_sites()))
+        not config.fixed_range_tensors.isdisjoint(site.tensor for site in group.activation_qdq_sites()),
+    )
 
 
 def _can_smooth(outline: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> bool:
     """Returns True if SmoothQuant can scale channels at a group that are not scaled yet."""
     subject = outline.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
-    return (subject is not None and not scaling_refusal_reason(outline, subject)
-            and not config.has_scaled_channels(subject))
+    return (
+        subject is not None and not scaling_refusal_reason(outline, subject) and not config.has_scaled_channels(subject)
+    )
 
 
 def find_group_causes(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> tuple[Cause, ...]:
@@ -68,9 +78,11 @@ def find_worst_group_causes(session: SessionState, config: PrecisionConfig) -> d
     Groups whose statistics were not measured are left out.
     """
     outline = session.opened_network.outline
-    return {name: find_group_causes(session, config, outline.get_group(name))
-            for name in list_groups_to_explain(session.results.get_results_or_empty(config))
-            if name in session.results.get_values(GROUP_DETAILS)}
+    return {
+        name: find_group_causes(session, config, outline.get_group(name))
+        for name in list_groups_to_explain(session.results.get_results_or_empty(config))
+        if name in session.results.get_values(GROUP_DETAILS)
+    }
 
 
 def reset_raised_groups(session: SessionState, config: PrecisionConfig) -> PrecisionConfig:
@@ -92,13 +104,16 @@ def find_raise_causes(session: SessionState, config: PrecisionConfig) -> dict[st
     """
     outline = session.opened_network.outline
     lowered_configs = [reset_raised_groups(session, config)]
-    causes = {name: find_raised_group_causes(session, lowered_configs, outline.get_group(name))
-              for name in config.find_raised_groups(outline)}
+    causes = {
+        name: find_raised_group_causes(session, lowered_configs, outline.get_group(name))
+        for name in config.find_raised_groups(outline)
+    }
     return {name: group_causes for name, group_causes in causes.items() if group_causes is not None}
 
 
-def find_raised_group_causes(session: SessionState, lowered_configs: Iterable[PrecisionConfig],
-                             group: FusionGroup) -> tuple[Cause, ...] | None:
+def find_raised_group_causes(
+    session: SessionState, lowered_configs: Iterable[PrecisionConfig], group: FusionGroup
+) -> tuple[Cause, ...] | None:
     """Returns the causes of the loss of a group in the first config in which the loss was measured; None if in none.
 
     Args:
@@ -106,8 +121,14 @@ def find_raised_group_causes(session: SessionState, lowered_configs: Iterable[Pr
     """
     if group.name not in session.results.get_values(GROUP_DETAILS):
         return None
-    return next((find_group_causes(session, lowered, group) for lowered in lowered_configs
-                 if group.name in session.results.get_results_or_empty(lowered).group_errors), None)
+    return next(
+        (
+            find_group_causes(session, lowered, group)
+            for lowered in lowered_configs
+            if group.name in session.results.get_results_or_empty(lowered).group_errors
+        ),
+        None,
+    )
 
 
 def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: FusionGroup) -> list[PrecisionConfig]:
@@ -118,20 +139,33 @@ def list_lowered_configs(session: SessionState, config: PrecisionConfig, group: 
     default = config.default_precision_of(group)
     if group.precision_rank(config.precision_of(group)) <= group.precision_rank(default):
         return []
-    return [reset_raised_groups(session, config), *(
-        run_config for run_config in session.list_run_configs().values() if run_config.precision_of(group) is default)]
+    return [
+        reset_raised_groups(session, config),
+        *(
+            run_config
+            for run_config in session.list_run_configs().values()
+            if run_config.precision_of(group) is default
+        ),
+    ]
 
 
-def find_tensor_range(session: SessionState, config: PrecisionConfig, tensor: str, tensor_stats: TensorStats,
-                      quantized_type: QuantizedType) -> float:
-    """Returns the range (amax) of a quantized tensor: of the model file, or else of the config, or else calibrated.
-    """
+def find_tensor_range(
+    session: SessionState,
+    config: PrecisionConfig,
+    tensor: str,
+    tensor_stats: TensorStats,
+    quantized_type: QuantizedType,
+) -> float:
+    """Returns the range (amax) of a quantized tensor: of the model file, or else of the config, or else calibrated."""
     if _uses_range_of_file(session, config, tensor):
         return session.opened_network.outline.quantized_ranges[tensor]
     if (range_choice := config.range_moves.get(tensor)) is not None:
         return range_choice.amax
-    calibrated = select_ranges_for_type(session.calibration.range_table,
-                                        quantized_type) if session.calibration is not None else {}
+    calibrated = (
+        select_ranges_for_type(session.calibration.range_table, quantized_type)
+        if session.calibration is not None
+        else {}
+    )
     return calibrated.get(tensor, tensor_stats.amax)
 
 
@@ -145,5 +179,8 @@ def range_source_text(session: SessionState, config: PrecisionConfig, tensor: st
 
 
 def _uses_range_of_file(session: SessionState, config: PrecisionConfig, tensor: str) -> bool:
-    return config.quantized is Precision.FILE and session.outline is not None and (
-        tensor in session.outline.quantized_ranges)
+    return (
+        config.quantized is Precision.FILE
+        and session.outline is not None
+        and (tensor in session.outline.quantized_ranges)
+    )

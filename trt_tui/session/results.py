@@ -28,7 +28,7 @@ RESULT_SUFFIXES = {
     RunKind.SIMULATED_CONFIG: "",
     RunKind.TYPED_NETWORK: f" {EXPORTED}",
     RunKind.EXPORTED_FILE: f", {EXPORTED_NETWORK}",
-    RunKind.BUILT_ENGINE: " engine"
+    RunKind.BUILT_ENGINE: " engine",
 }
 """The text behind a config's name that identifies the kind of its result."""
 
@@ -36,7 +36,7 @@ RECORD_KEYS = {
     RunKind.SIMULATED_CONFIG: "simulated",
     RunKind.TYPED_NETWORK: EXPORTED,
     RunKind.EXPORTED_FILE: "executed",
-    RunKind.BUILT_ENGINE: "engine"
+    RunKind.BUILT_ENGINE: "engine",
 }
 """The key in records that identifies the kind of a config's result."""
 
@@ -192,8 +192,12 @@ class SessionResults(dict[PrecisionConfig, ConfigResults]):
 def collect_run_accuracies(results: ConfigResults) -> dict[RunKind, Accuracy]:
     """Returns the known accuracies of a config by kind of run. An engine that was not built as requested has none."""
     is_requested_engine = results.engine_result is not None and results.engine_result.is_built_as_requested
-    return {kind: accuracy for kind in RunKind if (accuracy := results.get_accuracy(kind)) is not None
-            and (kind is not RunKind.BUILT_ENGINE or is_requested_engine)}
+    return {
+        kind: accuracy
+        for kind in RunKind
+        if (accuracy := results.get_accuracy(kind)) is not None
+        and (kind is not RunKind.BUILT_ENGINE or is_requested_engine)
+    }
 
 
 def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOutcome | None:
@@ -202,11 +206,18 @@ def find_decisive_outcome(outcomes: Mapping[RunKind, TargetOutcome]) -> TargetOu
     The result of the exported network replaces that of the simulation in two cases: it fails, or only its values are in
     doubt. In other cases it confirms nothing, because ONNX Runtime builds no engine.
     """
-    built, executed, simulated = (outcomes.get(kind) for kind in (RunKind.BUILT_ENGINE, RunKind.EXPORTED_FILE,
-                                                                  RunKind.SIMULATED_CONFIG))
-    if built is None and executed is not None and (not executed.passes or (
-            simulated is None or simulated.outcome is Outcome.PASS) and any(
-                not reason.endswith(NO_ENGINE_DOUBT) for reason in executed.reasons)):
+    built, executed, simulated = (
+        outcomes.get(kind) for kind in (RunKind.BUILT_ENGINE, RunKind.EXPORTED_FILE, RunKind.SIMULATED_CONFIG)
+    )
+    if (
+        built is None
+        and executed is not None
+        and (
+            not executed.passes
+            or (simulated is None or simulated.outcome is Outcome.PASS)
+            and any(not reason.endswith(NO_ENGINE_DOUBT) for reason in executed.reasons)
+        )
+    ):
         return executed
     return built or simulated
 
@@ -219,7 +230,16 @@ def outcome_texts(outcomes: Mapping[RunKind, TargetOutcome]) -> tuple[str, ...]:
     shown_outcome = find_decisive_outcome(outcomes)
     if shown_outcome is None:
         return ()
-    marks = {RunKind.SIMULATED_CONFIG: SIMULATED_MARK, RunKind.TYPED_NETWORK: f"{EXPORTED} ",
-             RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
-    return (shown_outcome.outcome.value, *(f"{mark}{outcomes[kind].outcome.value}" for kind, mark in marks.items()
-                                           if kind in outcomes and outcomes[kind].passes is not shown_outcome.passes))
+    marks = {
+        RunKind.SIMULATED_CONFIG: SIMULATED_MARK,
+        RunKind.TYPED_NETWORK: f"{EXPORTED} ",
+        RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} ",
+    }
+    return (
+        shown_outcome.outcome.value,
+        *(
+            f"{mark}{outcomes[kind].outcome.value}"
+            for kind, mark in marks.items()
+            if kind in outcomes and outcomes[kind].passes is not shown_outcome.passes
+        ),
+    )

@@ -69,8 +69,10 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     @classmethod
     def from_user_state(cls, state: UserState, session_target: str) -> StoredConfig:
         """Builds the stored form of a state of the history. Names and filters are not part of it."""
-        return msgspec.structs.replace(cls.from_precision_config(state.config),
-                                       target_text=None if state.target_text == session_target else state.target_text)
+        return msgspec.structs.replace(
+            cls.from_precision_config(state.config),
+            target_text=None if state.target_text == session_target else state.target_text,
+        )
 
     def to_user_state(self, session: SavedSession, config_names: ConfigNames) -> UserState:
         """Returns the state of the history, with the current names of the saved session."""
@@ -78,13 +80,22 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         return UserState(self.to_precision_config(), target_text, "", config_names.chosen_names)
 
     @classmethod
-    def from_precision_config(cls, config: PrecisionConfig, name: str = "", exported: bool = False,
-                              doubt: SearchDoubt | None = None) -> StoredConfig:
+    def from_precision_config(
+        cls, config: PrecisionConfig, name: str = "", exported: bool = False, doubt: SearchDoubt | None = None
+    ) -> StoredConfig:
         """Builds the stored form of a config. Only configs in the list of names have names, exports and doubts."""
         moves = [{"target": subject, **encode_move(move)} for (_, subject), move in config.moves.items()]
         doubt = doubt or SearchDoubt("", "")
-        return cls(config.quantized, config.other, config.tf32, moves, name, exported=exported, doubt=doubt.text,
-                   doubt_targets=doubt.targets)
+        return cls(
+            config.quantized,
+            config.other,
+            config.tf32,
+            moves,
+            name,
+            exported=exported,
+            doubt=doubt.text,
+            doubt_targets=doubt.targets,
+        )
 
     def to_precision_config(self) -> PrecisionConfig:
         """Returns the config.
@@ -96,11 +107,12 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         entries = [
             *({"target": subject, **entry, "kind": PrecisionMove.kind} for subject, entry in self.groups.items()),
             *({"target": subject, **entry, "kind": RangeMove.kind} for subject, entry in self.ranges.items()),
-            *self.moves
+            *self.moves,
         ]
         moves = [(msgspec.convert(entry.get("target"), str), decode_move(entry)) for entry in entries]
-        return PrecisionConfig(self.quantized, self.other, self.tf32,
-                               {(move.kind, subject): move for subject, move in moves})
+        return PrecisionConfig(
+            self.quantized, self.other, self.tf32, {(move.kind, subject): move for subject, move in moves}
+        )
 
 
 class _SessionFileHeader(msgspec.Struct):
@@ -133,26 +145,46 @@ class SavedSession(msgspec.Struct):
     samples: str = ""
 
     @classmethod
-    def from_state(cls, outline: NetworkOutline, history: ChangeHistory, config_names: ConfigNames, target: str,
-                   sha256: str = "", outcome: str = "", samples: str = "") -> SavedSession:
+    def from_state(
+        cls,
+        outline: NetworkOutline,
+        history: ChangeHistory,
+        config_names: ConfigNames,
+        target: str,
+        sha256: str = "",
+        outcome: str = "",
+        samples: str = "",
+    ) -> SavedSession:
         """Builds a saved session with at most `MAX_STORED_CONFIGS` configs of each kind."""
         past, current, future = history.snapshot()
         current = replace(current, target_text=target)
         past_states, future_states = _list_distinct_states(past, current), _list_distinct_states(future, current)
-        return cls(FORMAT, VERSION, os.path.realpath(outline.path),
-                   [StoredConfig.from_user_state(state, target) for state in past_states[-MAX_STORED_CONFIGS:]],
-                   StoredConfig.from_user_state(current, target),
-                   [StoredConfig.from_user_state(state, target) for state in future_states[-MAX_STORED_CONFIGS:]], [
-                       StoredConfig.from_precision_config(config, name, config in config_names.exported_configs,
-                                                          config_names.search_doubts.get(config))
-                       for config, name in list(config_names.items())[-MAX_STORED_CONFIGS:]
-                   ], target, sha256=sha256, outcome=outcome, samples=samples)
+        return cls(
+            FORMAT,
+            VERSION,
+            os.path.realpath(outline.path),
+            [StoredConfig.from_user_state(state, target) for state in past_states[-MAX_STORED_CONFIGS:]],
+            StoredConfig.from_user_state(current, target),
+            [StoredConfig.from_user_state(state, target) for state in future_states[-MAX_STORED_CONFIGS:]],
+            [
+                StoredConfig.from_precision_config(
+                    config, name, config in config_names.exported_configs, config_names.search_doubts.get(config)
+                )
+                for config, name in list(config_names.items())[-MAX_STORED_CONFIGS:]
+            ],
+            target,
+            sha256=sha256,
+            outcome=outcome,
+            samples=samples,
+        )
 
     def to_change_history(self) -> ChangeHistory:
         """Returns the history, in which all states have the names of the saved session."""
         names = self.to_config_names()
-        past, (current,), future = ([stored_config.to_user_state(self, names) for stored_config in stored_configs]
-                                    for stored_configs in (self.past, [self.current], self.future))
+        past, (current,), future = (
+            [stored_config.to_user_state(self, names) for stored_config in stored_configs]
+            for stored_configs in (self.past, [self.current], self.future)
+        )
         return ChangeHistory.from_snapshot(past, current, future)
 
     def to_config_names(self) -> ConfigNames:
@@ -161,8 +193,12 @@ class SavedSession(msgspec.Struct):
         return ConfigNames(
             ((config, stored_config.name) for config, stored_config in stored),
             (config for config, stored_config in stored if stored_config.exported),
-            {config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets)
-             for config, stored_config in stored if stored_config.doubt})
+            {
+                config: SearchDoubt(stored_config.doubt, stored_config.doubt_targets)
+                for config, stored_config in stored
+                if stored_config.doubt
+            },
+        )
 
     def list_configs(self) -> list[PrecisionConfig]:
         """Returns all configs of the saved session.
@@ -183,8 +219,10 @@ class SavedSession(msgspec.Struct):
             if config.quantized not in (*ASSIGNABLE, *file) or config.other not in (*FLOAT_PRECISIONS, *file):
                 return f"a config's default is {config.quantized.label} and {config.other.label}"
             for (_, subject), move in config.moves.items():
-                if not move.subject_kind.has_subject_name(network, subject) or move.subject_kind.find_move_subject(
-                        network, subject) != subject:
+                if (
+                    not move.subject_kind.has_subject_name(network, subject)
+                    or move.subject_kind.find_move_subject(network, subject) != subject
+                ):
                     return f"the network has no {move.subject_kind.subject_noun} {subject}"
                 if refusal := move.refusal_reason(network, subject):
                     return f"{subject} cannot {move.action_text}: {refusal}"
@@ -193,8 +231,11 @@ class SavedSession(msgspec.Struct):
 
 def _list_distinct_states(states: list[UserState], current: UserState) -> list[UserState]:
     """Returns the states before the current one, without states that differ from the next only in names or filters."""
-    return [state for state, next_state in pairwise([*states, current])
-            if (state.config, state.target_text) != (next_state.config, next_state.target_text)]
+    return [
+        state
+        for state, next_state in pairwise([*states, current])
+        if (state.config, state.target_text) != (next_state.config, next_state.target_text)
+    ]
 
 
 def read_session_file(path: Path) -> SavedSession | str:
@@ -283,8 +324,9 @@ class SessionFolder:
         self._other_sessions: list[_SessionFile] = []
         self._lock: FileLock | None = None
 
-    def load_session(self, structure_hash: str, network_path: str,
-                     outline: NetworkOutline | None = None) -> SavedSession | None:
+    def load_session(
+        self, structure_hash: str, network_path: str, outline: NetworkOutline | None = None
+    ) -> SavedSession | None:
         """Returns the newest saved session of a network structure; None if there is none.
 
         A session of the same network file is preferred, whatever path leads to the file. This program then writes the
@@ -299,9 +341,14 @@ class SessionFolder:
             self.load_failures.append(f"This network has no saved session {self.requested_name}: {newest_text}.")
         if not files:
             return None
-        file = max(files, key=lambda entry: (entry.path.stem == self.requested_name,
-                                             _is_same_file(entry.saved_session.network, network_path),
-                                             entry.modified_ns))
+        file = max(
+            files,
+            key=lambda entry: (
+                entry.path.stem == self.requested_name,
+                _is_same_file(entry.saved_session.network, network_path),
+                entry.modified_ns,
+            ),
+        )
         saved = file.saved_session
         saved.note = ""
         if not _is_same_file(saved.network, network_path):
@@ -345,21 +392,31 @@ class SessionFolder:
             The session. None if there is none, if another program has locked it, or if this program already writes
                 another.
         """
-        matching = sorted((file for file in self._other_sessions if file.saved_session.sha256 == network_sha256),
-                          key=lambda file: -file.modified_ns)
+        matching = sorted(
+            (file for file in self._other_sessions if file.saved_session.sha256 == network_sha256),
+            key=lambda file: -file.modified_ns,
+        )
         if self._path is not None:
             return None
-        return next((file.saved_session for file in matching
-                     if self._lock_session_file(file.path, file.version) is None), None)
+        return next(
+            (file.saved_session for file in matching if self._lock_session_file(file.path, file.version) is None), None
+        )
 
-    def list_sessions(self, structure_hash: str, network_path: str, network_sha256: str,
-                      outline: NetworkOutline) -> list[SessionEntry]:
+    def list_sessions(
+        self, structure_hash: str, network_path: str, network_sha256: str, outline: NetworkOutline
+    ) -> list[SessionEntry]:
         """Returns the saved sessions of a network file, or of files with the same content, the newest first."""
-        files = [file for file in self._read_session_files(structure_hash, outline)
-                 if _is_same_file(file.saved_session.network, network_path)
-                 or network_sha256 and file.saved_session.sha256 == network_sha256]
-        return [SessionEntry(file.path.stem, file.modified_ns / 1e9, file.saved_session, file.path == self._path)
-                for file in sorted(files, key=lambda file: -file.modified_ns)]
+        files = [
+            file
+            for file in self._read_session_files(structure_hash, outline)
+            if _is_same_file(file.saved_session.network, network_path)
+            or network_sha256
+            and file.saved_session.sha256 == network_sha256
+        ]
+        return [
+            SessionEntry(file.path.stem, file.modified_ns / 1e9, file.saved_session, file.path == self._path)
+            for file in sorted(files, key=lambda file: -file.modified_ns)
+        ]
 
     def open_session(self, name: str, structure_hash: str, network_path: str, outline: NetworkOutline) -> SavedSession:
         """Returns a saved session, which this program writes from now on in place of its previous session.
@@ -372,8 +429,11 @@ class SessionFolder:
         files = self._read_session_files(structure_hash, outline)
         file = next((file for file in files if file.path.stem == name), None)
         if file is None:
-            raise InputError(f"the session {name} cannot be opened",
-                             next(iter(self.load_failures), "the file is gone"), "Choose another session.")
+            raise InputError(
+                f"the session {name} cannot be opened",
+                next(iter(self.load_failures), "the file is gone"),
+                "Choose another session.",
+            )
         if (reason := self._lock_session_file(file.path, file.version)) is not None:
             file.saved_session.note = reason
             self.release_session_lock()
@@ -420,13 +480,16 @@ class SessionFolder:
 
     def _lock_unused_file(self, structure_hash: str) -> None:
         """Locks the first session file that does not exist and that no other program has locked."""
-        any(self._lock_session_file(path, None) is None for path in self._list_session_paths(structure_hash)
-            if not path.exists())
+        any(
+            self._lock_session_file(path, None) is None
+            for path in self._list_session_paths(structure_hash)
+            if not path.exists()
+        )
 
     def _list_session_paths(self, structure_hash: str) -> list[Path]:
         names = [
             _session_file_stem(structure_hash),
-            *(f"{_session_file_stem(structure_hash)}-{number}" for number in range(2, MAX_SESSIONS))
+            *(f"{_session_file_stem(structure_hash)}-{number}" for number in range(2, MAX_SESSIONS)),
         ]
         return [self.folder / f"{name}.json" for name in names]
 
@@ -459,8 +522,11 @@ class SessionFolder:
 def _is_same_file(first_path: str, second_path: str) -> bool:
     """Returns True if two paths lead to the same file."""
     with contextlib.suppress(OSError, ValueError):  # a path with half a character raises ValueError
-        return first_path == second_path or os.path.realpath(first_path) == os.path.realpath(
-            second_path) or os.path.samefile(first_path, second_path)
+        return (
+            first_path == second_path
+            or os.path.realpath(first_path) == os.path.realpath(second_path)
+            or os.path.samefile(first_path, second_path)
+        )
     return False
 
 
@@ -502,8 +568,9 @@ class SessionWriter:
         begun = [write for write in self._writes if not write.cancel()]
         ended = [write for write in begun if write.done()]
         self._writes = [write for write in begun if write not in ended]
-        self._writes.append(self._executor.submit(
-            lambda: self._session_folder.save_session(structure_hash, make_saved_session())))
+        self._writes.append(
+            self._executor.submit(lambda: self._session_folder.save_session(structure_hash, make_saved_session()))
+        )
         for write in ended:
             write.result()
 

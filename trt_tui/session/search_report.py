@@ -32,9 +32,14 @@ def search_text(session: Session) -> str:
 def search_markdown(session: Session) -> str:
     """Returns the report of a search in Markdown, with setup and warnings. Equal searches give the same text."""
     warnings = [warning_lines(warning) for warning in session.guard_warnings]
-    return report_markdown(f"Fix for {session.opened_network.outline.name}", [
-        *_search_sections(session, with_times=False), Section("Setup", [[session.setup_text]]),
-        Section("Warnings", warnings)])
+    return report_markdown(
+        f"Fix for {session.opened_network.outline.name}",
+        [
+            *_search_sections(session, with_times=False),
+            Section("Setup", [[session.setup_text]]),
+            Section("Warnings", warnings),
+        ],
+    )
 
 
 def _search_sections(session: Session, with_times: bool) -> list[Section]:
@@ -48,29 +53,56 @@ def _search_sections(session: Session, with_times: bool) -> list[Section]:
     assert status is not None and status.end_event is not None, "a search is reported when it has ended"
     ended, result, request = status.end_event, status.end_event.result, status.request
     head = [*filter(None, [session.fp32_miss_text]), _search_headline(ended, request)]
-    head += [f"  {line}" for line in (
-        method_text(ended), *evidence_lines(session, ended, request),
-        *(line for remark in ended.remarks for line in remark.splitlines()))]
+    head += [
+        f"  {line}"
+        for line in (
+            method_text(ended),
+            *evidence_lines(session, ended, request),
+            *(line for remark in ended.remarks for line in remark.splitlines()),
+        )
+    ]
     if effort_text := ended.zero_cost_effort.text:
         seconds = formatting.duration_text(ended.zero_cost_effort.seconds)
         predicted = formatting.duration_text(ended.zero_cost_effort.predicted_s)
-        head.append(f"  {effort_text}" + (f" ({seconds} with the measurement of the changes; the configs of the whole "
-                                          f"budget were predicted to take {predicted})" if with_times else ""))
+        head.append(
+            f"  {effort_text}"
+            + (
+                f" ({seconds} with the measurement of the changes; the configs of the whole "
+                f"budget were predicted to take {predicted})"
+                if with_times
+                else ""
+            )
+        )
     titles_by_group = group_titles(build_scope_tree(outline.layers, outline.groups))
-    causes = cause_lines({titles_by_group.get(name, name): causes
-                          for name, causes in find_raise_causes(session, result.config).items()})
+    causes = cause_lines(
+        {titles_by_group.get(name, name): causes for name, causes in find_raise_causes(session, result.config).items()}
+    )
     built_configs, points = built_config_table(session)
     reductions = reduction_table(result.reduction_steps, outline, request)
     evaluations = evaluation_table(ended, outline, request, session.results.reference_metric)
     return [
         Section("", [head]),
         Section("Evaluations", [Table(reductions, 3) if reductions else Table(evaluations, 4)]),
-        Section("Config", [Table([(*header, "why"), *(
-            (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
-            for row in rows)], len(header) + 1) for header, rows in move_tables(result.config, outline)]),
+        Section(
+            "Config",
+            [
+                Table(
+                    [
+                        (*header, "why"),
+                        *(
+                            (titles_by_group.get(row[0], row[0]), *row[1:], result.raise_reasons.get(row[0], ""))
+                            for row in rows
+                        ),
+                    ],
+                    len(header) + 1,
+                )
+                for header, rows in move_tables(result.config, outline)
+            ],
+        ),
         Section("Causes", [["causes of the losses for which layers are raised", *causes] if causes else []]),
         Section("Metric", [Table(_metric_rows(ended, session.results.reference_metric))]),
-        Section("Engines", [Table(built_configs), Plot(pareto_plot_lines(points) if len(points) > 1 else [])])]
+        Section("Engines", [Table(built_configs), Plot(pareto_plot_lines(points) if len(points) > 1 else [])]),
+    ]
 
 
 def method_text(ended: SearchEnded) -> str:
@@ -85,14 +117,22 @@ def _search_headline(ended: SearchEnded, request: FindMixedPrecisionConfig) -> s
     if result.outcome is SearchOutcome.NOTHING_TO_DO and result.best_evaluation is not None:
         start = result.config
         lost_qdq = any(not removal.rejection for removal in ended.qdq_removals)
-        name = "the config without its unused Q/DQ" if lost_qdq else \
-            "the file" if start.uses_only_file_precisions else "the config" if start.moves else start.quantized.label
+        name = (
+            "the config without its unused Q/DQ"
+            if lost_qdq
+            else "the file"
+            if start.uses_only_file_precisions
+            else "the config"
+            if start.moves
+            else start.quantized.label
+        )
         description = (
             f"{name} meets it already: nothing to {'raise' if lost_qdq else 'do'} "
             f"({formatting.mark_figures_as_simulated(result.best_evaluation.target_result.value_text)})"
         )
-    tolerances = " and ".join((*request.tolerances,
-                               *([f"check {request.check_command!r}"] if request.check_command is not None else [])))
+    tolerances = " and ".join(
+        (*request.tolerances, *([f"check {request.check_command!r}"] if request.check_command is not None else []))
+    )
     return f"{tolerances}: {description}"
 
 
@@ -106,38 +146,66 @@ def evidence_lines(session: Session, ended: SearchEnded, request: FindMixedPreci
     simulated_lines = [f"simulated: {result.text}"] if result is not None else []
     reference_lines = [f"against {session.reference_name}"] if session.opened_network.reference is not None else []
     reference_lines += filter(None, [session.opened_network.outline.reference_weights_text])
-    exported_lines = [exported.exported_result_text] if exported is not None and (
-        result is None or exported.exported_result_text not in result.reasons) else []
+    exported_lines = (
+        [exported.exported_result_text]
+        if exported is not None and (result is None or exported.exported_result_text not in result.reasons)
+        else []
+    )
     held_out_lines = [held_out_result_text(held_out)] if held_out is not None else []
-    return [*reference_lines, *simulated_lines, *exported_lines, *held_out_lines,
-            _engine_confirmation_text(session, ended, request)]
+    return [
+        *reference_lines,
+        *simulated_lines,
+        *exported_lines,
+        *held_out_lines,
+        _engine_confirmation_text(session, ended, request),
+    ]
 
 
 def _engine_confirmation_text(session: Session, ended: SearchEnded, request: FindMixedPrecisionConfig) -> str:
     builder = session.builder
     if ended.confirmed is None:
-        return ("simulated only: no TensorRT runs here to confirm it" if builder is None or not builder.can_run else
-                "simulated only: no engine of the requested config was measured")
-    outcome_text = ("does NOT meet it" if not ended.confirmed else
-                    "meets it nevertheless" if not ended.result.is_met else
-                    "meets it too" if request.check_command is None else
-                    "meets the tolerance too; --check has tested the simulation only")
+        return (
+            "simulated only: no TensorRT runs here to confirm it"
+            if builder is None or not builder.can_run
+            else "simulated only: no engine of the requested config was measured"
+        )
+    outcome_text = (
+        "does NOT meet it"
+        if not ended.confirmed
+        else "meets it nevertheless"
+        if not ended.result.is_met
+        else "meets it too"
+        if request.check_command is None
+        else "meets the tolerance too; --check has tested the simulation only"
+    )
     result = session.config_target_outcomes(ended.result.config).get(RunKind.BUILT_ENGINE)
     title = formatting.builder_title(builder.name, builder.version) if builder is not None else ""
     builder_text = formatting.builder_device_text(title, builder.device) if builder is not None else ""
-    return (f"its engine{f' ({builder_text})' if builder_text else ''} {outcome_text}"
-            + (f": {result.text}" if result is not None and result.reasons else ""))
+    return f"its engine{f' ({builder_text})' if builder_text else ''} {outcome_text}" + (
+        f": {result.text}" if result is not None and result.reasons else ""
+    )
 
 
 def _metric_rows(ended: SearchEnded, reference_metric: Mapping[str, float]) -> list[list[str]]:
     """Returns a table of the metric's parts in FP32, in the start config and in the result, by decreasing drop."""
     assert ended.result.best_evaluation is not None, "a search that has a result has evaluated it"
-    found_metric, start_metric = (accuracy.metric if (accuracy := item.target_result.accuracy) is not None else {}
-                                  for item in (ended.result.best_evaluation, ended.evaluations[0]))
-    return [["metric", "FP32", "start", "found"], *(
-        [row.part_name, *(formatting.metric_text(item)
-                          for item in (row.reference_value, start_metric.get(row.part_name), *row.run_values))]
-        for row in metric_part_rows(reference_metric, [found_metric]))]
+    found_metric, start_metric = (
+        accuracy.metric if (accuracy := item.target_result.accuracy) is not None else {}
+        for item in (ended.result.best_evaluation, ended.evaluations[0])
+    )
+    return [
+        ["metric", "FP32", "start", "found"],
+        *(
+            [
+                row.part_name,
+                *(
+                    formatting.metric_text(item)
+                    for item in (row.reference_value, start_metric.get(row.part_name), *row.run_values)
+                ),
+            ]
+            for row in metric_part_rows(reference_metric, [found_metric])
+        ),
+    ]
 
 
 def built_config_table(session: Session) -> tuple[list[list[str]], list[tuple[float, float]]]:
@@ -149,22 +217,42 @@ def built_config_table(session: Session) -> tuple[list[list[str]], list[tuple[fl
     target, columns, built = session.target, list_run_columns("search"), list[tuple[tuple[float, float], list[str]]]()
     for config, results in session.results.items() if target is not None else ():
         engine = results.engine_result
-        if (target is None or engine is None or not engine.is_built_as_requested or engine.accuracy is None
-                or engine.latency_ms is None or (value := target.measured_value(engine.accuracy)) is None):
+        if (
+            target is None
+            or engine is None
+            or not engine.is_built_as_requested
+            or engine.accuracy is None
+            or engine.latency_ms is None
+            or (value := target.measured_value(engine.accuracy)) is None
+        ):
             continue
-        simulated = (f"{SIMULATED_MARK}{target.measured_value_text(results.accuracy)}"
-                     if results.accuracy is not None else NOT_MEASURED)
-        built.append(((engine.latency_ms[0], value if target.is_higher_better else -value), [
-            session.config_names.get(config, ""),
-            str(len(config.find_raised_groups(session.opened_network.outline))), simulated,
-            target.measured_value_text(engine.accuracy),
-            *(column.text(RunRow(engine=engine)) or NOT_MEASURED for column in columns)]))
+        simulated = (
+            f"{SIMULATED_MARK}{target.measured_value_text(results.accuracy)}"
+            if results.accuracy is not None
+            else NOT_MEASURED
+        )
+        built.append(
+            (
+                (engine.latency_ms[0], value if target.is_higher_better else -value),
+                [
+                    session.config_names.get(config, ""),
+                    str(len(config.find_raised_groups(session.opened_network.outline))),
+                    simulated,
+                    target.measured_value_text(engine.accuracy),
+                    *(column.text(RunRow(engine=engine)) or NOT_MEASURED for column in columns),
+                ],
+            )
+        )
     built.sort(key=lambda entry: (entry[0][0], -entry[0][1]))
     points = [point for point, _ in built]
     front = search_front(points)
-    return [["built", "raised", "simulated", "engine", *(column.title for column in columns), ""], *(
-        [f"{_point_letter(index)} {name}", *cells, "front" if index in front else ""]
-        for index, (_, (name, *cells)) in enumerate(built))], points
+    return [
+        ["built", "raised", "simulated", "engine", *(column.title for column in columns), ""],
+        *(
+            [f"{_point_letter(index)} {name}", *cells, "front" if index in front else ""]
+            for index, (_, (name, *cells)) in enumerate(built)
+        ),
+    ], points
 
 
 def pareto_plot_lines(points: Sequence[tuple[float, float]]) -> list[str]:
@@ -174,8 +262,11 @@ def pareto_plot_lines(points: Sequence[tuple[float, float]]) -> list[str]:
     min_ms, max_ms = min(latency_ms for latency_ms, _ in points), max(latency_ms for latency_ms, _ in points)
 
     def cell_index(value: float, min_value: float, max_value: float, cell_count: int) -> int:
-        share = (min(max(value, min_value), max_value) - min_value) / (max_value
-                                                                       - min_value) if max_value > min_value else 0.5
+        share = (
+            (min(max(value, min_value), max_value) - min_value) / (max_value - min_value)
+            if max_value > min_value
+            else 0.5
+        )
         return round(share * (cell_count - 1))
 
     grid = [[" "] * PLOT_WIDTH_CELLS for _ in range(PLOT_HEIGHT_ROWS)]
@@ -185,7 +276,10 @@ def pareto_plot_lines(points: Sequence[tuple[float, float]]) -> list[str]:
     lines = [f"  │{''.join(row).rstrip()}" for row in grid]
     fastest, slowest = formatting.milliseconds_text(min_ms), formatting.milliseconds_text(max_ms)
     return [
-        "  better", *lines, f"  └{'─' * PLOT_WIDTH_CELLS}", f"   {fastest}{slowest:>{PLOT_WIDTH_CELLS - len(fastest)}}"
+        "  better",
+        *lines,
+        f"  └{'─' * PLOT_WIDTH_CELLS}",
+        f"   {fastest}{slowest:>{PLOT_WIDTH_CELLS - len(fastest)}}",
     ]
 
 

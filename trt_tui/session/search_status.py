@@ -24,12 +24,22 @@ MAX_BUILDS = 3
 """The number of engines that a search builds by default, if engines can be built."""
 
 
-def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, method: str = "auto",
-                        higher_precision: Precision = Precision.FP32, intermediate_precisions: Sequence[Precision] = (),
-                        try_ranges: bool | None = None, try_zero_cost: bool | None = None,
-                        max_raised: int | None = None, max_latency: float | None = None, max_builds: int = MAX_BUILDS,
-                        check_command: str | None = None, sample: str = "",
-                        hold_out: bool = True) -> rq.FindMixedPrecisionConfig:
+def make_search_request(
+    config: PrecisionConfig,
+    tolerances: Sequence[str],
+    *,
+    method: str = "auto",
+    higher_precision: Precision = Precision.FP32,
+    intermediate_precisions: Sequence[Precision] = (),
+    try_ranges: bool | None = None,
+    try_zero_cost: bool | None = None,
+    max_raised: int | None = None,
+    max_latency: float | None = None,
+    max_builds: int = MAX_BUILDS,
+    check_command: str | None = None,
+    sample: str = "",
+    hold_out: bool = True,
+) -> rq.FindMixedPrecisionConfig:
     """Builds the request of a search, for the app and the commands.
 
     The arguments are those of `trt_tui.jobs.requests.FindMixedPrecisionConfig`.
@@ -40,11 +50,21 @@ def make_search_request(config: PrecisionConfig, tolerances: Sequence[str], *, m
         try_zero_cost: True tries zero-cost moves; None as for ``try_ranges``.
     """
     raises_precision = method not in TOP_DOWN_METHODS
-    return rq.FindMixedPrecisionConfig(config, tuple(tolerances), method, higher_precision,
-                                       raises_precision if try_ranges is None else try_ranges, max_raised, max_latency,
-                                       max_builds, check_command, tuple(intermediate_precisions),
-                                       raises_precision if try_zero_cost is None else try_zero_cost,
-                                       sample=sample, hold_out=hold_out and not sample)
+    return rq.FindMixedPrecisionConfig(
+        config,
+        tuple(tolerances),
+        method,
+        higher_precision,
+        raises_precision if try_ranges is None else try_ranges,
+        max_raised,
+        max_latency,
+        max_builds,
+        check_command,
+        tuple(intermediate_precisions),
+        raises_precision if try_zero_cost is None else try_zero_cost,
+        sample=sample,
+        hold_out=hold_out and not sample,
+    )
 
 
 @dataclass
@@ -102,60 +122,95 @@ class SearchStatus:
         if config == self.best_config:
             return self.move_reasons
         start_moves = self.request.config.moves
-        return {subject: f"search:{self.request.method}" for (kind, subject), move in config.moves.items()
-                if start_moves.get((kind, subject)) != move}
+        return {
+            subject: f"search:{self.request.method}"
+            for (kind, subject), move in config.moves.items()
+            if start_moves.get((kind, subject)) != move
+        }
 
     @property
     def is_finished(self) -> bool:
         """True if the search ended by itself, without a stop by the user."""
-        return (self.end_event is not None and not self.end_event.was_stopped
-                and self.end_event.result.outcome is not SearchOutcome.SEARCHING)
+        return (
+            self.end_event is not None
+            and not self.end_event.was_stopped
+            and self.end_event.result.outcome is not SearchOutcome.SEARCHING
+        )
 
     def make_search_record(self, outline: NetworkOutline) -> dict[str, Any]:
         """Builds the record of the search for precision.json; empty while the search is running."""
         if self.end_event is None:
             return {}
-        ended, result, exported, held_out = (self.end_event, self.end_event.result, self.end_event.exported,
-                                             self.end_event.held_out)
+        ended, result, exported, held_out = (
+            self.end_event,
+            self.end_event.result,
+            self.end_event.exported,
+            self.end_event.held_out,
+        )
         effort, samples = ended.zero_cost_effort, None
         if exported is not None and exported.is_met is not None and result.best_evaluation is not None:
             best_accuracy = result.best_evaluation.target_result.accuracy
             samples = best_accuracy.samples if best_accuracy is not None else None
         samples_text = f", on the {counted_noun_text(samples, 'sample')} of the search" if samples else ""
         rows = reduction_table(result.reduction_steps, outline, self.request)[1:]
-        return known_values({
-            "method": self.request.method, "how": ended.description, "met": self.is_target_met,
-            "said": result.summary, "evaluations": len(ended.evaluations),
-            "candidates": ended.candidate_count, "why": dict(result.raise_reasons),
-            "remarks": list(ended.remarks),
-            "lowered": [{**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
-                        for layer, row in zip(result.reduction_steps, rows, strict=True)] or None,
-            "unused_qdq": [removal.to_record() for removal in ended.qdq_removals] or None,
-            "zero_cost": {
-                "tried": effort.tried, "changes": effort.total, "evaluations": effort.evaluations,
-                "budget": effort.budget, "not_measured": list(effort.unmeasured_kinds), "said": effort.text
-            } if effort.text else None,
-            **target_outcome_record(ended.target_outcome),
-            "confirmed_by_engine": ended.confirmed,
-            "held_out": {
-                "samples": held_out.sample_count, "chosen_on": held_out.search_samples,
-                "met": held_out.target_result.passes, "figure": held_out.target_result.value_text,
-                **target_outcome_record(held_out.target_result.target_outcome)["result"],
-                "values": [asdict(value) for value in held_out.values]} if held_out is not None else None,
-            "exported_network": {
-                "executor": exported.executor_name, "met": exported.is_met,
-                "said": f"{exported.exported_result_text}{samples_text}", "samples": samples
-            } if exported is not None else None,
-            "check": self.request.check_command
-        })
+        return known_values(
+            {
+                "method": self.request.method,
+                "how": ended.description,
+                "met": self.is_target_met,
+                "said": result.summary,
+                "evaluations": len(ended.evaluations),
+                "candidates": ended.candidate_count,
+                "why": dict(result.raise_reasons),
+                "remarks": list(ended.remarks),
+                "lowered": [
+                    {**dict(zip(_REDUCTION_KEYS, row, strict=True)), "layer": layer.layer_name}
+                    for layer, row in zip(result.reduction_steps, rows, strict=True)
+                ]
+                or None,
+                "unused_qdq": [removal.to_record() for removal in ended.qdq_removals] or None,
+                "zero_cost": {
+                    "tried": effort.tried,
+                    "changes": effort.total,
+                    "evaluations": effort.evaluations,
+                    "budget": effort.budget,
+                    "not_measured": list(effort.unmeasured_kinds),
+                    "said": effort.text,
+                }
+                if effort.text
+                else None,
+                **target_outcome_record(ended.target_outcome),
+                "confirmed_by_engine": ended.confirmed,
+                "held_out": {
+                    "samples": held_out.sample_count,
+                    "chosen_on": held_out.search_samples,
+                    "met": held_out.target_result.passes,
+                    "figure": held_out.target_result.value_text,
+                    **target_outcome_record(held_out.target_result.target_outcome)["result"],
+                    "values": [asdict(value) for value in held_out.values],
+                }
+                if held_out is not None
+                else None,
+                "exported_network": {
+                    "executor": exported.executor_name,
+                    "met": exported.is_met,
+                    "said": f"{exported.exported_result_text}{samples_text}",
+                    "samples": samples,
+                }
+                if exported is not None
+                else None,
+                "check": self.request.check_command,
+            }
+        )
 
 
 _REDUCTION_KEYS = ("index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks")
 """The keys of ``evidence.search.lowered`` in precision.json, in the order of the columns of `reduction_table`."""
 
 
-def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOutline,
-                    request: rq.FindMixedPrecisionConfig) -> list[list[str]]:
+def reduction_table(
+    reduction_steps: Sequence[ReductionStep], outline: NetworkOutline, request: rq.FindMixedPrecisionConfig
+) -> list[list[str]]:
     """Builds the table of the trials of a top-down search, with a header; [] if there are no trials.
 
     The columns are those of the published procedure:
@@ -176,16 +231,23 @@ def reduction_table(reduction_steps: Sequence[ReductionStep], outline: NetworkOu
         sizes = tensor_shape_text(outline.shape(outline.get_group(row.layer_name).final_tensor))
         similarity = mark_figures_as_simulated(row.similarity_text)
         reason = f"in lower precision it misses the threshold: {similarity}" if row.stays_higher else ""
-        table.append([
-            str(index),
-            title_by_name.get(row.layer_name, row.layer_name), sizes, similarity, threshold, reason,
-            higher if row.stays_higher else ""
-        ])
+        table.append(
+            [
+                str(index),
+                title_by_name.get(row.layer_name, row.layer_name),
+                sizes,
+                similarity,
+                threshold,
+                reason,
+                higher if row.stays_higher else "",
+            ]
+        )
     return table
 
 
-def evaluation_table(end_event: ev.SearchEnded, outline: NetworkOutline, request: rq.FindMixedPrecisionConfig,
-                     base: Mapping[str, float]) -> list[list[str]]:
+def evaluation_table(
+    end_event: ev.SearchEnded, outline: NetworkOutline, request: rq.FindMixedPrecisionConfig, base: Mapping[str, float]
+) -> list[list[str]]:
     """Builds the table of all configs that a search has evaluated, with a header.
 
     The columns are: step of the search, tried layer, difference from the start config, the value of each tolerance,
@@ -196,31 +258,47 @@ def evaluation_table(end_event: ev.SearchEnded, outline: NetworkOutline, request
         base: The metric of the reference and its parts; {} without a metric.
     """
     engine_texts, missed_checks = end_event.engine_texts, end_event.missed_checks
-    targets = [target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
-               for target in map(parse_target, request.tolerances)]
+    targets = [
+        target.with_base_values(base, covers_all_samples=False) if target.kind == "metric" else target
+        for target in map(parse_target, request.tolerances)
+    ]
     title_by_name = group_titles(build_scope_tree(outline.layers, outline.groups))
-    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", *["engine"] * bool(engine_texts),
-             *["missed check"] * bool(missed_checks)]]
+    rows = [
+        [
+            "",
+            "step",
+            "about",
+            "config",
+            *(request.tolerances or ["check"]),
+            "",
+            *["engine"] * bool(engine_texts),
+            *["missed check"] * bool(missed_checks),
+        ]
+    ]
     for index, evaluation in enumerate(end_event.evaluations):
         accuracy = evaluation.target_result.accuracy
         value_texts = [
             mark_figures_as_simulated(target.measured_value_text(accuracy)) if accuracy is not None else ""
             for target in targets
         ]
-        rows.append([
-            str(index + 1), evaluation.step_name,
-            title_by_name.get(evaluation.about, evaluation.about),
-            _config_difference_text(evaluation, request,
-                                    title_by_name), *(value_texts or [evaluation.target_result.value_text]),
-            (Outcome.FAIL if index in missed_checks else evaluation.target_result.target_outcome.outcome).value,
-            *[engine_texts.get(index, "")] * bool(engine_texts),
-            *[missed_checks.get(index, "")] * bool(missed_checks)
-        ])
+        rows.append(
+            [
+                str(index + 1),
+                evaluation.step_name,
+                title_by_name.get(evaluation.about, evaluation.about),
+                _config_difference_text(evaluation, request, title_by_name),
+                *(value_texts or [evaluation.target_result.value_text]),
+                (Outcome.FAIL if index in missed_checks else evaluation.target_result.target_outcome.outcome).value,
+                *[engine_texts.get(index, "")] * bool(engine_texts),
+                *[missed_checks.get(index, "")] * bool(missed_checks),
+            ]
+        )
     return rows
 
 
-def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisionConfig,
-                            title_by_name: Mapping[str, str]) -> str:
+def _config_difference_text(
+    evaluation: Evaluation, request: rq.FindMixedPrecisionConfig, title_by_name: Mapping[str, str]
+) -> str:
     """Returns the difference of a config from the start config as text: "o_proj in FP32, SmoothQuant, 2 ranges by
     entropy"."""
     if 0 < len(evaluation.raised_groups) <= MAX_NAMED_LAYERS:
@@ -233,7 +311,7 @@ def _config_difference_text(evaluation: Evaluation, request: rq.FindMixedPrecisi
     counts = Counter(choice.method for choice in evaluation.range_moves.values())
     parts += [
         *evaluation.zero_cost_sets,
-        *(f"{counted_noun_text(count, 'range')} by {method}" for method, count in counts.items())
+        *(f"{counted_noun_text(count, 'range')} by {method}" for method, count in counts.items()),
     ]
     return ", ".join(parts) or "the start"
 
@@ -244,12 +322,16 @@ def held_out_result_text(held_out: HeldOutResult) -> str:
     For example "chosen on 64 samples: ~20.4 dB (19.9 to 21.0 dB); on 32 held out: ~19.8 dB (19.2 to 20.6 dB): FAIL?:
     the 95 % interval 19.2 to 20.6 dB spans the target". The numbers in parentheses are 95 % confidence intervals.
     """
-    searched = ", ".join(_value_with_interval_text(value.searched, value.searched_interval)
-                         for value in held_out.values)
-    measured = ", ".join(_value_with_interval_text(value.held_out, value.held_out_interval)
-                         for value in held_out.values)
-    return (f"chosen on {counted_noun_text(held_out.search_samples, 'sample')}: {searched}; on "
-            f"{held_out.sample_count} held out: {measured}: {held_out.target_result.target_outcome.text}")
+    searched = ", ".join(
+        _value_with_interval_text(value.searched, value.searched_interval) for value in held_out.values
+    )
+    measured = ", ".join(
+        _value_with_interval_text(value.held_out, value.held_out_interval) for value in held_out.values
+    )
+    return (
+        f"chosen on {counted_noun_text(held_out.search_samples, 'sample')}: {searched}; on "
+        f"{held_out.sample_count} held out: {measured}: {held_out.target_result.target_outcome.text}"
+    )
 
 
 def _value_with_interval_text(value_text: str, interval_text: str) -> str:

@@ -114,8 +114,14 @@ class Session(SessionState):
         automatic: bool = True,
         network_only: bool = False,
     ) -> None:
-        super().__init__(options, config_path=config_path, target=target, automatic=automatic,
-                         session_folder=session_folder, network_only=network_only)
+        super().__init__(
+            options,
+            config_path=config_path,
+            target=target,
+            automatic=automatic,
+            session_folder=session_folder,
+            network_only=network_only,
+        )
         self._force = force
         self._can_resume = resume
         self._replaced_files: tuple[str, ...] = ()
@@ -134,8 +140,14 @@ class Session(SessionState):
             needs_builder: True refuses to open the network if no TensorRT works.
         """
         self.send_request(
-            rq.OpenNetwork(self.options, config=self.config_path, force=self._force, network_only=self.network_only,
-                           needs_builder=needs_builder))
+            rq.OpenNetwork(
+                self.options,
+                config=self.config_path,
+                force=self._force,
+                network_only=self.network_only,
+                needs_builder=needs_builder,
+            )
+        )
         if self.options.tensor_ranges:
             self.send_request(rq.SetRanges(self.config, self.options.tensor_ranges))
 
@@ -152,8 +164,9 @@ class Session(SessionState):
         outline = self.opened_network.outline
         self.save_session()
         self.session_writer.flush()
-        return self.session_folder.list_sessions(outline.structure_sha256, str(outline.path), self.network_sha256,
-                                                 outline)
+        return self.session_folder.list_sessions(
+            outline.structure_sha256, str(outline.path), self.network_sha256, outline
+        )
 
     def resume_session(self, name: str) -> None:
         """Saves this session, and goes on with another saved session of the network.
@@ -188,8 +201,13 @@ class Session(SessionState):
 
     def stop_jobs_of_closed_list(self) -> None:
         """Stops the jobs whose list or chart is closed, and the previews of configs other than the current one."""
-        if jobs := [number for number, request in self.pending_requests.items() if request.job_kind.ends_with_list
-                    or isinstance(request, rq.PreviewEngine) and request.config != self.config]:
+        if jobs := [
+            number
+            for number, request in self.pending_requests.items()
+            if request.job_kind.ends_with_list
+            or isinstance(request, rq.PreviewEngine)
+            and request.config != self.config
+        ]:
             self.stop_jobs(jobs, is_urgent=False)
 
     def _list_reopen_requests(self) -> list[rq.Request]:
@@ -273,11 +291,16 @@ class Session(SessionState):
 
     def _apply_saved_session(self, saved_session: SavedSession) -> None:
         """Replaces the configs of the session by the configs of a saved session."""
-        self.history, self.config_names, self.saved_sha256 = saved_session.to_change_history(
-        ), saved_session.to_config_names(), saved_session.sha256
+        self.history, self.config_names, self.saved_sha256 = (
+            saved_session.to_change_history(),
+            saved_session.to_config_names(),
+            saved_session.sha256,
+        )
         count = len(self.config.moves)
-        self.notice = (f"Resumed: {self.config_names.get_config_name(self.config)}, "
-                        f"{count} {'change' if count == 1 else 'changes'}.")
+        self.notice = (
+            f"Resumed: {self.config_names.get_config_name(self.config)}, "
+            f"{count} {'change' if count == 1 else 'changes'}."
+        )
 
     @_apply.register
     def _apply_fingerprint(self, event: ev.FilesHashed) -> None:
@@ -319,10 +342,10 @@ class Session(SessionState):
         it stays.
         """
         if self._resume_note is None or (
-                self.saved_sha256 != fingerprint.sha256 and self.history.snapshot() != self._resumed_snapshot):
+            self.saved_sha256 != fingerprint.sha256 and self.history.snapshot() != self._resumed_snapshot
+        ):
             return
-        previous_target, own_session = self.target_text, self.session_folder.load_session_by_content(
-            fingerprint.sha256)
+        previous_target, own_session = self.target_text, self.session_folder.load_session_by_content(fingerprint.sha256)
         if own_session is None:
             return
         self.warnings = [text for text in self.warnings if text != self._resume_note]
@@ -348,8 +371,10 @@ class Session(SessionState):
                 return
             self.send_request(rq.UseRanges(self.config_calibration, True, Path(self.config_path or "").name))
             if self.options.calib_data is not None or self.options.calib_method != RANGE_METHODS[0]:
-                self.warnings.append(f"The ranges are those of {Path(self.config_path or '').name}; "
-                                      "ranges by --calib-data and --calib-method are only compared with them.")
+                self.warnings.append(
+                    f"The ranges are those of {Path(self.config_path or '').name}; "
+                    "ranges by --calib-data and --calib-method are only compared with them."
+                )
         if not self.network_only and not self.target_text and loaded_config.tolerance:
             self.target_text = loaded_config.tolerance
             self.set_initial_target()
@@ -365,8 +390,7 @@ class Session(SessionState):
             self.show_error(event)
         elif not self.pending_requests.has_request(rq.OpenNetwork):
             self._replaced_files = event.files
-            self.send_request(
-                rq.OpenNetwork(self.options, structure_hash=self.opened_network.outline.structure_sha256))
+            self.send_request(rq.OpenNetwork(self.options, structure_hash=self.opened_network.outline.structure_sha256))
 
     def _drop_stale_results(self) -> None:
         """Drops all results, because input files have been replaced. The changes of the user stay."""
@@ -387,12 +411,17 @@ class Session(SessionState):
     def _keep_valid_ranges(self, previous_fingerprint: Fingerprint, current_fingerprint: Fingerprint) -> None:
         """Keeps the chosen ranges that are still valid after a file was replaced, and drops the others."""
         changed = current_fingerprint.files.find_files_changed_since(previous_fingerprint.files)
-        is_same = (current_fingerprint.sha256, current_fingerprint.data_sha256) == (previous_fingerprint.sha256,
-                                                                                    previous_fingerprint.data_sha256)
+        is_same = (current_fingerprint.sha256, current_fingerprint.data_sha256) == (
+            previous_fingerprint.sha256,
+            previous_fingerprint.data_sha256,
+        )
         if not is_same or any(not name.endswith(".py") for name in changed):
             self._drop_measured_moves("the replaced files")
-        if (self.config_calibration is not None and self.calibration is None
-                and current_fingerprint.sha256 == previous_fingerprint.sha256):
+        if (
+            self.config_calibration is not None
+            and self.calibration is None
+            and current_fingerprint.sha256 == previous_fingerprint.sha256
+        ):
             self.send_request(rq.UseRanges(self.config_calibration, True, Path(self.config_path or "").name))
 
     def _drop_measured_moves(self, origin_text: str) -> None:
@@ -401,7 +430,8 @@ class Session(SessionState):
         other_count = sum(move.kind != RangeMove.kind for move in dropped)
         self.history.map_configs(lambda config: config.without_measured_moves())
         self.config_names = ConfigNames(
-            (config.without_measured_moves(), name) for config, name in self.config_names.items())
+            (config.without_measured_moves(), name) for config, name in self.config_names.items()
+        )
         self.config_names.chosen_names = dict(self.history.state.chosen_names)
         self.config_names.get_config_name(self.config)
         if dropped:
@@ -415,7 +445,6 @@ class Session(SessionState):
     @_apply.register
     def _apply_ready_builder(self, event: ev.BuilderReady) -> None:
         self.builder = event.builder
-
 
     # -- results --------------------------------------------------------------------------------------------------
 
@@ -473,8 +502,7 @@ class Session(SessionState):
     def _apply_written_files(self, event: ev.ConfigExported) -> None:
         first_path, *other_paths = event.paths
         location = "in" if other_paths and other_paths[0].startswith(f"{first_path}/") else "beside"
-        self.notice = f"Wrote {first_path}" + (f" and {len(other_paths)} files {location} it"
-                                                      if other_paths else "")
+        self.notice = f"Wrote {first_path}" + (f" and {len(other_paths)} files {location} it" if other_paths else "")
         self.last_answer = event
 
     @_apply.register
@@ -508,11 +536,13 @@ class Session(SessionState):
         for config in (result.config, *event.pareto_configs.values()):
             self.config_names.search_doubts.pop(config, None)
             if doubt := event.find_doubt_reason(config):
-                self.config_names.search_doubts[config] = SearchDoubt(doubt, join_target_texts(
-                    search_status.request.tolerances))
+                self.config_names.search_doubts[config] = SearchDoubt(
+                    doubt, join_target_texts(search_status.request.tolerances)
+                )
         if not event.has_other_samples:
             self.results.get_or_create_results(result.config).store_accuracy(
-                result.best_evaluation.target_result.accuracy)
+                result.best_evaluation.target_result.accuracy
+            )
         if not search_status.request.sample and not event.has_other_samples:
             for index, config in event.pareto_configs.items():
                 if (accuracy := event.evaluations[index].target_result.accuracy) is not None:
@@ -520,9 +550,7 @@ class Session(SessionState):
         if self.config in (result.config, search_status.adopted_config):
             chosen = {subject for _, subject in self.config.moves}
             self.choice_reasons |= {
-                name: reason
-                for name, reason in search_status.move_reasons.items()
-                if name in chosen
+                name: reason for name, reason in search_status.move_reasons.items() if name in chosen
             }
 
     # -- progress and end of jobs ---------------------------------------------------------------------------------
@@ -563,8 +591,12 @@ class Session(SessionState):
             return
         if self.builder is None and not self.network_only and (unused_options := self.options.engine_only_options):
             self.warnings.append(f"{', '.join(unused_options)}: no TensorRT works here, so it builds no engine.")
-        if self.automatic and self.options.new_calib_cache is not None and self.outline is not None and not (
-                self.outline.calibrated_tensors):
+        if (
+            self.automatic
+            and self.options.new_calib_cache is not None
+            and self.outline is not None
+            and not (self.outline.calibrated_tensors)
+        ):
             self.warnings.append(f"{self.options.new_calib_cache} is not written, since no layer can be quantized.")
         if self.automatic and not was_stopped and self.data_summary is not None:
             self.request_comparison()
@@ -574,9 +606,11 @@ class Session(SessionState):
     @_apply.register
     def _apply_job_cancellation(self, event: ev.JobCancelled) -> None:
         request, search_status = self._end_job(event, STOPPED), self.search_status
-        if isinstance(
-                request,
-                rq.FindMixedPrecisionConfig) and search_status is not None and search_status.best_config is not None:
+        if (
+            isinstance(request, rq.FindMixedPrecisionConfig)
+            and search_status is not None
+            and search_status.best_config is not None
+        ):
             self.config_names.get_config_name(search_status.best_config)
 
     @_apply.register
@@ -584,8 +618,7 @@ class Session(SessionState):
         request = self._end_job(event, FAILED)
         self.show_error(event)
         # The config file is read after the network is open. If that fails, the network is compared nevertheless.
-        if isinstance(request,
-                      rq.OpenNetwork) and request.config and self.automatic and self.source is not None:
+        if isinstance(request, rq.OpenNetwork) and request.config and self.automatic and self.source is not None:
             self.request_comparison()
 
     @_apply.register
@@ -618,14 +651,21 @@ class Session(SessionState):
 
     def _send_request_once(self, request: rq.Request) -> None:
         """Sends a request, unless an equal one is pending that is not being stopped."""
-        if not any(pending == request and not self.pending_requests.is_job_stopping(number)
-                   for number, pending in self.pending_requests.items()):
+        if not any(
+            pending == request and not self.pending_requests.is_job_stopping(number)
+            for number, pending in self.pending_requests.items()
+        ):
             self.send_request(request)
 
     # -- measurements ---------------------------------------------------------------------------------------------
 
-    def request_comparison(self, with_group_errors: bool = True, with_shares: bool = True,
-                           with_isolated_errors: bool = True, first_errors_run: str | None = None) -> None:
+    def request_comparison(
+        self,
+        with_group_errors: bool = True,
+        with_shares: bool = True,
+        with_isolated_errors: bool = True,
+        first_errors_run: str | None = None,
+    ) -> None:
         """Requests the accuracy of all runs of the session.
 
         Args:
@@ -639,13 +679,26 @@ class Session(SessionState):
             if config not in runs.values():
                 runs[run] = config
         shares_run = next((run for run, config in runs.items() if config == self.config), list(runs)[-1])
-        first_run = next((run for run, config in runs.items() if first_errors_run is not None
-                          and config == self.get_run_config(first_errors_run)), None)
+        first_run = next(
+            (
+                run
+                for run, config in runs.items()
+                if first_errors_run is not None and config == self.get_run_config(first_errors_run)
+            ),
+            None,
+        )
         if self.opened_network.reference is not None:
             runs = {"fp32": PrecisionConfig.from_precision(Precision.FP32), **runs}
         self.send_request(
-            rq.CompareRuns(runs, with_group_errors, shares_run if with_group_errors and with_shares else None,
-                           with_isolated_errors, first_run, with_raises=self.automatic))
+            rq.CompareRuns(
+                runs,
+                with_group_errors,
+                shares_run if with_group_errors and with_shares else None,
+                with_isolated_errors,
+                first_run,
+                with_raises=self.automatic,
+            )
+        )
         if self.automatic:
             self.request_stages()
             self.request_toggles()
@@ -658,8 +711,9 @@ class Session(SessionState):
         """Requests the comparison of the stages on the way to production, if the command line names any."""
         options = self.options
         if runs := list_requested_stages(options.stages, options.engine_files, options.outputs):
-            runs = tuple(replace(run, config=self.get_run_config(run.config_name) if run.config_name else None)
-                         for run in runs)
+            runs = tuple(
+                replace(run, config=self.get_run_config(run.config_name) if run.config_name else None) for run in runs
+            )
             self.send_request(rq.MeasureStages(runs, self.get_run_config(self.judged_run), options.inputs))
 
     @property
@@ -667,8 +721,9 @@ class Session(SessionState):
         """True if the builder can preview the engines of configs in this session."""
         return self.requests_previews and self.options.preview and self.preview_refusal is None
 
-    def request_preview(self, config: PrecisionConfig | None = None, with_effects: bool = True,
-                        after_opening: bool = False) -> None:
+    def request_preview(
+        self, config: PrecisionConfig | None = None, with_effects: bool = True, after_opening: bool = False
+    ) -> None:
         """Requests a preview of the engine for a config, unless the preview is known or impossible.
 
         Args:
@@ -678,11 +733,14 @@ class Session(SessionState):
         """
         config = config if config is not None else self.config
         preview = self.results.get_results_or_empty(config).preview
-        if self.can_preview_engines and (preview is None or with_effects and preview.refusal is None
-                                         and preview.ineffective_groups is None):
+        if self.can_preview_engines and (
+            preview is None or with_effects and preview.refusal is None and preview.ineffective_groups is None
+        ):
             self.send_request(
-                rq.PreviewEngine(config, with_effects=with_effects, low_priority=self.automatic,
-                                 after_opening=after_opening))
+                rq.PreviewEngine(
+                    config, with_effects=with_effects, low_priority=self.automatic, after_opening=after_opening
+                )
+            )
 
     def request_qdq_removal(self) -> None:
         """Requests the config without unused Q/DQ, which becomes the current config as one change."""
@@ -693,13 +751,17 @@ class Session(SessionState):
 
         Groups that the built engine of the config runs in their quantized type are left out.
         """
-        return find_unused_quantization(self.opened_network.outline, self.config, preview,
-                                        self._list_groups_quantized_in_engine())
+        return find_unused_quantization(
+            self.opened_network.outline, self.config, preview, self._list_groups_quantized_in_engine()
+        )
 
     def _list_groups_quantized_in_engine(self) -> dict[str, str]:
         engine = self.get_run_results("config").engine_result
-        return find_used_quantization(self.opened_network.outline, self.config,
-                                      engine.implementations) if engine is not None else {}
+        return (
+            find_used_quantization(self.opened_network.outline, self.config, engine.implementations)
+            if engine is not None
+            else {}
+        )
 
     def request_stored_results(self) -> None:
         """Requests the stored results of all named configs. An earlier run of the program may have measured them."""
@@ -718,8 +780,9 @@ class Session(SessionState):
 
     def request_zero_cost_changes(self, group: FusionGroup | None) -> None:
         """Requests the zero-cost changes of the network and of a fusion group, unless they are known or requested."""
-        request = rq.MeasureZeroCostChanges(group.name if group is not None else "", self.config,
-                                            self.can_preview_engines)
+        request = rq.MeasureZeroCostChanges(
+            group.name if group is not None else "", self.config, self.can_preview_engines
+        )
         changes = self.results.find_value(ev.ZERO_COST_CHANGES, (request.group, request.config))
         if changes is None or not changes.is_complete:
             self._send_request_once(request)
@@ -730,9 +793,12 @@ class Session(SessionState):
         Args:
             groups: The groups to choose from; None for all.
         """
-        names = dict.fromkeys(name for config in dict.fromkeys(configs)
-                              for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
-                              if name not in self.results.get_values(GROUP_DETAILS))
+        names = dict.fromkeys(
+            name
+            for config in dict.fromkeys(configs)
+            for name in list_groups_to_explain(self.results.get_results_or_empty(config), groups)
+            if name not in self.results.get_values(GROUP_DETAILS)
+        )
         if names:
             first, *others = names
             self.send_request(rq.MeasureTensorStats(first, tuple(others)))
@@ -744,12 +810,17 @@ class Session(SessionState):
 
     def request_single_sample(self, sample: SampleName) -> None:
         """Requests the results of all runs on one sample, and the error shares of the groups on this sample."""
-        if (single_sample := self.results.find_value(
-                SINGLE_SAMPLES, (self.config, sample))) is None or not single_sample.is_complete:
+        if (
+            single_sample := self.results.find_value(SINGLE_SAMPLES, (self.config, sample))
+        ) is None or not single_sample.is_complete:
             self.send_request(rq.MeasureSingleSample(self.config, self.list_run_configs(), sample))
 
-    def request_build(self, config: PrecisionConfig | None = None,
-                      with_marked_engine: bool = False, later_configs: Iterable[PrecisionConfig] = ()) -> None:
+    def request_build(
+        self,
+        config: PrecisionConfig | None = None,
+        with_marked_engine: bool = False,
+        later_configs: Iterable[PrecisionConfig] = (),
+    ) -> None:
         """Requests that the background process builds and measures an engine of a config.
 
         Args:
@@ -765,19 +836,22 @@ class Session(SessionState):
         if self.is_searching and self.builder is not None:
             raise NotReadyError("a search is going on, which builds engines too", "", "Stop it, or wait.")
         self.send_request(
-            rq.BuildEngine(config if config is not None else self.config, with_marked_engine, tuple(later_configs)))
+            rq.BuildEngine(config if config is not None else self.config, with_marked_engine, tuple(later_configs))
+        )
 
     def store_build_failure(self, config: PrecisionConfig, error: TrtTuiError) -> None:
         """Stores the reason why a config has no engine or no executed export. The comparison continues without it."""
         self.error = None
         if self.builder is not None:
             self.results.store_engine_result(
-                config, failed_build_result(builder_title(self.builder.name, self.builder.version), error))
+                config, failed_build_result(builder_title(self.builder.name, self.builder.version), error)
+            )
             return
         backend = self.opened_network.backend
         reason = ": ".join(filter(None, (error.title, error.cause)))
         self.results.get_or_create_results(config).runs[RunKind.EXPORTED_FILE] = ExportedRun(
-            None, f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), reason)
+            None, f"{backend.name} {backend.version} {backend.device}", backend.device.lower(), reason
+        )
 
     # -- search ---------------------------------------------------------------------------------------------------
 
@@ -810,8 +884,7 @@ class Session(SessionState):
             if os.path.exists(existing_path):  # works for too long names too, for which Path.exists() raises
                 reason = "" if existing_path == path else "it is written beside the other"
                 raise InputError(f"{existing_path} exists", reason, "Choose another name, or overwrite it.")
-        self._refuse_overwriting_inputs([path, *companion_paths],
-                                        None if format_name == "json" else self.config_path)
+        self._refuse_overwriting_inputs([path, *companion_paths], None if format_name == "json" else self.config_path)
         if format_name == "json":
             self.send_request(rq.WriteTextFile(str(path), precision_json_text(self)))
         elif format_name == "markdown":
@@ -819,8 +892,9 @@ class Session(SessionState):
         else:
             self.send_request(rq.ExportConfig(format_name, str(path), self.config))
 
-    def export_bundle(self, path: Path, release: str, with_samples: bool,
-                      config_calibration: Calibration | None = None) -> None:
+    def export_bundle(
+        self, path: Path, release: str, with_samples: bool, config_calibration: Calibration | None = None
+    ) -> None:
         """Requests that the background process writes a folder with all files that production needs for the config.
 
         Args:
@@ -828,8 +902,17 @@ class Session(SessionState):
             with_samples: True includes samples and their outputs.
             config_calibration: The ranges of the config file; see `trt_tui.jobs.requests.ExportConfig`.
         """
-        self.send_request(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, precision_json_text(self),
-                                         comparison_markdown(self), with_samples, config_calibration))
+        self.send_request(
+            rq.WriteBundle(
+                str(Path(path).expanduser()),
+                release,
+                self.config,
+                precision_json_text(self),
+                comparison_markdown(self),
+                with_samples,
+                config_calibration,
+            )
+        )
 
     def export_group(self, path: Path, group: FusionGroup) -> None:
         """Requests that the background process writes a folder that reproduces the error of one fusion group."""
@@ -851,9 +934,16 @@ class Session(SessionState):
 
     def _refuse_overwriting_inputs(self, written_paths: Iterable[Path], config_path: str | None) -> None:
         options = self.options
-        read_paths = list_input_files(options.model, options.reference, options.data, options.calib_data,
-                                      options.calib_cache, options.metric, options.production.timing_cache or None,
-                                      config_path)
+        read_paths = list_input_files(
+            options.model,
+            options.reference,
+            options.data,
+            options.calib_data,
+            options.calib_cache,
+            options.metric,
+            options.production.timing_cache or None,
+            config_path,
+        )
         refuse_overwriting_inputs(written_paths, read_paths)
 
     # -- changes of the user --------------------------------------------------------------------------------------
@@ -907,18 +997,23 @@ class Session(SessionState):
         precision = self.config.precision_of(group)
         tensors = [site.tensor for site in group.calibrated_qdq_sites(precision)]
         if not tensors:
-            raise InputError(f"{group.name} has no quantized inputs",
-                             f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", "")
+            raise InputError(
+                f"{group.name} has no quantized inputs", f"only layers in {TYPES_WITH_RANGES_TEXT} have ranges", ""
+            )
         if not self.config.fixed_range_tensors.isdisjoint(tensors):
-            raise InputError(f"the channels of {group.name} are scaled", "the range depends on the factors",
-                             "Undo the change of its channels first.")
+            raise InputError(
+                f"the channels of {group.name} are scaled",
+                "the range depends on the factors",
+                "Undo the change of its channels first.",
+            )
         details = self.results.find_value(GROUP_DETAILS, group.name)
         if self.calibration is None or details is None or any(tensor not in details.tensors for tensor in tensors):
             self.request_group_details(group)
             raise NotReadyError("its ranges are still being measured", "", "The next method follows then.")
         base_method = self.calibration.method
         methods = [
-            base_method, *(name for name in list_range_methods(QUANTIZED_TYPES[precision]) if name != base_method)
+            base_method,
+            *(name for name in list_range_methods(QUANTIZED_TYPES[precision]) if name != base_method),
         ]
         current = self.config.range_moves.get(tensors[0])
         current_method = current.method if current is not None and current.method in methods else base_method
@@ -945,22 +1040,32 @@ class Session(SessionState):
     def apply_ranges(self, range_moves: Mapping[str, RangeMove]) -> None:
         """Applies ranges to tensors as one change of the config."""
         outline = self.outline
-        self.set_config(self.config.with_moves(range_moves), [
-            group for group in (outline.groups if outline is not None else ())
-            if any(site.tensor in range_moves for site in group.activation_qdq_sites())])
+        self.set_config(
+            self.config.with_moves(range_moves),
+            [
+                group
+                for group in (outline.groups if outline is not None else ())
+                if any(site.tensor in range_moves for site in group.activation_qdq_sites())
+            ],
+        )
 
     def compare_range_methods(self, methods: Iterable[str] = RANGE_METHODS) -> None:
         """Requests the accuracy of the config with the ranges of each range method."""
         self.results.get_values(ev.METHOD_COMPARISON).clear()
         self.send_request(
-            rq.CompareRangeMethods(remove_network_range_method(self.config, self.opened_network.outline),
-                                   tuple(methods)))
+            rq.CompareRangeMethods(
+                remove_network_range_method(self.config, self.opened_network.outline), tuple(methods)
+            )
+        )
 
     @property
     def has_method_comparison(self) -> bool:
         """True if the range methods have been compared for the current config."""
-        return (self.method_comparison is not None and not self.pending_requests.has_request(rq.CompareRangeMethods) and
-                self.method_comparison.config == remove_network_range_method(self.config, self.opened_network.outline))
+        return (
+            self.method_comparison is not None
+            and not self.pending_requests.has_request(rq.CompareRangeMethods)
+            and self.method_comparison.config == remove_network_range_method(self.config, self.opened_network.outline)
+        )
 
     def use_range_method(self, method: str) -> None:
         """Applies the ranges of a range method to all tensors, as one change. Ranges set by hand stay.
@@ -978,9 +1083,11 @@ class Session(SessionState):
 
     def apply_qdq_removal(self, removal: QdqRemoval) -> None:
         """Makes the config without unused Q/DQ the current config, as one change."""
-        self.set_config(removal.config,
-                        [self.opened_network.outline.get_group(name) for name in removal.move_reasons],
-                        removal.move_reasons)
+        self.set_config(
+            removal.config,
+            [self.opened_network.outline.get_group(name) for name in removal.move_reasons],
+            removal.move_reasons,
+        )
 
     def adopt_search_config(self, config: PrecisionConfig, evaluation: Evaluation | None) -> bool:
         """Makes a config that the search offers the current config, as one change.
@@ -995,8 +1102,11 @@ class Session(SessionState):
         if search_status is None or config == self.config:
             return False
         before = self.config.precision_moves
-        changed = [group for group in self.opened_network.outline.groups
-                   if config.precision_moves.get(group.name) != before.get(group.name)]
+        changed = [
+            group
+            for group in self.opened_network.outline.groups
+            if config.precision_moves.get(group.name) != before.get(group.name)
+        ]
         search_status.adopted_config = config
         end_event = search_status.end_event
         if evaluation is not None and end_event is not None and not end_event.has_other_samples:
@@ -1049,8 +1159,12 @@ class Session(SessionState):
             self.save_session()
         return True
 
-    def set_config(self, config: PrecisionConfig, groups: Iterable[FusionGroup] = (),
-                   choice_reasons: Mapping[str, str] | None = None) -> None:
+    def set_config(
+        self,
+        config: PrecisionConfig,
+        groups: Iterable[FusionGroup] = (),
+        choice_reasons: Mapping[str, str] | None = None,
+    ) -> None:
         """Makes a config the current one and measures it.
 
         Args:
@@ -1062,11 +1176,15 @@ class Session(SessionState):
             count = len(config.get_moves(RoundingMove)) - len(fresh.get_moves(RoundingMove))
             self.notice = f"{counted_noun_text(count, 'rounding')} removed: the change gives other weights to round"
             config = fresh
-        if outline is not None and (written := replace_edited_file_precisions(outline, config,
-                                                                              outline.groups)) != config:
+        if (
+            outline is not None
+            and (written := replace_edited_file_precisions(outline, config, outline.groups)) != config
+        ):
             count = sum(written.precision_of(group) is not config.precision_of(group) for group in outline.groups)
-            self.notice = (f"{counted_noun_text(count, 'layer')} in the nearest precision instead of that in the file: "
-                           "other changes edit the weights")
+            self.notice = (
+                f"{counted_noun_text(count, 'layer')} in the nearest precision instead of that in the file: "
+                "other changes edit the weights"
+            )
             config = written
         self.history.state = self.user_state
         self.choice_reasons |= choice_reasons or {}

@@ -93,9 +93,16 @@ class SessionState:
         session_folder: The folder of saved sessions; ``session_writer`` writes to it.
     """
 
-    def __init__(self, options: Options, *, config_path: str | None = None, target: str | None = None,
-                 automatic: bool = True, session_folder: SessionFolder | None = None,
-                 network_only: bool = False) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        config_path: str | None = None,
+        target: str | None = None,
+        automatic: bool = True,
+        session_folder: SessionFolder | None = None,
+        network_only: bool = False,
+    ) -> None:
         self.options = options
         self.config_path = config_path
         self.automatic = automatic
@@ -129,8 +136,9 @@ class SessionState:
         self.session_folder = session_folder if session_folder is not None else SessionFolder()
         self.session_writer = SessionWriter(self.session_folder)
         self._opened_network: ev.NetworkOpened | None = None
-        self._float_work_cache: tuple[tuple[NetworkOutline, PrecisionConfig, EngineResult | None],
-                                      FloatWorkShare | None] | None = None
+        self._float_work_cache: (
+            tuple[tuple[NetworkOutline, PrecisionConfig, EngineResult | None], FloatWorkShare | None] | None
+        ) = None
 
     # -- the opened network ---------------------------------------------------------------------------------------
 
@@ -154,8 +162,11 @@ class SessionState:
     def build_target(self) -> BuildTarget:
         """The release and the GPU that engines are built for: of ``--for``, or else of the builder."""
         builder = self.builder
-        return self.options.make_build_target() if builder is None else self.options.make_build_target(
-            builder.name, builder.version, builder.compute_capability)
+        return (
+            self.options.make_build_target()
+            if builder is None
+            else self.options.make_build_target(builder.name, builder.version, builder.compute_capability)
+        )
 
     @property
     def judged_outputs(self) -> tuple[JudgedOutput, ...]:
@@ -201,8 +212,11 @@ class SessionState:
         if self.options.calib_cache is not None:
             suffix = " and others" if self.calibration.samples else ""
             return f"ranges of {Path(self.options.calib_cache).name}{suffix}"
-        if self.config_path is not None and self.config_calibration is not None and (
-                self.config_calibration.ranges.items() <= self.calibration.ranges.items()):
+        if (
+            self.config_path is not None
+            and self.config_calibration is not None
+            and (self.config_calibration.ranges.items() <= self.calibration.ranges.items())
+        ):
             suffix = "" if self.calibration == self.config_calibration else " and others"
             return f"ranges of {Path(self.config_path).name}{suffix}"
         method = find_network_range_method(self.config, self.opened_network.outline) or self.calibration.method
@@ -216,8 +230,12 @@ class SessionState:
         """The ranges in use, with their method and samples, and the flags of builds, as texts for reports. There is no
         text for ranges if none are needed yet."""
         calibration, options = self.calibration or self.config_calibration, self.options
-        flags = [f"TF32 {'on' if self.config.tf32 else 'off'}", *(["weakly typed"] if options.weak else []),
-                 *options.production.requested_option_texts, *(f"shapes {shape}" for shape in options.shapes)]
+        flags = [
+            f"TF32 {'on' if self.config.tf32 else 'off'}",
+            *(["weakly typed"] if options.weak else []),
+            *options.production.requested_option_texts,
+            *(f"shapes {shape}" for shape in options.shapes),
+        ]
         record = {"build": ", ".join(flags)}
         if calibration is not None and calibration.ranges:
             method = find_network_range_method(self.config, self.outline) if self.outline is not None else ""
@@ -234,8 +252,11 @@ class SessionState:
     def setup_text(self) -> str:
         """The ranges in use and the flags of builds, as a text for reports."""
         record = self.setup_record
-        return ". ".join(f"{title}: {record[key]}" for key, title in (("ranges", "Ranges"), ("build", "Build flags"))
-                         if key in record)
+        return ". ".join(
+            f"{title}: {record[key]}"
+            for key, title in (("ranges", "Ranges"), ("build", "Build flags"))
+            if key in record
+        )
 
     # -- activity and errors --------------------------------------------------------------------------------------
 
@@ -276,8 +297,13 @@ class SessionState:
     @property
     def user_state(self) -> UserState:
         """Everything that the user changes, as it is now. The history contains copies of earlier states."""
-        return UserState(self.config, self.target_text or "", self.filter_text, dict(self.config_names.chosen_names),
-                         dict(self.choice_reasons))
+        return UserState(
+            self.config,
+            self.target_text or "",
+            self.filter_text,
+            dict(self.config_names.chosen_names),
+            dict(self.choice_reasons),
+        )
 
     @contextmanager
     def undoable_change(self) -> Iterator[None]:
@@ -302,8 +328,12 @@ class SessionState:
     @property
     def has_own_config(self) -> bool:
         """True if the command line or the network itself has a config that differs from INT8 in all layers."""
-        return bool(self.config_path or self.options.keep or self.options.tensor_ranges
-                    or (self.outline is not None and self.outline.has_file_precision))
+        return bool(
+            self.config_path
+            or self.options.keep
+            or self.options.tensor_ranges
+            or (self.outline is not None and self.outline.has_file_precision)
+        )
 
     @property
     def judged_run(self) -> str:
@@ -320,7 +350,8 @@ class SessionState:
             return self.apply_default_keep_rules(PrecisionConfig.from_precision(Precision.FP32, tf32=True))
         float_precision = self.config.other if self.config.other is not Precision.FILE else self.options.other
         return self.apply_default_keep_rules(
-            PrecisionConfig.from_precision(Precision(run), float_precision, self.config.tf32))
+            PrecisionConfig.from_precision(Precision(run), float_precision, self.config.tf32)
+        )
 
     def list_distinct_runs(self) -> list[str]:
         """Returns the run keys, without ``config`` if the current config is equal to another run."""
@@ -352,18 +383,28 @@ class SessionState:
         config, fp32, outline = self.config, self.fp32_accuracy, self._opened_network.outline
         fp32 = fp32 if fp32 is not None and fp32.samples >= fp32.total else None
         has_dump = self.options.reference is not None and not is_network_file(self.options.reference)
-        name = ("the file" if config.uses_only_file_precisions else
-                config.quantized.label if not config.moves else self.config_names.get(config, "the config"))
+        name = (
+            "the file"
+            if config.uses_only_file_precisions
+            else config.quantized.label
+            if not config.moves
+            else self.config_names.get(config, "the config")
+        )
         framework = fp32.outputs if fp32 is not None and has_dump else {}
-        return replace(self.facts,
-                       framework_errors={output: judged_output.errors
-                                         for output, judged_output in framework.items()
-                                         }, run_name=name, accuracy=self.results.get_results_or_empty(config).accuracy,
-                       fp16_accuracy=self.get_run_results("fp16").accuracy, fp32_accuracy=fp32,
-                       reference_name=self.reference_name, float_type=config.other.value,
-                       is_quantized=config.quantized in QUANTIZED_TYPES,
-                       quantized_type=config.find_main_quantized_type(outline).label, targets=self.targets,
-                       float_work=self._measure_float_work(outline))
+        return replace(
+            self.facts,
+            framework_errors={output: judged_output.errors for output, judged_output in framework.items()},
+            run_name=name,
+            accuracy=self.results.get_results_or_empty(config).accuracy,
+            fp16_accuracy=self.get_run_results("fp16").accuracy,
+            fp32_accuracy=fp32,
+            reference_name=self.reference_name,
+            float_type=config.other.value,
+            is_quantized=config.quantized in QUANTIZED_TYPES,
+            quantized_type=config.find_main_quantized_type(outline).label,
+            targets=self.targets,
+            float_work=self._measure_float_work(outline),
+        )
 
     def _measure_float_work(self, outline: NetworkOutline) -> FloatWorkShare | None:
         """Returns the share of the config's work in floating point, counted over all groups.
@@ -372,7 +413,8 @@ class SessionState:
         """
         inputs = outline, self.config, self.get_run_results("int8").engine_result
         if self._float_work_cache is None or any(
-                first is not second for first, second in zip(inputs, self._float_work_cache[0], strict=True)):
+            first is not second for first, second in zip(inputs, self._float_work_cache[0], strict=True)
+        ):
             self._float_work_cache = inputs, measure_float_work_share(*inputs)
         return self._float_work_cache[1]
 
@@ -392,14 +434,15 @@ class SessionState:
         others."""
         return [
             *((alarm.summary, alarm.warning_line) for alarm in self.guard_warnings),
-            *((text, text) for text in self.warnings)
+            *((text, text) for text in self.warnings),
         ]
 
     def log_shown_warnings(self) -> None:
         """Adds to the log the warnings on screen that are not in the log yet."""
         logged = set(self.log)
-        self.log.extend(f"warning: {line}" for _, line in self.shown_warnings
-                        if not {line, f"warning: {line}"} & logged)
+        self.log.extend(
+            f"warning: {line}" for _, line in self.shown_warnings if not {line, f"warning: {line}"} & logged
+        )
 
     # -- the target -----------------------------------------------------------------------------------------------
 
@@ -445,8 +488,12 @@ class SessionState:
         self.target_text, self.targets = None, (self._choose_default_target(),)
 
     def _choose_default_target(self) -> Target:
-        return choose_default_target(self.metric_name, self.judged_outputs, self.opened_network.outline,
-                                     bool(self.opened_network.data.label_names))
+        return choose_default_target(
+            self.metric_name,
+            self.judged_outputs,
+            self.opened_network.outline,
+            bool(self.opened_network.data.label_names),
+        )
 
     @property
     def target(self) -> Target | None:
@@ -463,9 +510,13 @@ class SessionState:
             InputError: The metric has no part with the name in the target. In the app, the default target is set
                 instead.
         """
+
         def add_baseline(target: Target) -> Target:
-            return target.with_base_values(self.results.reference_metric,
-                                           covers_all_samples) if target.kind == "metric" else target
+            return (
+                target.with_base_values(self.results.reference_metric, covers_all_samples)
+                if target.kind == "metric"
+                else target
+            )
 
         try:
             self.targets = tuple(map(add_baseline, self.targets))
@@ -478,8 +529,11 @@ class SessionState:
     @property
     def target_descriptions(self) -> list[str]:
         """The targets in words. If runs are judged on different samples, relative targets are distances from FP32."""
-        totals = {accuracy.total for run in self.list_run_configs()
-                  if (accuracy := self.get_run_results(run).accuracy) is not None}
+        totals = {
+            accuracy.total
+            for run in self.list_run_configs()
+            if (accuracy := self.get_run_results(run).accuracy) is not None
+        }
         return [target.relative_description if len(totals) > 1 else target.description for target in self.targets]
 
     @property
@@ -504,19 +558,24 @@ class SessionState:
         if not self.has_explicit_target:
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
-        return {kind: self.missed_target_text(outcome, accuracies[kind])
-                for kind, outcome in self.config_target_outcomes(config).items() if not outcome.passes}
+        return {
+            kind: self.missed_target_text(outcome, accuracies[kind])
+            for kind, outcome in self.config_target_outcomes(config).items()
+            if not outcome.passes
+        }
 
     def missed_target_text(self, target_outcome: TargetOutcome, accuracy: Accuracy) -> str:
         """Returns a text with the target, the measured value, and the reasons why the target is missed."""
         targets = " and ".join(target.for_samples_of(accuracy).description for target in self.targets)
         measured_text = " and ".join(target.measured_value_text(accuracy) for target in self.targets)
         reasons = "; ".join(reason for reason in target_outcome.reasons if reason not in measured_text)
-        return f"{targets}, and it has {measured_text}" + (f" ({target_outcome.outcome.value}: {reasons})"
-                                                           if reasons else "")
+        return f"{targets}, and it has {measured_text}" + (
+            f" ({target_outcome.outcome.value}: {reasons})" if reasons else ""
+        )
 
-    def config_target_outcomes(self, config: PrecisionConfig,
-                               targets: Sequence[Target] | None = None) -> dict[RunKind, TargetOutcome]:
+    def config_target_outcomes(
+        self, config: PrecisionConfig, targets: Sequence[Target] | None = None
+    ) -> dict[RunKind, TargetOutcome]:
         """Returns the target results of a config by kind of run: simulated, exported, and built as requested.
 
         Empty for a config with all layers in FP32, which proves nothing.
@@ -528,8 +587,11 @@ class SessionState:
             return {}
         accuracies = collect_run_accuracies(self.results.get_results_or_empty(config))
         doubt = self._find_search_doubt(config)
-        return {kind: outcome.with_doubt(doubt) for kind, accuracy in accuracies.items()
-                if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None}
+        return {
+            kind: outcome.with_doubt(doubt)
+            for kind, accuracy in accuracies.items()
+            if (outcome := judge_accuracy(self.targets if targets is None else targets, accuracy)) is not None
+        }
 
     def _find_search_doubt(self, config: PrecisionConfig) -> str:
         """Returns the reason for doubt that a search for the same targets found in a config; "" if there is none.
@@ -539,8 +601,12 @@ class SessionState:
         """
         targets = join_target_texts(target.text for target in self.targets)
         end_event = self.search_status.end_event if self.search_status is not None else None
-        if self.search_status is not None and end_event is not None and targets == join_target_texts(
-                self.search_status.request.tolerances) and (doubt := end_event.find_doubt_reason(config)):
+        if (
+            self.search_status is not None
+            and end_event is not None
+            and targets == join_target_texts(self.search_status.request.tolerances)
+            and (doubt := end_event.find_doubt_reason(config))
+        ):
             return doubt
         stored = self.config_names.search_doubts.get(config)
         return stored.text if stored is not None and stored.targets == targets else ""
@@ -562,11 +628,15 @@ class SessionState:
         """Returns the first point at which the engine of a run differs from the simulation; None if there is none or it
         is unknown."""
         results = self.get_run_results(run)
-        if (results.engine_result is None or not results.engine_result.is_built_as_requested
-                or not results.has_all_group_errors):
+        if (
+            results.engine_result is None
+            or not results.engine_result.is_built_as_requested
+            or not results.has_all_group_errors
+        ):
             return None
-        return find_engine_divergence(self.opened_network.outline, results.group_errors,
-                                      results.engine_result.engine_errors)
+        return find_engine_divergence(
+            self.opened_network.outline, results.group_errors, results.engine_result.engine_errors
+        )
 
     def list_engine_checks(self) -> dict[str, list[str]]:
         """Returns the suggested checks, by run, if an engine is less accurate than the simulation."""
@@ -574,15 +644,22 @@ class SessionState:
         for run, config in self.list_run_configs().items():
             results = self.results.get_results_or_empty(config)
             if results.engine_result is not None:
-                checks[run] = suggest_engine_checks(self.opened_network.outline, config, results.accuracy,
-                                                    results.engine_result, self.results.fp32_engine,
-                                                    self.find_engine_divergence(run))
+                checks[run] = suggest_engine_checks(
+                    self.opened_network.outline,
+                    config,
+                    results.accuracy,
+                    results.engine_result,
+                    self.results.fp32_engine,
+                    self.find_engine_divergence(run),
+                )
         return {run: lines for run, lines in checks.items() if lines}
 
     def list_stage_accuracies(self) -> list[tuple[StageResult, Accuracy | None]]:
         """Returns the measured stages in their order, each with its accuracy against the reference."""
-        return [(stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
-                for stage in self.results.get_values(STAGES).values()]
+        return [
+            (stage, result.accuracy if (result := self.results.find_stage_result(stage)) is not None else None)
+            for stage in self.results.get_values(STAGES).values()
+        ]
 
     def stage_missed_target_reasons(self) -> dict[str, str]:
         """Returns the reasons why stages from files miss an explicit target, by stage name.
@@ -604,18 +681,29 @@ class SessionState:
         report = self.results.find_value(STABILITY, None)
         if report is None:
             return []
-        outcomes = {stage.run.name: outcome.passes for stage, accuracy in self.list_stage_accuracies()
-                    if stage.run.name in report.runs and (outcome := self.target_outcome(accuracy)) is not None}
+        outcomes = {
+            stage.run.name: outcome.passes
+            for stage, accuracy in self.list_stage_accuracies()
+            if stage.run.name in report.runs and (outcome := self.target_outcome(accuracy)) is not None
+        }
         failing = [name for name, passes in outcomes.items() if not passes]
-        crossing = [f"  the spread crosses the target: {', '.join(failing)} of {len(outcomes)} engines miss it"
-                    ] if 0 < len(failing) < len(outcomes) else []
+        crossing = (
+            [f"  the spread crosses the target: {', '.join(failing)} of {len(outcomes)} engines miss it"]
+            if 0 < len(failing) < len(outcomes)
+            else []
+        )
         return [*report.lines, *crossing]
 
     def stage_summary_lines(self) -> list[str]:
         """Returns a line about the first stage that diverges, and a line about the agreement of production."""
         rows = self.list_stage_accuracies()
-        lines = [first_divergence_text([row for row in rows if row[0].run.name != PRODUCTION_STAGE], self.targets,
-                                       self.pending_requests.has_request(rq.MeasureStages))]
+        lines = [
+            first_divergence_text(
+                [row for row in rows if row[0].run.name != PRODUCTION_STAGE],
+                self.targets,
+                self.pending_requests.has_request(rq.MeasureStages),
+            )
+        ]
         return [*filter(None, lines), *(self.production_agreement[1:] if self.production_agreement is not None else ())]
 
     @property
@@ -628,12 +716,15 @@ class SessionState:
                 compared_name = stage.other_accuracies[-1][0]
                 tested_against = next(
                     (tested_accuracy for other_stage, tested_accuracy in rows if other_stage.run.name == compared_name),
-                    None)
+                    None,
+                )
                 if tested_against is None:
                     results = self.get_run_results(self.judged_run)
-                    tested_against = results.accuracy if len(
-                        stage.other_accuracies
-                    ) == 1 or results.engine_result is None else results.engine_result.accuracy
+                    tested_against = (
+                        results.accuracy
+                        if len(stage.other_accuracies) == 1 or results.engine_result is None
+                        else results.engine_result.accuracy
+                    )
                 if accuracy is not None and tested_against is not None:
                     accuracy, tested_against = on_common_samples([accuracy, tested_against])
                 return compare_production_with_tested_run(stage, accuracy, tested_against, compared_name)
@@ -653,7 +744,14 @@ class SessionState:
         accuracy = self.get_run_results("config").accuracy
         self.session_writer.save_session(
             self.outline.structure_sha256,
-            partial(SavedSession.from_state, self.outline, ChangeHistory.from_snapshot(*self.history.snapshot()),
-                    self.config_names.copy(), self.target_text or "", self.network_sha256 or self.saved_sha256,
-                    " ".join(outcome_texts(self.config_target_outcomes(self.config))),
-                    f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else ""))
+            partial(
+                SavedSession.from_state,
+                self.outline,
+                ChangeHistory.from_snapshot(*self.history.snapshot()),
+                self.config_names.copy(),
+                self.target_text or "",
+                self.network_sha256 or self.saved_sha256,
+                " ".join(outcome_texts(self.config_target_outcomes(self.config))),
+                f"{accuracy.samples} of {accuracy.total}" if accuracy is not None else "",
+            ),
+        )

@@ -42,12 +42,15 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
     TITLE = "trt-tui"
     CSS_PATH = "app.tcss"
     COMPONENT_CLASSES = SPAN_COMPONENT_CLASSES
-    BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True),
-                Binding("ctrl+l", "redraw", show=False, priority=True)]
+    BINDINGS = [
+        Binding("ctrl+z", "suspend_process", show=False, priority=True),
+        Binding("ctrl+l", "redraw", show=False, priority=True),
+    ]
     ENABLE_COMMAND_PALETTE = False  # the help page lists all actions instead
 
-    def __init__(self, options: Options, session_factory: Callable[..., Session] = Session,
-                 **session_options: Any) -> None:
+    def __init__(
+        self, options: Options, session_factory: Callable[..., Session] = Session, **session_options: Any
+    ) -> None:
         super().__init__()
         self.animation_level = "none"
         self.terminal_cells: TerminalCells | None = None
@@ -92,8 +95,13 @@ class TrtTuiApp(ReliableTimers, DrawingApp[None]):
 
         If the user requests no colour (``NO_COLOR``), `NoColor` replaces the monochrome filter of Textual.
         """
-        return (*(_NO_COLOR_FILTER if self.no_color and isinstance(line_filter, Monochrome) else line_filter
-                  for line_filter in super().get_line_filters()), _CONTROL_FILTER)
+        return (
+            *(
+                _NO_COLOR_FILTER if self.no_color and isinstance(line_filter, Monochrome) else line_filter
+                for line_filter in super().get_line_filters()
+            ),
+            _CONTROL_FILTER,
+        )
 
     def replace_screen_update(self, renderable: RenderableType | None) -> Any:
         """Returns a reduced update, which writes only the cells that differ from the cells on the terminal.

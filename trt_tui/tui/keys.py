@@ -61,71 +61,218 @@ ACTIONS = (
     Action("page_down", "pagedown", "page down", "Move", "Move down by a page"),
     Action("first", "home", "first", "Move", "Go to the first row"),
     Action("last", "end", "last", "Move", "Go to the last row"),
-    Action("next_bad", "n", "next bad", "Move",
-           "Go to the next row with a share of 1 % or more, or NaN or Inf", Need.NETWORK, footer=45),
-    Action("first_nan", "w", "worst", "Move",
-           "Go to the row to raise first: the first with NaN or Inf, else that with the largest share, "
-           "without rows whose raise was measured and does not help", Need.NETWORK),
-    Action("filter", "slash", "find", "Move",
-           "Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv", Need.NETWORK, footer=30),
-    Action("toggle", "space", "FP32", "Change",
-           "Toggle FP32 for a group, a scope or a role of the blocks", Need.GROUPS, footer=10),
+    Action(
+        "next_bad",
+        "n",
+        "next bad",
+        "Move",
+        "Go to the next row with a share of 1 % or more, or NaN or Inf",
+        Need.NETWORK,
+        footer=45,
+    ),
+    Action(
+        "first_nan",
+        "w",
+        "worst",
+        "Move",
+        "Go to the row to raise first: the first with NaN or Inf, else that with the largest share, "
+        "without rows whose raise was measured and does not help",
+        Need.NETWORK,
+    ),
+    Action(
+        "filter",
+        "slash",
+        "find",
+        "Move",
+        "Show only rows that match: text, !text, /regex/, share>1%, prec:int8, op:conv",
+        Need.NETWORK,
+        footer=30,
+    ),
+    Action(
+        "toggle",
+        "space",
+        "FP32",
+        "Change",
+        "Toggle FP32 for a group, a scope or a role of the blocks",
+        Need.GROUPS,
+        footer=10,
+    ),
     Action("higher", "equals_sign", "up", "Change", "Raise by one of the precisions in use", Need.GROUPS, footer=11),
     Action("lower", "minus", "down", "Change", "Reduce by one of the precisions in use", Need.GROUPS, footer=12),
-    Action("precision", "p", "precision", "Change",
-           "Choose a precision from a list, for the row or all rows that match the filter", Need.GROUPS, footer=50),
-    Action("barrier", "f", "barrier", "Change",
-           "Toggle a fusion barrier: the row's output becomes a network output, and TensorRT does not "
-           "fuse across it", Need.GROUPS),
-    Action("rules", "5", "rules", "Change",
-           "Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule", Need.NETWORK),
-    Action("range", "r", "range", "Change",
-           "Next range method for the group's inputs (minmax, percentile, entropy, mse); of "
-           "a scope: type one for all", Need.GROUPS, footer=15),
-    Action("type_range", "6", "type range", "Change",
-           "Type a range for the inputs: an amax, a method, p99.9, top5-mean", Need.GROUPS),
-    Action("methods", "7", "methods", "Work",
-           "Calibration methods side by side; enter uses one for the whole network", Need.SAMPLES),
-    Action("free", "9", "free", "Change",
-           "Zero-cost changes of the row and of the network, each with its value", Need.SAMPLES, footer=67),
+    Action(
+        "precision",
+        "p",
+        "precision",
+        "Change",
+        "Choose a precision from a list, for the row or all rows that match the filter",
+        Need.GROUPS,
+        footer=50,
+    ),
+    Action(
+        "barrier",
+        "f",
+        "barrier",
+        "Change",
+        "Toggle a fusion barrier: the row's output becomes a network output, and TensorRT does not fuse across it",
+        Need.GROUPS,
+    ),
+    Action(
+        "rules",
+        "5",
+        "rules",
+        "Change",
+        "Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
+        Need.NETWORK,
+    ),
+    Action(
+        "range",
+        "r",
+        "range",
+        "Change",
+        "Next range method for the group's inputs (minmax, percentile, entropy, mse); of a scope: type one for all",
+        Need.GROUPS,
+        footer=15,
+    ),
+    Action(
+        "type_range",
+        "6",
+        "type range",
+        "Change",
+        "Type a range for the inputs: an amax, a method, p99.9, top5-mean",
+        Need.GROUPS,
+    ),
+    Action(
+        "methods",
+        "7",
+        "methods",
+        "Work",
+        "Calibration methods side by side; enter uses one for the whole network",
+        Need.SAMPLES,
+    ),
+    Action(
+        "free",
+        "9",
+        "free",
+        "Change",
+        "Zero-cost changes of the row and of the network, each with its value",
+        Need.SAMPLES,
+        footer=67,
+    ),
     Action("undo", "z", "undo", "Change", "Undo the last change", Need.NETWORK, footer=40),
     Action("redo", "full_stop,ctrl+r", "redo", "Change", "Redo what was undone", Need.NETWORK),
-    Action("sessions", "S", "sessions", "Files",
-           "The saved sessions of this network; enter opens one, and one can be deleted", Need.NETWORK),
-    Action("explain", "f3", "explain", "Look",
-           "Explain the value under the cursor: what it is and how it came about. A right click "
-           "does so for any value, title or word", Need.ROW, footer=43),
+    Action(
+        "sessions",
+        "S",
+        "sessions",
+        "Files",
+        "The saved sessions of this network; enter opens one, and one can be deleted",
+        Need.NETWORK,
+    ),
+    Action(
+        "explain",
+        "f3",
+        "explain",
+        "Look",
+        "Explain the value under the cursor: what it is and how it came about. A right click "
+        "does so for any value, title or word",
+        Need.ROW,
+        footer=43,
+    ),
     Action("view", "t", "view", "Look", "Tree, worst first, blocks", Need.NETWORK, footer=41),
-    Action("colour", "v", "colour by", "Look",
-           "Colour by share, isolated or accumulated error; of FP16, INT8 or the config", Need.NETWORK, footer=66),
-    Action("sort", "s", "sort", "Look",
-           "Choose the column that sorts the rows. A click on a column title sorts by it", Need.NETWORK),
+    Action(
+        "colour",
+        "v",
+        "colour by",
+        "Look",
+        "Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
+        Need.NETWORK,
+        footer=66,
+    ),
+    Action(
+        "sort",
+        "s",
+        "sort",
+        "Look",
+        "Choose the column that sorts the rows. A click on a column title sorts by it",
+        Need.NETWORK,
+    ),
     Action("copy", "y", "copy name", "Look", "Copy the full name to the clipboard (OSC 52)", Need.ROW),
     Action("pane_tree", "1", "list", "Look", "Go to the list; again: full screen, and back"),
     Action("pane_detail", "2", "detail", "Look", "Detail pane full screen, and back", Need.ROW),
-    Action("pictures", "8", "pictures", "Look",
-           "Charts: values and channels, errors over samples, classes", Need.NETWORK),
-    Action("build", "b", "build", "Work",
-           "Build the config and measure its accuracy and latency; without TensorRT, execute "
-           "its export", Need.BUILDER, footer=20),
-    Action("engine", "i", "engine", "Look",
-           "The engine: its layers, their times, and what to check", Need.NETWORK, footer=65),
-    Action("find", "a", "fix", "Work",
-           "Find the fewest layers to raise so that the target is met; again: what it "
-           "found, to look at and to take", Need.NETWORK, footer=18),
+    Action(
+        "pictures", "8", "pictures", "Look", "Charts: values and channels, errors over samples, classes", Need.NETWORK
+    ),
+    Action(
+        "build",
+        "b",
+        "build",
+        "Work",
+        "Build the config and measure its accuracy and latency; without TensorRT, execute its export",
+        Need.BUILDER,
+        footer=20,
+    ),
+    Action(
+        "engine",
+        "i",
+        "engine",
+        "Look",
+        "The engine: its layers, their times, and what to check",
+        Need.NETWORK,
+        footer=65,
+    ),
+    Action(
+        "find",
+        "a",
+        "fix",
+        "Work",
+        "Find the fewest layers to raise so that the target is met; again: what it found, to look at and to take",
+        Need.NETWORK,
+        footer=18,
+    ),
     Action("compare", "f5", "compare", "Work", "Measure everything again"),
-    Action("stop", "x", "stop", "Work",
-           "Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all", footer=60),
+    Action(
+        "stop",
+        "x",
+        "stop",
+        "Work",
+        "Stop the job shown (asks if it has run for over 10 s); the list of jobs stops any or all",
+        footer=60,
+    ),
     Action("jobs", "f9", "jobs", "Work", "All jobs, running and done, with their times; stops one or all"),
     Action("target", "g", "target", "Work", "Change the target that runs must meet", Need.NETWORK),
-    Action("configs", "4,c", "configs", "Configs",
-           "Go to the configs; again: all of them with their results. Enter selects one", Need.NETWORK, footer=55),
-    Action("export", "e", "export", "Files",
-           "Write precision.json, the typed network, files for other tools, or a report", Need.NETWORK, footer=42),
-    Action("log", "o", "log", "Files",
-           "Show why a job failed, then the log; at its end the reasons for PASS? and FAIL? in full"),
-    Action("help", "f1,f2,question_mark,colon,ctrl+p", "keys", "Application",
-           "All keys, actions, words and marks: type to find one, enter runs or explains it", footer=0),
+    Action(
+        "configs",
+        "4,c",
+        "configs",
+        "Configs",
+        "Go to the configs; again: all of them with their results. Enter selects one",
+        Need.NETWORK,
+        footer=55,
+    ),
+    Action(
+        "export",
+        "e",
+        "export",
+        "Files",
+        "Write precision.json, the typed network, files for other tools, or a report",
+        Need.NETWORK,
+        footer=42,
+    ),
+    Action(
+        "log",
+        "o",
+        "log",
+        "Files",
+        "Show why a job failed, then the log; at its end the reasons for PASS? and FAIL? in full",
+    ),
+    Action(
+        "help",
+        "f1,f2,question_mark,colon,ctrl+p",
+        "keys",
+        "Application",
+        "All keys, actions, words and marks: type to find one, enter runs or explains it",
+        footer=0,
+    ),
     Action("close", "escape", "close", "Application", "Close the topmost dialog or pane"),
     Action("quit", "q", "quit", "Application", "Save and quit", footer=70),
 )
@@ -141,8 +288,14 @@ KeyTable = Mapping[str, tuple[str, ...]]
 KEYS: KeyTable = {action.id: tuple(action.keys.split(",")) for action in ACTIONS}
 """The default keys of the actions on the main screen."""
 
-DIALOG_KEYS: KeyTable = {"yes": ("y",), "no": ("n",), "name": ("n",), "next_picture": ("tab", "n"), "stop_all": ("a",),
-                         "delete_session": ("d", "delete")}
+DIALOG_KEYS: KeyTable = {
+    "yes": ("y",),
+    "no": ("n",),
+    "name": ("n",),
+    "next_picture": ("tab", "n"),
+    "stop_all": ("a",),
+    "delete_session": ("d", "delete"),
+}
 """The default keys of actions that exist in dialogs only. An action that the main screen also has keeps its key there.
 """
 
@@ -162,17 +315,33 @@ REMOVED_KEYS: Mapping[str, str] = {
     "semicolon": "{free} lists the unused Q/DQ among the changes",
     "apostrophe": "{sort} chooses the column",
     **dict.fromkeys(("comma", "N"), "{next_bad} goes on from the last bad row to the first"),
-    "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables"}
+    "Y": "views are not written to files; {export} exports a report, and trt-tui compare --markdown the tables",
+}
 """The message for each key that had an action in an earlier release: the way round, with action ids in braces."""
 
 LIST_ACTIONS = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit", "toggle")
 """The actions whose keys are active in every list to choose from."""
 
 _SHOWN_KEY_NAMES = {
-    "full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
-    "semicolon": ";", "colon": ":",
-    "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
-    "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"
+    "full_stop": ".",
+    "comma": ",",
+    "slash": "/",
+    "question_mark": "?",
+    "minus": "-",
+    "equals_sign": "=",
+    "semicolon": ";",
+    "colon": ":",
+    "apostrophe": "'",
+    "grave_accent": "`",
+    "backslash": "\\",
+    "right_square_bracket": "]",
+    "escape": "esc",
+    "pageup": "pgup",
+    "pagedown": "pgdn",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
 }
 _KEY_NAMES_BY_TEXT = {shown: name for name, shown in _SHOWN_KEY_NAMES.items()}
 MAX_KEY_FILE_BYTES = 1 << 20
@@ -186,8 +355,9 @@ def use_keymap(keymap: Mapping[str, str]) -> None:
 
     An action of the main screen loses a default key that the keymap gives to another one, as in Textual.
     """
-    changed_keys = {action: tuple(_KEY_NAMES_BY_TEXT.get(name, name) for name in keys.split(","))
-                    for action, keys in keymap.items()}
+    changed_keys = {
+        action: tuple(_KEY_NAMES_BY_TEXT.get(name, name) for name in keys.split(",")) for action, keys in keymap.items()
+    }
     taken_keys = {name for action in changed_keys.keys() & KEYS.keys() for name in changed_keys[action]}
     for action, names in DEFAULT_KEYS.items():
         free_names = tuple(name for name in names if name not in taken_keys or action not in KEYS)
@@ -211,8 +381,10 @@ def fill_in_keys(template: str) -> str:
 
 def find_current_key(default_key_text: str) -> str:
     """Returns the current key of the action that has a given default key, both as displayed."""
-    return next((shown_key(action) for action, names in KEYS.items() if key_text(names[0]) == default_key_text),
-                default_key_text)
+    return next(
+        (shown_key(action) for action, names in KEYS.items() if key_text(names[0]) == default_key_text),
+        default_key_text,
+    )
 
 
 def key_text(key_name: str) -> str:
@@ -241,5 +413,10 @@ def read_key_file(path: Path) -> tuple[dict[str, str], str]:
         return {}, f'{path} cannot be read: {reason}; the form is {{"build": "f4", "help": "h,question_mark"}}'
     unknown_actions = sorted(keymap.keys() - DEFAULT_KEYS.keys())
     keymap = {action: keys for action, keys in keymap.items() if keys and action in DEFAULT_KEYS}
-    return keymap, f"{path.name} names no actions of this version: {', '.join(unknown_actions)}; {shown_key('help')} "\
-        "lists the actions" if unknown_actions else ""
+    return (
+        keymap,
+        f"{path.name} names no actions of this version: {', '.join(unknown_actions)}; {shown_key('help')} "
+        "lists the actions"
+        if unknown_actions
+        else "",
+    )

@@ -32,15 +32,27 @@ TICK_INTERVAL_S = 1.0
 """The time between two updates of the elapsed seconds of jobs."""
 
 
-class MainScreen(NavigationController, PrecisionController, RangeController, ZeroCostController, ExplanationController,
-                 ViewController, JobController, SearchController, ConfigController, ExportController):
+class MainScreen(
+    NavigationController,
+    PrecisionController,
+    RangeController,
+    ZeroCostController,
+    ExplanationController,
+    ViewController,
+    JobController,
+    SearchController,
+    ConfigController,
+    ExportController,
+):
     """The screen with layer list, detail pane, config list, job line and footer."""
 
     AUTO_FOCUS = ""  # else Textual focuses the hidden filter field while the detail pane fills the screen
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-slim"), (80, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (20, "-medium"), (34, "-tall")]
-    BINDINGS = [*(Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS),
-                *(Binding(key, f"explain_removed_key('{key}')", show=False) for key in REMOVED_KEYS)]
+    BINDINGS = [
+        *(Binding(action.keys, f"do('{action.id}')", show=False, id=action.id) for action in ACTIONS),
+        *(Binding(key, f"explain_removed_key('{key}')", show=False) for key in REMOVED_KEYS),
+    ]
 
     def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
         super().__init__(session, quit_app)
@@ -167,8 +179,12 @@ class MainScreen(NavigationController, PrecisionController, RangeController, Zer
 
 EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None], ...]] = {
     ev.CalibrationReady: (MainScreen.apply_awaited_range,),
-    ev.ValueMeasured: (MainScreen.show_compared_methods, MainScreen.apply_awaited_range,
-                       MainScreen.fill_in_zero_cost_values, MainScreen.draw_received_details),
+    ev.ValueMeasured: (
+        MainScreen.show_compared_methods,
+        MainScreen.apply_awaited_range,
+        MainScreen.fill_in_zero_cost_values,
+        MainScreen.draw_received_details,
+    ),
     ev.AccuracyMeasured: (MainScreen.fill_in_zero_cost_values,),
     ev.UnusedQdqRemoved: (MainScreen.show_qdq_removal,),
     ev.RequestedRangesReady: (MainScreen.show_applied_ranges,),
@@ -178,9 +194,14 @@ EVENT_HANDLERS: Mapping[type[ev.Event], tuple[Callable[[MainScreen, Any], None],
     ev.SearchEnded: (MainScreen.report_search_result,),
     ev.JobFailed: (MainScreen.show_failed_job,),
     ev.ChildProcessDied: (MainScreen.show_child_process_exit,),
-    ev.JobCancelled: (MainScreen.forget_awaited_range, MainScreen.report_search_result, MainScreen.show_stopped_opening,
-                      MainScreen.show_cancelled_export),
-    ev.ConfigExported: (MainScreen.show_finished_export,)}
+    ev.JobCancelled: (
+        MainScreen.forget_awaited_range,
+        MainScreen.report_search_result,
+        MainScreen.show_stopped_opening,
+        MainScreen.show_cancelled_export,
+    ),
+    ev.ConfigExported: (MainScreen.show_finished_export,),
+}
 """The methods that handle events of the background process, by type of event.
 
 The session has applied an event before, and the screen is drawn shortly after."""

@@ -61,16 +61,16 @@ def shorten_middle(text: str, width: int) -> str:
     About two thirds of the cells show the end of the text, because the end distinguishes names best.
     """
     if len(text) > _MAX_MEASURED_CHARACTERS:  # so that an extremely long text is never measured whole
-        text = f"{text[:_MAX_MEASURED_CHARACTERS // 2]}…{text[-_MAX_MEASURED_CHARACTERS // 2:]}"
+        text = f"{text[: _MAX_MEASURED_CHARACTERS // 2]}…{text[-_MAX_MEASURED_CHARACTERS // 2 :]}"
     text = escape_hidden_characters(text)
     if cell_width(text) <= width:
         return text
     if width <= 1:
-        return "…"[:max(0, width)]
+        return "…"[: max(0, width)]
     head = (width - 1) // 3
     first, last = take_first_cells(text, head), take_last_cells(text, width - 1 - head)
-    first = text[:move_index_outside_number(text, len(first))]
-    return f"{first}…{text[move_index_outside_number(text, len(text) - len(last), False):]}"
+    first = text[: move_index_outside_number(text, len(first))]
+    return f"{first}…{text[move_index_outside_number(text, len(text) - len(last), False) :]}"
 
 
 _NUMBER_PATTERN = re.compile(r"[~<≥≤±+-]{0,2}(?:\d+(?:\.\d+)?|\.\d+)(?:e[+-]?\d+)?%?")
@@ -115,8 +115,10 @@ def shorten_distinctly(texts: Iterable[str], width: int) -> dict[str, str]:
     for short_text, equal_texts in texts_by_short.items():
         if len(equal_texts) == 1:
             continue
-        start, end = len(os.path.commonprefix(equal_texts)), len(
-            os.path.commonprefix([text[::-1] for text in equal_texts]))
+        start, end = (
+            len(os.path.commonprefix(equal_texts)),
+            len(os.path.commonprefix([text[::-1] for text in equal_texts])),
+        )
         end = min(end, min(map(len, equal_texts)) - start)
         for text in equal_texts:
             candidate = _shorten_around_part(text, start, len(text) - end, width)
@@ -142,11 +144,11 @@ def _shorten_around_part(text: str, part_start: int, part_end: int, width: int) 
     end_text = text[part_end:]
     if cell_width(end_text) > room - 1:
         cut = len(end_text) - len(take_last_cells(end_text, room - 2))
-        end_text = f"…{end_text[move_index_outside_number(end_text, cut, False):]}"
+        end_text = f"…{end_text[move_index_outside_number(end_text, cut, False) :]}"
     start_text, room = text[:part_start], room - cell_width(end_text)
     if cell_width(start_text) > room:
         start_text = take_first_cells(start_text, room - 1)
-        start_text = f"{start_text[:move_index_outside_number(text, len(start_text))]}…"
+        start_text = f"{start_text[: move_index_outside_number(text, len(start_text))]}…"
     return f"{start_text}{text[part_start:part_end]}{end_text}"
 
 
@@ -167,11 +169,15 @@ def shorten_path(text: str, width: int) -> str:
     middle = range(1, len(parts) - 1)
     runs = [range(first, end) for first in (1, 0) for end in range(first + 1, len(parts))]
     word_indices = [index for index in (*middle, 0) if not parts[index].isdigit()]
-    for dropped_indices in (*(run for run in runs if not any(parts[index].isdigit() for index in run)),
-                            *(word_indices[:count] for count in range(1, len(word_indices) + 1)), *runs):
+    for dropped_indices in (
+        *(run for run in runs if not any(parts[index].isdigit() for index in run)),
+        *(word_indices[:count] for count in range(1, len(word_indices) + 1)),
+        *runs,
+    ):
         names = ["…" if index in dropped_indices else part for index, part in enumerate(parts)]
-        shorter = "/".join(part for index, part in enumerate(names)
-                           if part != "…" or index == 0 or names[index - 1] != "…")
+        shorter = "/".join(
+            part for index, part in enumerate(names) if part != "…" or index == 0 or names[index - 1] != "…"
+        )
         if cell_width(shorter) <= width:
             return shorter
     return shorten_middle(text, width)
@@ -186,7 +192,7 @@ def clip_line(line: Line, width: int) -> Line:
     for text, style in line:
         visible_text = escape_hidden_characters(text)
         first = take_first_cells(visible_text, room)
-        first = first[:move_index_outside_number(visible_text, len(first))]
+        first = first[: move_index_outside_number(visible_text, len(first))]
         result.append((first, style))
         room -= cell_width(first)
         if first != visible_text:
@@ -215,18 +221,23 @@ def wrap_text(text: str, width: int) -> list[str]:
             current = ""
         while not current and width > 1 and (part := take_first_cells(word, width)) != word:
             lines.append(part)
-            word = word[len(part):]
+            word = word[len(part) :]
         current = f"{current} {word}" if current else word
     return [*lines, current] if current else lines
 
 
-def labelled_lines(label: str, texts: str | Sequence[str], width: int, style: str = "", label_width: int = 10,
-                   label_style: str = "dim") -> list[Line]:
+def labelled_lines(
+    label: str, texts: str | Sequence[str], width: int, style: str = "", label_width: int = 10, label_style: str = "dim"
+) -> list[Line]:
     """Returns wrapped texts behind a label, which stands in a column of its own on the first line."""
-    parts = [part for text in ([texts] if isinstance(texts, str) else texts)
-             for part in wrap_text(text, max(10, width - label_width))]
-    return [[(f"{'' if index else label:<{label_width}}", label_style), (part, style)]
-            for index, part in enumerate(parts)]
+    parts = [
+        part
+        for text in ([texts] if isinstance(texts, str) else texts)
+        for part in wrap_text(text, max(10, width - label_width))
+    ]
+    return [
+        [(f"{'' if index else label:<{label_width}}", label_style), (part, style)] for index, part in enumerate(parts)
+    ]
 
 
 def sqnr_span(errors: ErrorMetrics | None, is_simulated: bool = True) -> Span:

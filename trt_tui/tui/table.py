@@ -68,8 +68,12 @@ def fit_columns(columns: Sequence[Column], width: int, gap: int = 1) -> dict[int
     def count_free_cells(cells: Mapping[int, int]) -> int:
         return width + gap - sum(count + gap for count in cells.values() if count)
 
-    steps = sorted((rank, index, narrower_width) for index, column in enumerate(columns)
-                   for rank, narrower_width in {column.rank: 0, **column.narrower_widths}.items() if rank)
+    steps = sorted(
+        (rank, index, narrower_width)
+        for index, column in enumerate(columns)
+        for rank, narrower_width in {column.rank: 0, **column.narrower_widths}.items()
+        if rank
+    )
     for _, index, narrower_width in steps:
         if count_free_cells(least_widths) < columns[index].spare_cells:
             widths[index] = least_widths[index] = narrower_width
@@ -114,6 +118,7 @@ def fitting_cell(*texts: str, style: str = "dim", is_left_aligned: bool = False)
     Args:
         is_left_aligned: True for the left edge of the cell whatever its column is.
     """
+
     def draw(width: int) -> Line:
         text = shorten_middle(choose_fitting_text(texts, width), width)
         return [(pad_right(text, width) if is_left_aligned else text, style)]
@@ -127,10 +132,14 @@ def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Span]], width: 
     The columns are those of `fit_columns`. Where they do not fit, the gap between columns is a single cell. Lines that
     are too long even then lose their end.
     """
-    texts = [[escape_hidden_characters(text) for text in (column.title, *(row[index][0] for row in rows))]
-             for index, column in enumerate(columns)]
-    columns = [replace(column, width=column.width or max(map(cell_width, texts[index])))
-               for index, column in enumerate(columns)]
+    texts = [
+        [escape_hidden_characters(text) for text in (column.title, *(row[index][0] for row in rows))]
+        for index, column in enumerate(columns)
+    ]
+    columns = [
+        replace(column, width=column.width or max(map(cell_width, texts[index])))
+        for index, column in enumerate(columns)
+    ]
     widths = fit_columns(columns, width, gap)
     for index, cells in widths.items():
         if columns[index].min_width:
@@ -141,8 +150,10 @@ def fit_table(columns: Sequence[Column], rows: Sequence[Sequence[Span]], width: 
             texts[index][0], widths[index] = long_title, max(cells, cell_width(long_title))
     gap = gap if sum(count + gap for count in widths.values()) - gap <= width else 1
     styles = [["dim"] * len(columns), *([style for _, style in row] for row in rows)]
-    return [clip_line(draw_row(list(zip(row_texts, row_styles, strict=True)), columns, widths, gap), width)
-            for row_texts, row_styles in zip(zip(*texts, strict=True), styles, strict=True)]
+    return [
+        clip_line(draw_row(list(zip(row_texts, row_styles, strict=True)), columns, widths, gap), width)
+        for row_texts, row_styles in zip(zip(*texts, strict=True), styles, strict=True)
+    ]
 
 
 _MIN_NAME_CELLS = 16
@@ -159,13 +170,22 @@ def block_lines(blocks: Iterable[Block], width: int) -> list[Line]:
         lines += [[]] * bool(lines)
         if isinstance(block, Table):
             header, *rows = drop_empty_columns(block.rows)
-            columns = [Column(title, index >= block.left_aligned_columns, min_width=0 if index else _MIN_NAME_CELLS,
-                              rank=index if 2 < index < len(header) - 1 else 0)
-                       for index, title in enumerate(header)]
+            columns = [
+                Column(
+                    title,
+                    index >= block.left_aligned_columns,
+                    min_width=0 if index else _MIN_NAME_CELLS,
+                    rank=index if 2 < index < len(header) - 1 else 0,
+                )
+                for index, title in enumerate(header)
+            ]
             cells = [[(text, "") for text in (*row, *[""] * (len(header) - len(row)))] for row in rows]
             lines += fit_table(columns, cells, width)
             continue
         for text in block.lines if isinstance(block, Plot) else block:
-            lines += (labelled_lines("  · ", text.lstrip(), width, label_width=4) if text.startswith("  ") else
-                      labelled_lines("", text, width, label_width=0))
+            lines += (
+                labelled_lines("  · ", text.lstrip(), width, label_width=4)
+                if text.startswith("  ")
+                else labelled_lines("", text, width, label_width=0)
+            )
     return lines

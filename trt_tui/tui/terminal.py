@@ -27,6 +27,7 @@ def _can_erase_in_colour() -> bool:
     """Returns True if the terminal can erase cells in the current background colour, according to terminfo."""
     try:
         import curses
+
         curses.setupterm()
     except Exception:  # Python has no curses, or terminfo has no entry for this TERM
         return False

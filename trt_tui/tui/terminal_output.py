@@ -46,8 +46,10 @@ class ControlCharacterFilter(LineFilter):
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
-            segment if segment.control or segment.text.isprintable() else Segment(
-                "".join(map(_replace_hidden_character, segment.text)), segment.style) for segment in segments
+            segment
+            if segment.control or segment.text.isprintable()
+            else Segment("".join(map(_replace_hidden_character, segment.text)), segment.style)
+            for segment in segments
         ]
 
 
@@ -61,11 +63,14 @@ def _build_pen(style: Style | None, color_system: ColorSystem) -> Pen:
         return "", "39", "49"
     attributes = (style.bold, style.dim, style.italic, style.underline, style.blink, style.reverse, style.strike)
     attribute_codes = ";".join(
-        attribute_code for attribute_code, is_set in zip(("1", "2", "3", "4", "5", "7", "9"), attributes, strict=True)
-        if is_set)
-    front_codes, back_codes = (color.downgrade(color_system).get_ansi_codes(foreground) if color else (default, )
-                               for color, foreground, default in ((style.color, True, "39"), (style.bgcolor, False,
-                                                                                              "49")))
+        attribute_code
+        for attribute_code, is_set in zip(("1", "2", "3", "4", "5", "7", "9"), attributes, strict=True)
+        if is_set
+    )
+    front_codes, back_codes = (
+        color.downgrade(color_system).get_ansi_codes(foreground) if color else (default,)
+        for color, foreground, default in ((style.color, True, "39"), (style.bgcolor, False, "49"))
+    )
     return attribute_codes, ";".join(front_codes), ";".join(back_codes)
 
 
@@ -137,20 +142,25 @@ class TerminalCells:
             old_cells = row[x:end]
             if old_cells == new_cells:
                 continue
-            if not are_single or any(cell is not None and len(cell[0]) != 1 for cell in row[x:end + 1]):
+            if not are_single or any(cell is not None and len(cell[0]) != 1 for cell in row[x : end + 1]):
                 old_cells = [None] * len(
-                    new_cells)  # terminals may disagree on the width of such characters, so all cells are written
-                for half_column, neighbour_column in ((x, x - 1), (end,
-                                                                   end)):  # a remaining half becomes blank
-                    if 0 <= neighbour_column and half_column < len(row) and (
-                            right := row[half_column]) is not None and right[0] == "":
+                    new_cells
+                )  # terminals may disagree on the width of such characters, so all cells are written
+                for half_column, neighbour_column in ((x, x - 1), (end, end)):  # a remaining half becomes blank
+                    if (
+                        0 <= neighbour_column
+                        and half_column < len(row)
+                        and (right := row[half_column]) is not None
+                        and right[0] == ""
+                    ):
                         row[neighbour_column] = None
             row[x:end] = new_cells
             self._write_changed_cells(output, y, x, old_cells, new_cells)
         return "".join(output)
 
-    def _write_changed_cells(self, output: list[str], y: int, x: int, old_cells: list[Cell | None],
-                             new_cells: list[Cell]) -> None:
+    def _write_changed_cells(
+        self, output: list[str], y: int, x: int, old_cells: list[Cell | None], new_cells: list[Cell]
+    ) -> None:
         """Appends the output for the changed cells of one piece of a line."""
         cursor, index, pen = -1, 0, self._pen
         while index < len(new_cells):
@@ -161,8 +171,9 @@ class TerminalCells:
             skipped_cells = new_cells[cursor:index]
             if cursor < 0:
                 output.append(f"\x1b[{y + 1};{x + index + 1}H")
-            elif len(skipped_cells) <= _MAX_REWRITTEN_GAP and all(pen is not None and _can_pen_draw_cell(pen, skipped)
-                                                                  for skipped in skipped_cells):
+            elif len(skipped_cells) <= _MAX_REWRITTEN_GAP and all(
+                pen is not None and _can_pen_draw_cell(pen, skipped) for skipped in skipped_cells
+            ):
                 output.extend(text for text, _ in skipped_cells)
             else:
                 output.append(f"\x1b[{len(skipped_cells)}C")
@@ -189,8 +200,13 @@ def _can_pen_draw_cell(pen: Pen, cell: Cell) -> bool:
     space.
     """
     text, cell_pen = cell
-    return cell_pen == pen or text == " " and cell_pen[0] == "" and cell_pen[2] == pen[
-        2] and not _SPACE_VISIBLE_ATTRIBUTES.intersection(pen[0].split(";"))
+    return (
+        cell_pen == pen
+        or text == " "
+        and cell_pen[0] == ""
+        and cell_pen[2] == pen[2]
+        and not _SPACE_VISIBLE_ATTRIBUTES.intersection(pen[0].split(";"))
+    )
 
 
 @lru_cache(maxsize=4096)
@@ -205,16 +221,19 @@ def _pen_change_sequence(old_pen: Pen | None, new_pen: Pen) -> str:
         return f"\x1b[{';'.join(full_reset)}m"
     old_attributes = [attribute_code for attribute_code in old_pen[0].split(";") if attribute_code]
     reset_codes = list(
-        dict.fromkeys(_RESET_CODES[attribute_code]
-                      for attribute_code in old_attributes
-                      if attribute_code not in attributes))
+        dict.fromkeys(
+            _RESET_CODES[attribute_code] for attribute_code in old_attributes if attribute_code not in attributes
+        )
+    )
     set_codes = [
-        attribute_code for attribute_code in attributes
+        attribute_code
+        for attribute_code in attributes
         if attribute_code not in old_attributes or _RESET_CODES[attribute_code] in reset_codes
     ]
     changes = [
-        *reset_codes, *set_codes,
-        *(new_color for new_color, old_color in zip(new_pen[1:], old_pen[1:], strict=True) if new_color != old_color)
+        *reset_codes,
+        *set_codes,
+        *(new_color for new_color, old_color in zip(new_pen[1:], old_pen[1:], strict=True) if new_color != old_color),
     ]
     return f"\x1b[{min((';'.join(changes), ';'.join(full_reset)), key=len)}m"
 
@@ -231,5 +250,6 @@ class TerminalUpdate(CompositorUpdate):
         self._terminal_cells = terminal_cells
 
     def render_segments(self, console: Console) -> str:
-        return self._terminal_cells.render_changed_cells(self._update, COLOR_SYSTEMS[console.color_system
-                                                                                     or "truecolor"])
+        return self._terminal_cells.render_changed_cells(
+            self._update, COLOR_SYSTEMS[console.color_system or "truecolor"]
+        )

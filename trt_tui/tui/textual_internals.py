@@ -70,8 +70,12 @@ def clear_style_cache() -> None:
 def is_screen_update(renderable: object) -> bool:
     """Returns True if `iterate_update_strips` can read an update of the screen."""
     fields = _UPDATE_FIELDS.get(type(renderable).__name__)
-    return (CompositorUpdate is not object and isinstance(renderable, CompositorUpdate) and fields is not None
-            and all(hasattr(renderable, field) for field in fields))
+    return (
+        CompositorUpdate is not object
+        and isinstance(renderable, CompositorUpdate)
+        and fields is not None
+        and all(hasattr(renderable, field) for field in fields)
+    )
 
 
 def find_drawn_region(update: Any) -> Region | None:
@@ -103,8 +107,7 @@ class DrawingApp(App[T]):
         return renderable
 
     def pop_screen(self) -> AwaitComplete:
-        """Implements `App.pop_screen`, and frees the memory that Textual's cache holds for widgets of closed dialogs.
-        """
+        """Implements `App.pop_screen`, and frees the memory that Textual's cache holds for widgets of closed dialogs."""
         clear_style_cache()
         return super().pop_screen()
 
@@ -143,8 +146,9 @@ class ReliableTimers(MessagePump):
     drawn again, and a new terminal size would be ignored.
     """
 
-    def set_timer(self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None,
-                  pause: bool = False) -> Timer:
+    def set_timer(
+        self, delay: float, callback: TimerCallback | None = None, *, name: str | None = None, pause: bool = False
+    ) -> Timer:
         """Calls a function once after a delay in seconds."""
         timer = super().set_timer(delay, callback, name=name, pause=pause)
         allow_late_timer(timer)

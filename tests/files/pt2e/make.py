@@ -1,7 +1,7 @@
 """Makes the file beside it with PyTorch 2.13 and torchao 0.18, in an environment of its own.
 
-    pip install torch torchao onnx onnxscript
-    python make.py
+pip install torch torchao onnx onnxscript
+python make.py
 """
 
 from pathlib import Path

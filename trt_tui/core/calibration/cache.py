@@ -19,7 +19,9 @@ _CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
 
 
 _CALIBRATOR_BY_METHOD = {
-    "minmax": "MinMaxCalibration", "entropy": "EntropyCalibration2", "percentile": "LegacyCalibration"
+    "minmax": "MinMaxCalibration",
+    "entropy": "EntropyCalibration2",
+    "percentile": "LegacyCalibration",
 }
 """The TensorRT calibrator that implements each range method."""
 
@@ -56,16 +58,20 @@ def read_cache_header(path: str | Path) -> CacheHeader:
     if match is None:
         raise _invalid_cache_error(Path(path))
     release_number = int(match[1])  # 8601 is 8.6.1, 101601 is 10.16.1
-    parts = (release_number // 10000, release_number // 100 % 100,
-             release_number % 100) if release_number >= 10000 else (release_number // 1000, release_number // 100 % 10,
-                                                                    release_number % 100)
+    parts = (
+        (release_number // 10000, release_number // 100 % 100, release_number % 100)
+        if release_number >= 10000
+        else (release_number // 1000, release_number // 100 % 10, release_number % 100)
+    )
     return CacheHeader(".".join(map(str, parts)), match[2])
 
 
 def _invalid_cache_error(path: Path) -> InputError:
-    return InputError(f"{path}, line 1: not a TensorRT calibration cache",
-                      "The first line must look like TRT-8601-EntropyCalibration2.",
-                      "Give a cache that TensorRT wrote.")
+    return InputError(
+        f"{path}, line 1: not a TensorRT calibration cache",
+        "The first line must look like TRT-8601-EntropyCalibration2.",
+        "Give a cache that TensorRT wrote.",
+    )
 
 
 def read_calibration_cache(path: str | Path) -> dict[str, float]:
@@ -95,8 +101,9 @@ def read_calibration_cache(path: str | Path) -> dict[str, float]:
     return ranges
 
 
-def write_calibration_cache(path: str | Path, ranges: Mapping[str, float],
-                            algorithm: str = "EntropyCalibration2") -> None:
+def write_calibration_cache(
+    path: str | Path, ranges: Mapping[str, float], algorithm: str = "EntropyCalibration2"
+) -> None:
     """Writes the text of `calibration_cache_text` to a file. An existing file is replaced.
 
     Raises:
@@ -122,9 +129,11 @@ def calibration_cache_text(ranges: Mapping[str, float], algorithm: str = "Entrop
     lines = [f"TRT-8601-{algorithm}"]  # TensorRT 8.6.1
     for tensor, amax in ranges.items():
         if not tensor or "\n" in tensor or "\r" in tensor:
-            raise InputError(f"tensor name {tensor!r} cannot be written to a calibration cache",
-                             "an entry of the cache ends at a line break" if tensor else "it is empty",
-                             "Rename the tensor in the network, or export --format onnx, which needs no cache.")
+            raise InputError(
+                f"tensor name {tensor!r} cannot be written to a calibration cache",
+                "an entry of the cache ends at a line break" if tensor else "it is empty",
+                "Rename the tensor in the network, or export --format onnx, which needs no cache.",
+            )
         scale = amax / INT8.max_value if amax else 1.0
         if not (math.isfinite(scale) and 0 < scale < 2.0**127):
             raise InputError(f"{amax} is not a valid range of '{tensor}'", "A range is a finite number from 0 up.")
@@ -151,9 +160,12 @@ def select_network_ranges(
     missing = [tensor for tensor in names if tensor not in cached_ranges]
     warnings = []
     if unknown:
-        warnings.append(f"{len(unknown)} of {len(cached_ranges)} ranges in the cache match no tensor here: "
-                        f"{name_list_text(unknown, 3)}")
+        warnings.append(
+            f"{len(unknown)} of {len(cached_ranges)} ranges in the cache match no tensor here: "
+            f"{name_list_text(unknown, 3)}"
+        )
     if missing:
         warnings.append(
-            f"{len(missing)} of {len(names)} tensors have no range in the cache: {name_list_text(missing, 3)}")
+            f"{len(missing)} of {len(names)} tensors have no range in the cache: {name_list_text(missing, 3)}"
+        )
     return fitting, tuple(warnings)

@@ -75,8 +75,13 @@ class DominantChannels:
             return None
         order = np.argsort(-channel_amaxes, kind="stable")
         top = int(np.count_nonzero(channel_amaxes > channel_amaxes.max() / 2))
-        runs = channel_amaxes if channel_amaxes.size <= MAX_CHANNEL_RUNS else np.maximum.reduceat(
-            channel_amaxes, np.arange(MAX_CHANNEL_RUNS) * channel_amaxes.size // MAX_CHANNEL_RUNS)
+        runs = (
+            channel_amaxes
+            if channel_amaxes.size <= MAX_CHANNEL_RUNS
+            else np.maximum.reduceat(
+                channel_amaxes, np.arange(MAX_CHANNEL_RUNS) * channel_amaxes.size // MAX_CHANNEL_RUNS
+            )
+        )
         return cls(axis, channel_amaxes.size, tuple(order[:top].tolist()), tuple(runs.astype(np.float64).tolist()))
 
 
@@ -129,8 +134,11 @@ class TensorStats:
             return 0.0
         bin_position = math.log2(magnitude) + 40
         full_bins = min(64, max(0, math.floor(bin_position)))
-        part = self.log_histogram[full_bins] * (
-            bin_position - full_bins) if 0 <= full_bins < 64 and bin_position > full_bins else 0.0
+        part = (
+            self.log_histogram[full_bins] * (bin_position - full_bins)
+            if 0 <= full_bins < 64 and bin_position > full_bins
+            else 0.0
+        )
         return (sum(self.log_histogram[:full_bins]) + part) / total
 
 
@@ -169,8 +177,9 @@ class StatsReducer:
         self._exponent_counts += later_reducer._exponent_counts
         self._zero_count += later_reducer._zero_count
         self._sum_of_squares += later_reducer._sum_of_squares
-        self._largest_magnitudes = np.sort(np.concatenate([self._largest_magnitudes,
-                                                           later_reducer._largest_magnitudes]))[-LARGEST_VALUE_COUNT:]
+        self._largest_magnitudes = np.sort(
+            np.concatenate([self._largest_magnitudes, later_reducer._largest_magnitudes])
+        )[-LARGEST_VALUE_COUNT:]
         self._channel_axis = later_reducer._channel_axis if self._channel_axis is None else self._channel_axis
         self._has_channels &= later_reducer._has_channels
         if later_reducer._channel_amax is not None:
@@ -180,11 +189,14 @@ class StatsReducer:
         min_kept = self._largest_magnitudes.min() if len(self._largest_magnitudes) == LARGEST_VALUE_COUNT else -1.0
         above = magnitudes[magnitudes > min_kept]
         if above.size:
-            values = np.concatenate([
-                self._largest_magnitudes,
-                np.partition(above, -LARGEST_VALUE_COUNT)[-LARGEST_VALUE_COUNT:]
-                if above.size > LARGEST_VALUE_COUNT else above
-            ])
+            values = np.concatenate(
+                [
+                    self._largest_magnitudes,
+                    np.partition(above, -LARGEST_VALUE_COUNT)[-LARGEST_VALUE_COUNT:]
+                    if above.size > LARGEST_VALUE_COUNT
+                    else above,
+                ]
+            )
             self._largest_magnitudes = np.sort(values)[-LARGEST_VALUE_COUNT:]
 
     def _update_channel_amaxes(self, array: np.ndarray) -> None:
@@ -196,7 +208,8 @@ class StatsReducer:
             return
         reduced_axes = tuple(reduced_axis for reduced_axis in range(array.ndim) if reduced_axis != axis)
         self._merge_channel_amaxes(
-            np.maximum(array.max(axis=reduced_axes), -array.min(axis=reduced_axes)).astype(np.float64))
+            np.maximum(array.max(axis=reduced_axes), -array.min(axis=reduced_axes)).astype(np.float64)
+        )
 
     def _merge_channel_amaxes(self, channel_amaxes: np.ndarray) -> None:
         if self._channel_amax is None:
@@ -222,9 +235,12 @@ class StatsReducer:
             log_histogram=tuple(np.bincount(bins, exponents, minlength=64).astype(int).tolist()),
             ranges={method: choose_amax(histogram, method) for method in list_range_methods(INT8)},
             dominant_channels=self._find_dominant_channels(),
-            other_ranges={code.precision.value: {method: choose_amax(histogram, method, code)
-                                                 for method in list_range_methods(code)}
-                          for code in TYPES_WITH_OWN_RANGES},
+            other_ranges={
+                code.precision.value: {
+                    method: choose_amax(histogram, method, code) for method in list_range_methods(code)
+                }
+                for code in TYPES_WITH_OWN_RANGES
+            },
             largest=tuple(self._largest_magnitudes[::-1].tolist()),
             histogram=histogram,
         )
@@ -255,8 +271,9 @@ def collect_tensor_stats(
     """
     axes = channel_axes or {}
     accumulators = {tensor: StatsReducer(axes.get(tensor)) for tensor in tensors}
-    collect_tensors(network_model, [*starmap(CollectedTensor, accumulators.items())], samples, backend, progress,
-                    executor)
+    collect_tensors(
+        network_model, [*starmap(CollectedTensor, accumulators.items())], samples, backend, progress, executor
+    )
     return {tensor: accumulator.compute_stats() for tensor, accumulator in accumulators.items()}
 
 
@@ -289,19 +306,21 @@ def override_ranges(ranges: Mapping[str, float], overrides: Mapping[str, float])
     if not isinstance(ranges, RangeTable):
         return merged
     return RangeTable(
-        merged, {
-            precision: {tensor: amax
-                        for tensor, amax in type_ranges.items()
-                        if tensor not in overrides}
+        merged,
+        {
+            precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in overrides}
             for precision, type_ranges in ranges.by_type.items()
-        })
+        },
+    )
 
 
 def ranges_comparison_key(ranges: Mapping[str, float]) -> tuple[object, ...]:
     """Returns a key of a range table. Two tables have equal keys if and only if all their ranges are equal."""
     ranges_by_type = ranges.by_type if isinstance(ranges, RangeTable) else {}
-    return (*sorted(ranges.items()), *((precision, *sorted(type_ranges.items()))
-                                       for precision, type_ranges in sorted(ranges_by_type.items())))
+    return (
+        *sorted(ranges.items()),
+        *((precision, *sorted(type_ranges.items())) for precision, type_ranges in sorted(ranges_by_type.items())),
+    )
 
 
 @dataclass(frozen=True)
@@ -333,10 +352,15 @@ class Calibration:
 
     def with_ranges(self, overrides: Mapping[str, float]) -> Calibration:
         """Returns a copy in which the given ranges replace the amax of their tensors, for every quantized type."""
-        return replace(self, ranges={**self.ranges, **overrides}, ranges_by_type={
-            precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in overrides}
-            for precision, type_ranges in self.ranges_by_type.items()
-        }, given_tensors=(*self.given_tensors, *overrides))
+        return replace(
+            self,
+            ranges={**self.ranges, **overrides},
+            ranges_by_type={
+                precision: {tensor: amax for tensor, amax in type_ranges.items() if tensor not in overrides}
+                for precision, type_ranges in self.ranges_by_type.items()
+            },
+            given_tensors=(*self.given_tensors, *overrides),
+        )
 
 
 def calibrate(
@@ -369,14 +393,16 @@ def calibrate(
         TrtTuiError: The backend refuses the network or the feeds.
     """
     if method not in RANGE_METHODS:
-        raise InputError(f"Unknown calibration method: {method}",
-                         next_step=f"Choose one of {', '.join(RANGE_METHODS)}.")
+        raise InputError(
+            f"Unknown calibration method: {method}", next_step=f"Choose one of {', '.join(RANGE_METHODS)}."
+        )
     if method == "minmax":
         ranges = _measure_minmax_ranges(network_model, tensors, samples, backend, executor, progress)
         return Calibration(method, samples.count, samples.hash_inputs(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
-    collect_tensors(network_model, [*starmap(CollectedTensor, histograms.items())], samples, backend, progress,
-                    executor)
+    collect_tensors(
+        network_model, [*starmap(CollectedTensor, histograms.items())], samples, backend, progress, executor
+    )
     ranges = {tensor: choose_amax(histogram, method) for tensor, histogram in histograms.items()}
     ranges_by_type = {
         quantized_type.precision.value: {
@@ -405,29 +431,40 @@ class MinMaxTask(LoadingTask):
     def run_item(self, context: CalibrationContext, item: int) -> Generator[None, None, dict[str, float]]:
         if self._loaded is None:
             probe = NetworkProbe(context.fp32_model)
-            self._reductions = {tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS)
-                                for tensor in self._tensors}
+            self._reductions = {
+                tensor: probe.add_reductions(probe.get_fp32_value(tensor), *AMAX_OPERATORS) for tensor in self._tensors
+            }
             self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
         scalars = self._loaded.run(context.calibration_samples.read_feed(item))
         yield
         return {tensor: read_amax(scalars, names) for tensor, names in self._reductions.items()}
 
 
-def _measure_minmax_ranges(model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend,
-                           executor: Executor[CalibrationContext] | None, progress: RunProgress | None
-                           ) -> dict[str, float]:
+def _measure_minmax_ranges(
+    model: ir.Model,
+    tensors: Sequence[str],
+    samples: Samples,
+    backend: Backend,
+    executor: Executor[CalibrationContext] | None,
+    progress: RunProgress | None,
+) -> dict[str, float]:
     ranges = dict.fromkeys(tensors, 0.0)
     if not ranges:
         return ranges
     task = MinMaxTask(tensors)
     try:
         for feed_index, amaxes in run_items_in_order(
-                executor or LocalExecutor(CalibrationInputs(model, samples, backend)), task, range(len(samples)),
-                lambda item: 1, progress):
+            executor or LocalExecutor(CalibrationInputs(model, samples, backend)),
+            task,
+            range(len(samples)),
+            lambda item: 1,
+            progress,
+        ):
             for tensor, amax in amaxes.items():
                 if not math.isfinite(amax):
-                    raise make_non_finite_error(model, samples, backend, tensor,
-                                                "NaN" if math.isnan(amax) else "an infinity", feed_index)
+                    raise make_non_finite_error(
+                        model, samples, backend, tensor, "NaN" if math.isnan(amax) else "an infinity", feed_index
+                    )
                 ranges[tensor] = max(ranges[tensor], amax)
     finally:
         task.close()

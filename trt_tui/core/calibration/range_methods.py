@@ -86,7 +86,7 @@ class Histogram:
         self.amax = max(self.amax, other_histogram.amax)
 
     def __getstate__(self) -> dict[str, Any]:
-        counts = self.counts[:self.used_bin_count]
+        counts = self.counts[: self.used_bin_count]
         return {**self.__dict__, "counts": counts.astype(np.min_scalar_type(int(counts.max(initial=0))))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -101,8 +101,7 @@ class Histogram:
             self._exponent = range_exponent
 
     def magnitude_percentile(self, percent: float) -> float:
-        """Returns a percentile of the magnitudes: the upper edge of its bin, or the largest value if that is smaller.
-        """
+        """Returns a percentile of the magnitudes: the upper edge of its bin, or the largest value if that is smaller."""
         if not 0 < percent <= 100:
             raise ValueError(f"percentile {percent} is not in (0, 100]")
         cumulated = np.cumsum(self.counts)
@@ -138,8 +137,8 @@ def find_entropy_threshold(histogram: Histogram) -> float:
     fewest_bins = int(np.searchsorted(cumulated, cumulated[-1] / 2)) + 1
     kept_bins = np.arange(max(_QUANTIZATION_LEVELS, fewest_bins), used + 1)
     divergence = np.concatenate(
-        [_kl_divergence(counts, part) for part in np.array_split(kept_bins,
-                                                                 len(kept_bins) // 512 + 1)])
+        [_kl_divergence(counts, part) for part in np.array_split(kept_bins, len(kept_bins) // 512 + 1)]
+    )
     best_index = len(kept_bins) - 1 - int(np.argmin(divergence[::-1]))
     return min(int(kept_bins[best_index]) * histogram.bin_width, histogram.amax)
 
@@ -158,7 +157,8 @@ def find_mse_threshold(histogram: Histogram, quantized_type: QuantizedType = INT
     values = np.concatenate([(low[:, None] + within).ravel(), high + 0.5]) * histogram.bin_width
     counts = np.concatenate([np.repeat(histogram.counts[low] / _PARTS_PER_BIN, _PARTS_PER_BIN), histogram.counts[high]])
     thresholds = np.append(
-        np.arange(_QUANTIZATION_LEVELS, histogram.used_bin_count, 16) * histogram.bin_width, histogram.amax)
+        np.arange(_QUANTIZATION_LEVELS, histogram.used_bin_count, 16) * histogram.bin_width, histogram.amax
+    )
     errors = [_quantization_squared_error(values, counts, threshold, quantized_type) for threshold in thresholds]
     return float(thresholds[len(errors) - 1 - int(np.argmin(errors[::-1]))])
 
@@ -194,7 +194,8 @@ def choose_amax(histogram: Histogram, range_method: str, quantized_type: Quantiz
     ``minmax`` is used.
     """
     return _AMAX_CHOOSERS[range_method if range_method in list_range_methods(quantized_type) else "minmax"](
-        histogram, quantized_type)
+        histogram, quantized_type
+    )
 
 
 def _kl_divergence(counts: np.ndarray, kept_bin_counts: np.ndarray) -> np.ndarray:
@@ -223,7 +224,8 @@ def _x_log_x(values: np.ndarray) -> np.ndarray:
     return values * np.log(np.where(values > 0, values, 1))
 
 
-def _quantization_squared_error(values: np.ndarray, counts: np.ndarray, amax: float,
-                                quantized_type: QuantizedType) -> float:
+def _quantization_squared_error(
+    values: np.ndarray, counts: np.ndarray, amax: float, quantized_type: QuantizedType
+) -> float:
     scale = amax / quantized_type.max_value
     return float(counts @ np.square(values - quantized_type.quantize(values / scale) * scale))

@@ -54,10 +54,14 @@ class NetworkProbe:
                 f"The network has no tensor '{tensor_name}'", "Only inputs and outputs of its layers can have ranges."
             )
         if value.dtype is not None and not value.dtype.is_floating_point():
-            raise InputError(f"Tensor '{tensor_name}' is {value.dtype.name}",
-                             "Only floating-point tensors have a range.")
-        return value if value.dtype == ir.DataType.FLOAT else self.append_operator("Cast", value, to=int(
-            ir.DataType.FLOAT))
+            raise InputError(
+                f"Tensor '{tensor_name}' is {value.dtype.name}", "Only floating-point tensors have a range."
+            )
+        return (
+            value
+            if value.dtype == ir.DataType.FLOAT
+            else self.append_operator("Cast", value, to=int(ir.DataType.FLOAT))
+        )
 
     def add_input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
         """Adds an input with open sizes to the cloned network. Unless its rank is 0, its first axis is that of the
@@ -73,13 +77,18 @@ class NetworkProbe:
         """Adds an array to the cloned network as a new initializer."""
         self._added_count += 1
         name = f"trt_tui_constant_{self._added_count}"
-        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                         shape=ir.Shape(array.shape), const_value=ir.tensor(np.asarray(array), name=name))
+        value = ir.Value(
+            name=name,
+            type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+            shape=ir.Shape(array.shape),
+            const_value=ir.tensor(np.asarray(array), name=name),
+        )
         self.model.graph.register_initializer(value)
         return value
 
-    def append_operator(self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
-                        **attributes: int | float) -> ir.Value:
+    def append_operator(
+        self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT, **attributes: int | float
+    ) -> ir.Value:
         """Adds an operator to the cloned network and returns its result.
 
         Its node is placed after the producer of its first computed input, or at the end if no input is computed.
@@ -105,13 +114,27 @@ class NetworkProbe:
         if has_small_layers:
             collect_garbage_and_trim_memory()
         try:
-            return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
-                                        optimize=not has_small_layers, frees_tensors_early=True)
+            return load_adaptive_runner(
+                backend,
+                self.model,
+                samples,
+                extra_inputs=self._extra_inputs,
+                low_memory=True,
+                optimize=not has_small_layers,
+                frees_tensors_early=True,
+            )
         except OutOfMemoryError:
             raise
         except InputError:  # If two Convs are added, the fusions of ONNX Runtime can lose one that is also an output.
-            return load_adaptive_runner(backend, self.model, samples, extra_inputs=self._extra_inputs, low_memory=True,
-                                        optimize=False, frees_tensors_early=True)
+            return load_adaptive_runner(
+                backend,
+                self.model,
+                samples,
+                extra_inputs=self._extra_inputs,
+                low_memory=True,
+                optimize=False,
+                frees_tensors_early=True,
+            )
 
     def add_output(self, value: ir.Value) -> str:
         """Makes a value an output of the cloned network and returns the name of the output."""
@@ -133,8 +156,7 @@ class NetworkProbe:
 
 
 def read_amax(scalars: Mapping[str, np.ndarray], names: Sequence[str]) -> float:
-    """Returns the amax of a tensor from the outputs of `AMAX_OPERATORS`; NaN or infinity if it contains such a value.
-    """
+    """Returns the amax of a tensor from the outputs of `AMAX_OPERATORS`; NaN or infinity if it contains such a value."""
     largest, smallest, norm = (float(scalars[name]) for name in names)
     return math.nan if math.isnan(norm) else max(largest, -smallest)
 
@@ -145,8 +167,10 @@ _DIVIDING_OPERATORS = {"Div": 1, "Reciprocal": 0, "Log": 0, "Pow": 0, "Sqrt": 0}
 _EPSILON_OPERATORS = frozenset(("Add", "Max", "Clip"))
 _MAX_UPSTREAM_DEPTH = 6
 
-REMEDY = ("Correct the network or the data. A file in half precision can have lost a value: export it again from FP32, "
-          "or name the FP32 network that it was made from with --reference.")
+REMEDY = (
+    "Correct the network or the data. A file in half precision can have lost a value: export it again from FP32, "
+    "or name the FP32 network that it was made from with --reference."
+)
 """The next step after a value that is not finite, as a sentence."""
 
 
@@ -176,25 +200,34 @@ class FirstNonFiniteValue:
     @property
     def origin_text(self) -> str:
         """The origin of the NaN or infinity as a sentence without a full stop."""
-        return (f"constant {self.constant} is {self.constant_value}, and {self.effect_text}"
-                if self.constant else self.effect_text)
+        return (
+            f"constant {self.constant} is {self.constant_value}, and {self.effect_text}"
+            if self.constant
+            else self.effect_text
+        )
 
     @property
     def effect_text(self) -> str:
         """The effect of the value as text: the layer that reads the constant, and the first tensor with NaN or an
         infinity.
         """
-        tensor_text = f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}" \
-            if self.tensor else ""
+        tensor_text = (
+            f"the first tensor with {self.value_kind} is {self.tensor}, the result of {self.producer}"
+            if self.tensor
+            else ""
+        )
         if self.constant:
             return "; ".join(filter(None, (f"{self.reader} reads it", tensor_text)))
-        return tensor_text + (f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below "
-                              "6e-8 is 0)"
-                              if self.epsilon else "")
+        return tensor_text + (
+            f"; {self.epsilon} is 0 and does not protect a divisor from 0 (in FP16 an epsilon below 6e-8 is 0)"
+            if self.epsilon
+            else ""
+        )
 
 
-def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: int, backend: Backend,
-                                tensors: Set[str]) -> FirstNonFiniteValue | None:
+def find_first_non_finite_value(
+    model: ir.Model, samples: Samples, feed_index: int, backend: Backend, tensors: Set[str]
+) -> FirstNonFiniteValue | None:
     """Finds the first value of an FP32 network in one feed that is NaN or infinite and reaches some tensors.
 
     The value reaches them through tensors that are not finite either. An infinite mask in front of a Softmax does not.
@@ -204,12 +237,22 @@ def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: i
         amax_by_tensor = _measure_tensor_amaxes(model, samples, feed_index, backend)
     except TrtTuiError:
         return None
-    def list_broken_producers(node: ir.Node) -> list[ir.Node]:
-        return [producer for value in node.inputs if value is not None and (producer := value.producer()) is not None
-                and not np.isfinite(amax_by_tensor.get(value.name or "", 0.0))]
 
-    reached = set(iterate_reachable([node for node in model.graph if not tensors.isdisjoint(
-        value.name for value in node.outputs)], list_broken_producers))
+    def list_broken_producers(node: ir.Node) -> list[ir.Node]:
+        return [
+            producer
+            for value in node.inputs
+            if value is not None
+            and (producer := value.producer()) is not None
+            and not np.isfinite(amax_by_tensor.get(value.name or "", 0.0))
+        ]
+
+    reached = set(
+        iterate_reachable(
+            [node for node in model.graph if not tensors.isdisjoint(value.name for value in node.outputs)],
+            list_broken_producers,
+        )
+    )
     constant: tuple[str, str, str] | None = None
     for node in (node for node in model.graph if node in reached):
         node_title = f"{node.name} ({node.op_type})"
@@ -220,8 +263,13 @@ def find_first_non_finite_value(model: ir.Model, samples: Samples, feed_index: i
             amax = amax_by_tensor.get(value.name or "", 0.0)
             if not np.isfinite(amax):
                 epsilon = "" if constant is not None else _find_zero_epsilon(node)
-                return FirstNonFiniteValue(*(constant or ("", "", "")), value_name(value),
-                                           "NaN" if np.isnan(amax) else "an infinity", node_title, epsilon)
+                return FirstNonFiniteValue(
+                    *(constant or ("", "", "")),
+                    value_name(value),
+                    "NaN" if np.isnan(amax) else "an infinity",
+                    node_title,
+                    epsilon,
+                )
     return FirstNonFiniteValue(*constant) if constant is not None else None
 
 
@@ -231,8 +279,9 @@ class NonFiniteTensorError(InputError):
     tensor: str
 
 
-def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, tensor: str, value_kind: str,
-                          feed_index: int) -> NonFiniteTensorError:
+def make_non_finite_error(
+    model: ir.Model, samples: Samples, backend: Backend, tensor: str, value_kind: str, feed_index: int
+) -> NonFiniteTensorError:
     """Returns the error for a tensor with NaN or an infinity. It names the constant or layer that causes the value.
 
     Args:
@@ -244,8 +293,11 @@ def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, t
     next_step = "Correct the network or the data: it has no usable range."
     cause = f"Seen while calibrating, in the batch of sample {samples.sample_name(feed_index)}."
     if origin is not None:
-        title = f"Constant '{origin.constant}' is {origin.constant_value}" if origin.constant else \
-            f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
+        title = (
+            f"Constant '{origin.constant}' is {origin.constant_value}"
+            if origin.constant
+            else f"Tensor '{origin.tensor}' holds {origin.value_kind} in FP32"
+        )
         cause, next_step = f"{origin.effect_text[:1].upper()}{origin.effect_text[1:]}. {cause}", REMEDY
     error = NonFiniteTensorError(title, cause, next_step)
     error.tensor = tensor
@@ -255,9 +307,15 @@ def make_non_finite_error(model: ir.Model, samples: Samples, backend: Backend, t
 def _measure_tensor_amaxes(model: ir.Model, samples: Samples, feed_index: int, backend: Backend) -> Mapping[str, float]:
     """Measures the amax of each float tensor of the main graph; NaN for a tensor that contains NaN."""
     probe = NetworkProbe(model)
-    outputs = {name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
-               for name in [value.name for node in model.graph for value in node.outputs
-                            if value.name and value.dtype is not None and value.dtype.is_floating_point()]}
+    outputs = {
+        name: probe.add_reductions(probe.get_fp32_value(name), *AMAX_OPERATORS)
+        for name in [
+            value.name
+            for node in model.graph
+            for value in node.outputs
+            if value.name and value.dtype is not None and value.dtype.is_floating_point()
+        ]
+    }
     with probe.load_statistics_runner(backend, samples) as runner:
         scalars = runner.run(samples.read_feed(feed_index))
     return {name: read_amax(scalars, names) for name, names in outputs.items()}
@@ -341,16 +399,13 @@ class CalibrationContext(Protocol):
     """The network, calibration samples and backend that a calibration task uses."""
 
     @property
-    def fp32_model(self) -> ir.Model:
-        ...
+    def fp32_model(self) -> ir.Model: ...
 
     @property
-    def calibration_samples(self) -> Samples:
-        ...
+    def calibration_samples(self) -> Samples: ...
 
     @property
-    def backend(self) -> Backend:
-        ...
+    def backend(self) -> Backend: ...
 
 
 @dataclass(frozen=True)
@@ -390,18 +445,23 @@ class _TensorCollectionTask(LoadingTask):
     def describe_item(self, item: FeedSlice) -> str:
         return f"the values of feeds {item.start} to {item.stop - 1}"
 
-    def run_item(self, context: CalibrationContext,
-                 item: FeedSlice) -> Generator[None, None, dict[int, TensorCollector] | _NonFiniteValue]:
+    def run_item(
+        self, context: CalibrationContext, item: FeedSlice
+    ) -> Generator[None, None, dict[int, TensorCollector] | _NonFiniteValue]:
         if self._loaded is None or self._chunk_index != item.chunk_index:
             self.close()
             probe = NetworkProbe(context.fp32_model)
-            self._outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor))
-                             for tensor in self._chunks[item.chunk_index]}
+            self._outputs = {
+                tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in self._chunks[item.chunk_index]
+            }
             self._chunk_index = item.chunk_index
             self._loaded = probe.load_statistics_runner(context.backend, context.calibration_samples)
         runner, outputs = self._loaded, self._outputs
-        collected_tensors = {number: copy.deepcopy(collected) for number, collected in enumerate(self._initial_tensors)
-                    if collected.tensor in outputs}
+        collected_tensors = {
+            number: copy.deepcopy(collected)
+            for number, collected in enumerate(self._initial_tensors)
+            if collected.tensor in outputs
+        }
         for index in range(item.start, item.stop):
             arrays = runner.run(context.calibration_samples.read_feed(index))
             for tensor, collector, divisors in collected_tensors.values():
@@ -440,13 +500,20 @@ def collect_tensors(
     chunks = list(_split_tensors_into_chunks(measure_tensor_shapes(model, tensors, samples, backend)))
     feed_count, count = len(samples), min(MAX_SLICES, len(samples))
     bounds = [feed_count * number // count for number in range(count + 1)]
-    slices = [FeedSlice(chunk, start, stop) for chunk in range(len(chunks))
-              for start, stop in zip(bounds, bounds[1:], strict=False)]
+    slices = [
+        FeedSlice(chunk, start, stop)
+        for chunk in range(len(chunks))
+        for start, stop in zip(bounds, bounds[1:], strict=False)
+    ]
     task = _TensorCollectionTask(chunks, collected_tensors)
     try:
         for _, collectors_of_slice in run_items_in_order(
-                executor or LocalExecutor(CalibrationInputs(model, samples, backend)), task,
-                slices, lambda feed_slice: feed_slice.stop - feed_slice.start, progress):
+            executor or LocalExecutor(CalibrationInputs(model, samples, backend)),
+            task,
+            slices,
+            lambda feed_slice: feed_slice.stop - feed_slice.start,
+            progress,
+        ):
             if isinstance(collectors_of_slice, _NonFiniteValue):
                 raise make_non_finite_error(model, samples, backend, *collectors_of_slice)
             for number, collector in collectors_of_slice.items():
@@ -455,9 +522,13 @@ def collect_tensors(
         task.close()
 
 
-def run_items_in_order(executor: Executor[CalibrationContext], task: Task[CalibrationContext, Item,
-                                                                          T], items: Sequence[Item],
-                       count_runs: Callable[[Item], int], progress: RunProgress | None) -> Iterator[tuple[Item, T]]:
+def run_items_in_order(
+    executor: Executor[CalibrationContext],
+    task: Task[CalibrationContext, Item, T],
+    items: Sequence[Item],
+    count_runs: Callable[[Item], int],
+    progress: RunProgress | None,
+) -> Iterator[tuple[Item, T]]:
     """Runs a task on all items, and yields each item with its result in the order of the items.
 
     The executor may return results in another order. The first reported error is therefore the same on every executor.
@@ -485,8 +556,9 @@ def run_items_in_order(executor: Executor[CalibrationContext], task: Task[Calibr
                 progress(done_runs, total_runs)
 
 
-def measure_tensor_shapes(model: ir.Model, tensors: Iterable[str], samples: Samples, backend: Backend,
-                          feed_index: int = 0) -> dict[str, tuple[int, ...]]:
+def measure_tensor_shapes(
+    model: ir.Model, tensors: Iterable[str], samples: Samples, backend: Backend, feed_index: int = 0
+) -> dict[str, tuple[int, ...]]:
     """Measures the shapes of float tensors in a feed."""
     probe = NetworkProbe(model)
     outputs = {tensor: probe.add_tensor_shape(tensor) for tensor in tensors}

@@ -34,12 +34,15 @@ def parse_amax(text: str) -> float | None:
     except ValueError:
         if not is_data_dependent(text):
             raise InputError(
-                f"{text!r} is not a valid range", "it is neither a number nor a method that computes one",
-                f"Give an amax like 2.5, a method ({', '.join(RANGE_METHODS)}), p99.9 or top5-mean.") from None
+                f"{text!r} is not a valid range",
+                "it is neither a number nor a method that computes one",
+                f"Give an amax like 2.5, a method ({', '.join(RANGE_METHODS)}), p99.9 or top5-mean.",
+            ) from None
         return None
     if not 0 <= amax <= MAX_AMAX:
-        raise InputError(f"{text} is not a valid range", "an amax is a number from 0 to the "
-                                                         "largest FP32 value", "Write it like 2.5.")
+        raise InputError(
+            f"{text} is not a valid range", "an amax is a number from 0 to the largest FP32 value", "Write it like 2.5."
+        )
     return amax
 
 
@@ -57,13 +60,15 @@ def resolve_amax_text(amax_text: str, stats: TensorStats, quantized_type: Quanti
     if match := _PERCENTILE.fullmatch(amax_text):
         return stats.magnitude_percentile(float(match[1]))
     if match := _TOP_MEAN.fullmatch(amax_text):
-        largest = stats.largest[:int(match[1])]
+        largest = stats.largest[: int(match[1])]
         return sum(largest) / len(largest) if largest else 0.0
     method = amax_text.lower()
     if method not in list_range_methods(quantized_type):
-        raise InputError(f"{method} cannot choose a range for "
-                         f"{quantized_type.precision.label}", "it assumes equal steps",
-                         f"Use one of {', '.join(list_range_methods(quantized_type))}.")
+        raise InputError(
+            f"{method} cannot choose a range for {quantized_type.precision.label}",
+            "it assumes equal steps",
+            f"Use one of {', '.join(list_range_methods(quantized_type))}.",
+        )
     return stats.amax_by_range_method(quantized_type.precision)[method]
 
 
@@ -96,23 +101,36 @@ def find_named_tensors(network: NetworkOutline, name: str) -> tuple[str, ...]:
     if scope_groups:
         scope_tensors = {site.tensor for group in scope_groups for site in group.activation_qdq_sites()}
         if not scope_tensors:
-            raise InputError(f"{name} has no ranges", "no layer in it can be quantized",
-                             "Name a scope with layers that can run in INT8, FP8 or NVFP4; trt-tui inspect lists them.")
+            raise InputError(
+                f"{name} has no ranges",
+                "no layer in it can be quantized",
+                "Name a scope with layers that can run in INT8, FP8 or NVFP4; trt-tui inspect lists them.",
+            )
         return tuple(tensor for tensor in tensors if tensor in scope_tensors)
     if network.has_tensor(name):
-        raise InputError(f"{name} has no range", "no quantized layer reads it",
-                         "Set ranges of tensors that layers in INT8, FP8 or NVFP4 read.")
+        raise InputError(
+            f"{name} has no range",
+            "no quantized layer reads it",
+            "Set ranges of tensors that layers in INT8, FP8 or NVFP4 read.",
+        )
     is_pattern = "*" in name or "?" in name
     # Of the characters that fnmatch reads, brackets are common in tensor names.
     pattern = re.compile(fnmatch.translate(name.replace("[", "[[]")))
     matches = tuple(tensor for tensor in tensors if pattern.match(tensor)) if is_pattern else ()
     if not matches:
-        scopes = dict.fromkeys("/".join(parts[:count]) for parts in (title_by_group[group.name].split("/") for group in
-                                                                    network.groups if group.activation_qdq_sites())
-                               for count in range(1, len(parts) + 1))
+        scopes = dict.fromkeys(
+            "/".join(parts[:count])
+            for parts in (
+                title_by_group[group.name].split("/") for group in network.groups if group.activation_qdq_sites()
+            )
+            for count in range(1, len(parts) + 1)
+        )
         similar_names = find_similar_names(re.sub(r"[*?]+", "", name), [*tensors, *scopes])
         raise InputError(
-            f"no tensor that a quantized layer reads matches {name}" if is_pattern else
-            f"{network.name} has no tensor and no scope {name}", suggestion_question(similar_names),
-            "Name a tensor, a scope of the layer tree, or a pattern like 'encoder*'; trt-tui inspect lists scopes.")
+            f"no tensor that a quantized layer reads matches {name}"
+            if is_pattern
+            else f"{network.name} has no tensor and no scope {name}",
+            suggestion_question(similar_names),
+            "Name a tensor, a scope of the layer tree, or a pattern like 'encoder*'; trt-tui inspect lists scopes.",
+        )
     return matches

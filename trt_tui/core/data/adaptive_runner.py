@@ -40,11 +40,21 @@ class _PortionJoinError(Exception):
     """The error for portions of a feed whose outputs cannot be joined."""
 
 
-def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, run_kind: str = FP32_RUNS, *,
-                         keep_on_device: bool = False, on_mode_change: Callable[[ExecutionMode], None] | None = None,
-                         joins: Mapping[str, OutputJoin] | None = None, extra_inputs: Collection[str] = (),
-                         allow_host: bool = True, mode_name: str = "",
-                         load_network: Callable[..., Runner] | None = None, **options: Any) -> AdaptiveRunner:
+def load_adaptive_runner(
+    backend: Backend,
+    model: ir.Model,
+    samples: Samples,
+    run_kind: str = FP32_RUNS,
+    *,
+    keep_on_device: bool = False,
+    on_mode_change: Callable[[ExecutionMode], None] | None = None,
+    joins: Mapping[str, OutputJoin] | None = None,
+    extra_inputs: Collection[str] = (),
+    allow_host: bool = True,
+    mode_name: str = "",
+    load_network: Callable[..., Runner] | None = None,
+    **options: Any,
+) -> AdaptiveRunner:
     """Loads a network with `Backend.load` into a runner that falls back to smaller batches or other modes if memory
     runs out.
 
@@ -69,14 +79,23 @@ def load_adaptive_runner(backend: Backend, model: ir.Model, samples: Samples, ru
         TrtTuiError: The backend refuses the network.
     """
     device = backend.capabilities.has_device
-    runner = AdaptiveRunner(samples, run_kind, on_mode_change, {**_find_joins_of_reductions(model), **(joins or {})},
-                            extra_inputs, "the GPU memory" if device else "memory",
-                            keep_portions=keep_on_device and device, indivisible=_has_random_operators(model))
+    runner = AdaptiveRunner(
+        samples,
+        run_kind,
+        on_mode_change,
+        {**_find_joins_of_reductions(model), **(joins or {})},
+        extra_inputs,
+        "the GPU memory" if device else "memory",
+        keep_portions=keep_on_device and device,
+        indivisible=_has_random_operators(model),
+    )
     default_loader = partial(backend.load, model, **options)
     load_network = load_network or default_loader
     if keep_on_device and device:
-        runner.strategies += [("", partial(load_network, on_mode_change=runner.set_device_mode)),
-                              (HOST_ARRAYS_MODE, default_loader)]
+        runner.strategies += [
+            ("", partial(load_network, on_mode_change=runner.set_device_mode)),
+            (HOST_ARRAYS_MODE, default_loader),
+        ]
     else:
         runner.strategies.append((mode_name, load_network))
     if allow_host and (host_backend := backend.get_host_backend()) is not None:
@@ -99,9 +118,18 @@ class AdaptiveRunner(ClosingContext):
         indivisible: True if feeds must not be divided, because random operators would draw other values for portions.
     """
 
-    def __init__(self, samples: Samples, kind: str, on_mode_change: Callable[[ExecutionMode], None] | None,
-                 joins: Mapping[str, OutputJoin], extra_inputs: Collection[str], memory_name: str, *,
-                 keep_portions: bool, indivisible: bool) -> None:
+    def __init__(
+        self,
+        samples: Samples,
+        kind: str,
+        on_mode_change: Callable[[ExecutionMode], None] | None,
+        joins: Mapping[str, OutputJoin],
+        extra_inputs: Collection[str],
+        memory_name: str,
+        *,
+        keep_portions: bool,
+        indivisible: bool,
+    ) -> None:
         self.strategies: list[tuple[str, RunnerLoader]] = []
         self._samples, self._kind, self._on_mode_change = samples, kind, on_mode_change
         self._joins = dict(joins)
@@ -137,18 +165,20 @@ class AdaptiveRunner(ClosingContext):
         if rows is None:
             return outputs
         # Sums and maxima of whole tensors include the copies.
-        return {name: array if name in self._joins else padding.remove_padding(array, rows)
-                for name, array in outputs.items()}
+        return {
+            name: array if name in self._joins else padding.remove_padding(array, rows)
+            for name, array in outputs.items()
+        }
 
-    def _run_full_feed(self, feed: Mapping[str, np.ndarray],
-                       fetch: Sequence[str] | None) -> dict[str, np.ndarray]:
+    def _run_full_feed(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None) -> dict[str, np.ndarray]:
         while True:
             max_rows = self._state.max_rows
             try:
                 if max_rows is None or (rows := self._count_separable_samples(feed)) <= max_rows:
                     return self._loaded_runner.run(feed, fetch)
-                return self._run_portions(feed, fetch,
-                                          _compute_portion_bounds(rows, max_rows, self._needs_uneven_portions(fetch)))
+                return self._run_portions(
+                    feed, fetch, _compute_portion_bounds(rows, max_rows, self._needs_uneven_portions(fetch))
+                )
             except OutOfMemoryError as error:
                 rows = self._count_separable_samples(feed)
                 self._apply_memory_fallback(min(rows, max_rows or rows), error)
@@ -156,9 +186,12 @@ class AdaptiveRunner(ClosingContext):
                 self._apply_memory_fallback(
                     1,
                     OutOfMemoryError(
-                        "out of memory", f"{self._memory_name} is too small for "
+                        "out of memory",
+                        f"{self._memory_name} is too small for "
                         f"{counted_noun_text(rows, 'sample')} at a time, and {error}",
-                        "Use a smaller batch (--batch)."))
+                        "Use a smaller batch (--batch).",
+                    ),
+                )
 
     def close(self) -> None:
         if self._runner is not None:
@@ -226,10 +259,13 @@ class AdaptiveRunner(ClosingContext):
     def _report_execution_mode(self) -> None:
         """Sends the current execution mode to the callback, or adds it to the messages of the samples."""
         state, device_mode = self._state, self._device_mode
-        name_parts = [device_mode.name if device_mode is not None else self._loading_strategy[0],
-                      f"{counted_noun_text(state.max_rows, 'sample')} at a time" if state.max_rows is not None else ""]
-        extra_reason = device_mode.reason if device_mode is not None and not state.reason.startswith(
-            device_mode.reason) else ""
+        name_parts = [
+            device_mode.name if device_mode is not None else self._loading_strategy[0],
+            f"{counted_noun_text(state.max_rows, 'sample')} at a time" if state.max_rows is not None else "",
+        ]
+        extra_reason = (
+            device_mode.reason if device_mode is not None and not state.reason.startswith(device_mode.reason) else ""
+        )
         mode = ExecutionMode(", ".join(filter(None, name_parts)), "; ".join(filter(None, (state.reason, extra_reason))))
         if self._on_mode_change is not None:
             self._on_mode_change(mode)
@@ -257,20 +293,25 @@ class AdaptiveRunner(ClosingContext):
         names = fetch if fetch is not None else [info.name for info in self._loaded_runner.outputs]
         return not self._sample_axes.keys() | self._joins.keys() >= set(names)
 
-    def _run_portions(self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None, portion_bounds: _PortionBounds
-                      ) -> dict[str, np.ndarray]:
+    def _run_portions(
+        self, feed: Mapping[str, np.ndarray], fetch: Sequence[str] | None, portion_bounds: _PortionBounds
+    ) -> dict[str, np.ndarray]:
         rows = portion_bounds[-1][1]
-        portions_by_input = {name: self._split_array(array, portion_bounds) for name, array in feed.items()
-                             if name in self._divisible_inputs and array.ndim and len(array) == rows}
+        portions_by_input = {
+            name: self._split_array(array, portion_bounds)
+            for name, array in feed.items()
+            if name in self._divisible_inputs and array.ndim and len(array) == rows
+        }
         arrays_by_output: dict[str, list[np.ndarray]] = {}
         for portion_index in range(len(portion_bounds)):
             try:
                 outputs = self._loaded_runner.run(
                     {
-                        **feed, **
-                        {name: input_portions[portion_index]
-                         for name, input_portions in portions_by_input.items()}
-                    }, fetch)
+                        **feed,
+                        **{name: input_portions[portion_index] for name, input_portions in portions_by_input.items()},
+                    },
+                    fetch,
+                )
             except OutOfMemoryError:
                 raise
             except TrtTuiError as error:
@@ -281,18 +322,21 @@ class AdaptiveRunner(ClosingContext):
         return {name: self._join_output(name, arrays, sizes) for name, arrays in arrays_by_output.items()}
 
     def _split_array(self, array: np.ndarray, portion_bounds: _PortionBounds) -> list[np.ndarray]:
-        """Splits an array of a feed into portions. If portions are kept, a second call returns the same portion arrays.
-        """
+        """Splits an array of a feed into portions. If portions are kept, a second call returns the same portion arrays."""
         if not self._keeps_portions:
             return [array[start:stop] for start, stop in portion_bounds]
         key = id(array)
         cached = self._kept_portions.get(key)
         if cached is not None and cached[0]() is array and cached[1] == portion_bounds:
             return cached[2]
-        array_portions = [array[start:stop].copy()
-                          for start, stop in portion_bounds]  # a view would keep the array alive
-        self._kept_portions[key] = weakref.ref(
-            array, lambda _: self._kept_portions.pop(key, None)), portion_bounds, array_portions
+        array_portions = [
+            array[start:stop].copy() for start, stop in portion_bounds
+        ]  # a view would keep the array alive
+        self._kept_portions[key] = (
+            weakref.ref(array, lambda _: self._kept_portions.pop(key, None)),
+            portion_bounds,
+            array_portions,
+        )
         return array_portions
 
     def _join_output(self, output_name: str, arrays: Sequence[np.ndarray], portion_sizes: Sequence[int]) -> np.ndarray:
@@ -302,14 +346,16 @@ class AdaptiveRunner(ClosingContext):
             self._sample_axes[output_name] = self._find_sample_axis(output_name, arrays, portion_sizes)
         axis = self._sample_axes[output_name]
         if axis is None:
-            if any(not np.array_equal(portion, arrays[0], equal_nan=portion.dtype.kind == "f")
-                   for portion in arrays[1:]):
+            if any(
+                not np.array_equal(portion, arrays[0], equal_nan=portion.dtype.kind == "f") for portion in arrays[1:]
+            ):
                 raise _PortionJoinError(f"{output_name} is a single value for several samples")
             return arrays[0]
         return np.concatenate(arrays, axis)
 
-    def _find_sample_axis(self, output_name: str, arrays: Sequence[np.ndarray],
-                          portion_sizes: Sequence[int]) -> int | None:
+    def _find_sample_axis(
+        self, output_name: str, arrays: Sequence[np.ndarray], portion_sizes: Sequence[int]
+    ) -> int | None:
         """Finds the axis of an output along which its samples are arranged; None if the output has no such axis.
 
         If the portions have different numbers of samples, the axis is the one whose size changes with them. If all
@@ -317,18 +363,26 @@ class AdaptiveRunner(ClosingContext):
         has the size of a portion and is not declared as fixed.
         """
         first_shape = arrays[0].shape
-        differing = [axis for axis in range(len(first_shape))
-                     if len({portion.shape[axis:axis + 1] for portion in arrays}) > 1]
-        if {portion.ndim for portion in arrays} != {len(first_shape)} or len(differing) > 1 or any(
-                portion.shape[axis] * portion_sizes[0] != first_shape[axis] * size for axis in differing
-                for portion, size in zip(arrays, portion_sizes, strict=True)):
+        differing = [
+            axis for axis in range(len(first_shape)) if len({portion.shape[axis : axis + 1] for portion in arrays}) > 1
+        ]
+        if (
+            {portion.ndim for portion in arrays} != {len(first_shape)}
+            or len(differing) > 1
+            or any(
+                portion.shape[axis] * portion_sizes[0] != first_shape[axis] * size
+                for axis in differing
+                for portion, size in zip(arrays, portion_sizes, strict=True)
+            )
+        ):
             raise _PortionJoinError(f"the shape of {output_name} depends on values")
         if len(set(portion_sizes)) > 1:
             return next(iter(differing), None)
         shapes = {info.name: info.shape or () for info in (*self._loaded_runner.inputs, *self._loaded_runner.outputs)}
         lead_sizes = {shapes[portion][0] for portion in self._samples.per_sample_array_names if shapes.get(portion)}
         declared = [
-            axis for axis, size in enumerate(shapes.get(output_name, ()))
+            axis
+            for axis, size in enumerate(shapes.get(output_name, ()))
             if isinstance(size, str) and size in lead_sizes
         ]
         fixed = {axis for axis, size in enumerate(shapes.get(output_name, ())) if isinstance(size, int)}
@@ -350,8 +404,9 @@ def _compute_portion_bounds(sample_count: int, max_portion_samples: int, needs_u
     With ``needs_uneven_portions``, at least one portion has another size, so that the sample axis of outputs can be
     recognised.
     """
-    sizes = [max_portion_samples] * (sample_count // max_portion_samples) + ([sample_count % max_portion_samples] if
-                                                                             sample_count % max_portion_samples else [])
+    sizes = [max_portion_samples] * (sample_count // max_portion_samples) + (
+        [sample_count % max_portion_samples] if sample_count % max_portion_samples else []
+    )
     if needs_uneven_portions and max_portion_samples > 1 and len(set(sizes)) == 1:
         sizes[-1:] = [max_portion_samples - 1, 1]
     ends = np.cumsum([0, *sizes]).tolist()
@@ -377,8 +432,10 @@ def _join_shapes(shape_arrays: Sequence[np.ndarray]) -> np.ndarray:
 
 _REDUCTION_JOINS: Mapping[str, OutputJoin] = {
     "ReduceMax": lambda arrays: np.asarray(np.max(arrays, axis=0)),
-    "ReduceMin": lambda arrays: np.asarray(np.min(arrays, axis=0)), "ReduceSum": _join_by_sum, "ReduceL1": _join_by_sum,
-    "Shape": _join_shapes
+    "ReduceMin": lambda arrays: np.asarray(np.min(arrays, axis=0)),
+    "ReduceSum": _join_by_sum,
+    "ReduceL1": _join_by_sum,
+    "Shape": _join_shapes,
 }
 """Functions that join the results of operators which reduce whole tensors, by operator."""
 
@@ -396,7 +453,11 @@ def _find_joins_of_reductions(model: ir.Model) -> dict[str, OutputJoin]:
     joins = {}
     for value in model.graph.outputs:
         node = value.producer()
-        if node is not None and node.op_type in _REDUCTION_JOINS and len(node.inputs) == 1 and not (
-                node.attributes.keys() & {"axes", "start", "end"}):
+        if (
+            node is not None
+            and node.op_type in _REDUCTION_JOINS
+            and len(node.inputs) == 1
+            and not (node.attributes.keys() & {"axes", "start", "end"})
+        ):
             joins[value.name or ""] = _REDUCTION_JOINS[node.op_type]
     return joins

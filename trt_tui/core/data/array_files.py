@@ -22,8 +22,9 @@ import numpy as np
 from trt_tui.errors import InputError, TrtTuiError, exception_text
 from trt_tui.files.reading import open_regular_file
 
-DATA_FORMATS = ("an .npz, a folder of .npz, a Polygraphy inputs .json, "
-                "or a script with load_data() (FILE.py or FILE.py:NAME)")
+DATA_FORMATS = (
+    "an .npz, a folder of .npz, a Polygraphy inputs .json, or a script with load_data() (FILE.py or FILE.py:NAME)"
+)
 
 PICKLE_SUFFIXES = (".pkl", ".pickle", ".pt", ".pth")
 _PICKLE_START = tuple(bytes((0x80, protocol)) for protocol in range(2, 6))
@@ -63,8 +64,7 @@ class StoredArray:
 
 @dataclass(frozen=True)
 class NpyHeader:
-    """The header of an ``.npy`` file: type, shape and memory order of the array, and the offset of its values in bytes.
-    """
+    """The header of an ``.npy`` file: type, shape and memory order of the array, and the offset of its values in bytes."""
 
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -130,9 +130,11 @@ class ArraySpool:
         """
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if header.nbytes > free - MIN_FREE_DISK_BYTES and header.nbytes > MAX_IN_MEMORY_BYTES:
-            raise InputError(f"an array of {header.nbytes:,} bytes does not fit in {tempfile.gettempdir()}",
-                             f"{free:,} bytes are free there, and arrays are unpacked to that folder",
-                             "Free some space, set TMPDIR to another place, or save the array with numpy.savez.")
+            raise InputError(
+                f"an array of {header.nbytes:,} bytes does not fit in {tempfile.gettempdir()}",
+                f"{free:,} bytes are free there, and arrays are unpacked to that folder",
+                "Free some space, set TMPDIR to another place, or save the array with numpy.savez.",
+            )
         offset = self._file.seek(0, io.SEEK_END)
         for block in byte_pieces:
             self._file.write(block)
@@ -168,15 +170,19 @@ def convert_damaged_file_errors(source_title: str) -> Iterator[None]:
     except TrtTuiError:
         raise
     except MemoryError as error:
-        raise InputError(f"{source_title} does not fit in memory", exception_text(error),
-                         "Give fewer or smaller arrays.") from error
+        raise InputError(
+            f"{source_title} does not fit in memory", exception_text(error), "Give fewer or smaller arrays."
+        ) from error
     except OSError as error:
         if error.errno in DISK_FULL_ERRORS:
-            raise InputError(f"{source_title} does not fit in {tempfile.gettempdir()}",
-                             f"{error.strerror}; arrays are unpacked there",
-                             "Free some space, or set TMPDIR to another place.") from error
-        raise InputError(f"{source_title} cannot be read", error.strerror or exception_text(error),
-                         f"Give {DATA_FORMATS}.") from error
+            raise InputError(
+                f"{source_title} does not fit in {tempfile.gettempdir()}",
+                f"{error.strerror}; arrays are unpacked there",
+                "Free some space, or set TMPDIR to another place.",
+            ) from error
+        raise InputError(
+            f"{source_title} cannot be read", error.strerror or exception_text(error), f"Give {DATA_FORMATS}."
+        ) from error
     except Exception as error:  # numpy, zipfile, the codecs and Python's parsers raise errors of many types
         cause = exception_text(error) or type(error).__name__
         raise InputError(f"{source_title} cannot be read", cause, f"Give {DATA_FORMATS}.") from error
@@ -206,8 +212,9 @@ def read_npy_header(stream: IO[bytes], size: int, name: str) -> NpyHeader:
     if any(type(length) is not int or length < 0 for length in shape) or len(shape) > 32 or not dtype.itemsize:
         raise _damaged_array_error(name, f"its header says shape {shape} of {dtype}")
     if header.offset + header.nbytes != size:
-        raise _damaged_array_error(name,
-                                   f"its header declares {header.nbytes:,} bytes, {size - header.offset:,} are present")
+        raise _damaged_array_error(
+            name, f"its header declares {header.nbytes:,} bytes, {size - header.offset:,} are present"
+        )
     return header
 
 
@@ -225,10 +232,13 @@ def check_array_file(file: Path, source_title: str) -> int:
         is_pickle = file.suffix.lower() in PICKLE_SUFFIXES or stream.read(2) in _PICKLE_START
         size = stream.seek(0, io.SEEK_END)
     if is_pickle:
-        raise InputError(f"{source_title} is a pickle", "loading one can execute arbitrary code",
-                         "Convert a dictionary of arrays: numpy.savez('arrays.npz', "
-                         f"**pickle.load(open({file.name!r}, 'rb'))). Results of Polygraphy have a method: "
-                         "pickle.load(...).save('outputs.json').")
+        raise InputError(
+            f"{source_title} is a pickle",
+            "loading one can execute arbitrary code",
+            "Convert a dictionary of arrays: numpy.savez('arrays.npz', "
+            f"**pickle.load(open({file.name!r}, 'rb'))). Results of Polygraphy have a method: "
+            "pickle.load(...).save('outputs.json').",
+        )
     return size
 
 
@@ -239,7 +249,7 @@ def _array_title(name: str) -> str:
 def read_npy_bytes(npy_bytes: bytes) -> np.ndarray:
     """Reads an array from the bytes of an ``.npy``. Raises the errors of `read_npy_header`."""
     header = read_npy_header(io.BytesIO(npy_bytes), len(npy_bytes), "")
-    return header.build_array(npy_bytes[header.offset:])
+    return header.build_array(npy_bytes[header.offset :])
 
 
 def open_npz(path: Path, source_title: str) -> DataPart:
@@ -254,14 +264,19 @@ def open_npz(path: Path, source_title: str) -> DataPart:
         unpacked = sum(info.file_size for info in infos)
         size = path.stat().st_size
         if unpacked > max(MAX_UNPACKED_BYTES, MAX_UNPACKED_RATIO * size):
-            raise InputError(f"{source_title} would unpack to {unpacked:,} bytes",
-                             f"it has {size:,}: over {MAX_UNPACKED_RATIO} times that size is treated as a zip bomb",
-                             "If the file is valid, save it without compression, with numpy.savez.")
+            raise InputError(
+                f"{source_title} would unpack to {unpacked:,} bytes",
+                f"it has {size:,}: over {MAX_UNPACKED_RATIO} times that size is treated as a zip bomb",
+                "If the file is valid, save it without compression, with numpy.savez.",
+            )
         for info in infos:
             name = info.filename[: -len(".npy")]
             if name in arrays:
-                raise InputError(f"{source_title} holds array '{name}' twice", "a name can occur only once",
-                                 "Give each array a different name.")
+                raise InputError(
+                    f"{source_title} holds array '{name}' twice",
+                    "a name can occur only once",
+                    "Give each array a different name.",
+                )
             try:
                 arrays[name] = _open_npz_member(path, file, archive, info, name, unpacked <= MAX_IN_MEMORY_BYTES)
             except TrtTuiError as error:
@@ -271,13 +286,20 @@ def open_npz(path: Path, source_title: str) -> DataPart:
     return DataPart(source_title, arrays)
 
 
-def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, member_info: zipfile.ZipInfo,
-                     array_name: str, fits_in_memory: bool) -> StoredArray:
+def _open_npz_member(
+    path: Path,
+    file: IO[bytes],
+    archive: zipfile.ZipFile,
+    member_info: zipfile.ZipInfo,
+    array_name: str,
+    fits_in_memory: bool,
+) -> StoredArray:
     if member_info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(
             f"array '{array_name}' is packed in a way that numpy does not write",
             f"method {_UNSUPPORTED_COMPRESSIONS.get(member_info.compress_type, member_info.compress_type)}",
-            "Save the arrays with numpy.savez or numpy.savez_compressed.")
+            "Save the arrays with numpy.savez or numpy.savez_compressed.",
+        )
     with archive.open(member_info) as stream:
         header = read_npy_header(stream, member_info.file_size, array_name)
     if member_info.compress_type != zipfile.ZIP_STORED:
@@ -286,14 +308,19 @@ def _open_npz_member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, memb
     position = file.tell()
     file.seek(member_info.header_offset + 26)
     lengths = file.read(4)
-    start = member_info.header_offset + _ZIP_LOCAL_HEADER_BYTES + int.from_bytes(
-        lengths[:2], "little") + int.from_bytes(lengths[2:], "little")
+    start = (
+        member_info.header_offset
+        + _ZIP_LOCAL_HEADER_BYTES
+        + int.from_bytes(lengths[:2], "little")
+        + int.from_bytes(lengths[2:], "little")
+    )
     end = file.seek(0, io.SEEK_END)
     file.seek(position)
     if member_info.compress_size != member_info.file_size or start + member_info.file_size > end:
         available_bytes = min(member_info.compress_size, end - start)
-        raise _damaged_array_error(array_name,
-                                   f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present")
+        raise _damaged_array_error(
+            array_name, f"{member_info.file_size:,} bytes are declared, {available_bytes:,} are present"
+        )
     return header.make_stored_array(partial(_map_array, path, start + header.offset, header))
 
 
@@ -320,8 +347,9 @@ def spool_feed(feed: Any, source_title: str, spool: ArraySpool) -> DataPart:
         try:
             array = np.asarray(value)
         except Exception as error:  # what an object's __array__ raises is the object's own affair
-            raise InputError(f"{source_title}: '{name}' is not an array",
-                             f"{type(error).__name__}: {exception_text(error)}") from error
+            raise InputError(
+                f"{source_title}: '{name}' is not an array", f"{type(error).__name__}: {exception_text(error)}"
+            ) from error
         if array.dtype.hasobject:
             raise InputError(
                 f"{source_title}: '{name}' is not a numeric array but {type(value).__name__}",

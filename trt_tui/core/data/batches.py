@@ -58,7 +58,8 @@ class ShapeRange:
 
 _SHAPE_PATTERN = r"\d+(?:x\d+)*"
 _SHAPE_RANGE = re.compile(
-    rf"(?P<name>.+?):(?P<min>{_SHAPE_PATTERN}):(?P<opt>{_SHAPE_PATTERN}):(?P<max>{_SHAPE_PATTERN})")
+    rf"(?P<name>.+?):(?P<min>{_SHAPE_PATTERN}):(?P<opt>{_SHAPE_PATTERN}):(?P<max>{_SHAPE_PATTERN})"
+)
 _FIXED_SHAPE = re.compile(rf"(?P<name>.+):(?P<opt>{_SHAPE_PATTERN})")
 
 
@@ -85,8 +86,9 @@ def parse_shapes(shape_texts: Sequence[str], inputs: Sequence[TensorInfo]) -> di
         info = by_name[match["name"]]
         if info.name in ranges:
             raise InputError(f"Shapes of input '{info.name}' are given twice", next_step="Name them once.")
-        min_shape, opt_shape, max_shape = (_parse_shape(match.groupdict().get(key) or match["opt"])
-                                           for key in ("min", "opt", "max"))
+        min_shape, opt_shape, max_shape = (
+            _parse_shape(match.groupdict().get(key) or match["opt"]) for key in ("min", "opt", "max")
+        )
         for shape in (min_shape, opt_shape, max_shape):
             _check_shape(shape, info, text)
         for axis, (low, middle, high) in enumerate(zip(min_shape, opt_shape, max_shape, strict=True)):
@@ -100,8 +102,9 @@ def parse_shapes(shape_texts: Sequence[str], inputs: Sequence[TensorInfo]) -> di
     return {**ranges, **_infer_shape_ranges(ranges, inputs)}
 
 
-def parse_additional_profiles(profile_texts: Sequence[str], inputs: Sequence[TensorInfo],
-                              first_profile: Mapping[str, ShapeRange]) -> tuple[dict[str, ShapeRange], ...]:
+def parse_additional_profiles(
+    profile_texts: Sequence[str], inputs: Sequence[TensorInfo], first_profile: Mapping[str, ShapeRange]
+) -> tuple[dict[str, ShapeRange], ...]:
     """Parses the optimization profiles after the first, each written like ``--shapes`` with commas between inputs.
 
     Args:
@@ -122,8 +125,9 @@ def _infer_shape_ranges(known_ranges: Mapping[str, ShapeRange], inputs: Sequence
             input_range = known_ranges[info.name]
             sizes |= {
                 size: (min_size, opt_size, max_size)
-                for size, min_size, opt_size, max_size in zip(info.shape, input_range.min, input_range.opt,
-                                                              input_range.max, strict=True)
+                for size, min_size, opt_size, max_size in zip(
+                    info.shape, input_range.min, input_range.opt, input_range.max, strict=True
+                )
                 if isinstance(size, str)
             }
     implied = {}
@@ -131,9 +135,9 @@ def _infer_shape_ranges(known_ranges: Mapping[str, ShapeRange], inputs: Sequence
         open_sizes = [size for size in info.shape or () if not isinstance(size, int)]
         if info.name not in known_ranges and open_sizes and all(size in sizes for size in open_sizes):
             triples = [(size, size, size) if isinstance(size, int) else sizes[str(size)] for size in info.shape or ()]
-            implied[info.name] = ShapeRange(*(tuple(triple[shape_index]
-                                                    for triple in triples)
-                                              for shape_index in range(3)))
+            implied[info.name] = ShapeRange(
+                *(tuple(triple[shape_index] for triple in triples) for shape_index in range(3))
+            )
     return implied
 
 
@@ -142,10 +146,14 @@ def _parse_shape(text: str) -> tuple[int, ...]:
 
 
 def _check_shape(shape: tuple[int, ...], input_info: TensorInfo, text: str) -> None:
-    fits = all(0 < size <= MAX_DIMENSION_SIZE
-               for size in shape) and (input_info.shape is None or len(shape) == len(input_info.shape)
-                                       and all(not isinstance(expected_size, int) or size == expected_size
-                                               for size, expected_size in zip(shape, input_info.shape, strict=True)))
+    fits = all(0 < size <= MAX_DIMENSION_SIZE for size in shape) and (
+        input_info.shape is None
+        or len(shape) == len(input_info.shape)
+        and all(
+            not isinstance(expected_size, int) or size == expected_size
+            for size, expected_size in zip(shape, input_info.shape, strict=True)
+        )
+    )
     if not fits:
         raise InputError(
             f"Shape {shape_text(shape)} does not fit input '{input_info.name}'",
@@ -191,8 +199,9 @@ def is_castable(source_type: np.dtype, target_type: np.dtype) -> bool:
     return both_float or both_integer or np.can_cast(source_type, target_type, "safe")
 
 
-def cast_to_input_type(array: np.ndarray, input_info: TensorInfo, source_title: str,
-                       first_sample_index: int) -> np.ndarray:
+def cast_to_input_type(
+    array: np.ndarray, input_info: TensorInfo, source_title: str, first_sample_index: int
+) -> np.ndarray:
     """Returns a new contiguous copy of an array in the type of a network input.
 
     Raises:
@@ -213,7 +222,8 @@ def cast_to_input_type(array: np.ndarray, input_info: TensorInfo, source_title: 
         raise InputError(
             f"{source_title}: input '{input_info.name}' holds {value} at sample {sample}",
             f"{input_info.dtype} cannot hold it."
-            if finite else "Errors cannot be measured on data that are not finite.",
+            if finite
+            else "Errors cannot be measured on data that are not finite.",
             "Correct or remove that sample.",
         )
     return result
@@ -231,8 +241,9 @@ class BatchPadding:
     batch_size: int
     array_names: frozenset[str]
 
-    def pad_feed(self, feed: Mapping[str, np.ndarray],
-                 extra_names: Collection[str] = ()) -> tuple[Mapping[str, np.ndarray], int | None]:
+    def pad_feed(
+        self, feed: Mapping[str, np.ndarray], extra_names: Collection[str] = ()
+    ) -> tuple[Mapping[str, np.ndarray], int | None]:
         """Returns a full feed, and the number of its samples; None if the feed was full.
 
         Args:
@@ -241,8 +252,12 @@ class BatchPadding:
         rows = next((len(array) for name, array in feed.items() if name in self.array_names and array.ndim), 0)
         if not 0 < rows < self.batch_size:
             return feed, None
-        return {name: self.pad_rows(array) if array.ndim and len(array) == rows and (
-            name in self.array_names or name in extra_names) else array for name, array in feed.items()}, rows
+        return {
+            name: self.pad_rows(array)
+            if array.ndim and len(array) == rows and (name in self.array_names or name in extra_names)
+            else array
+            for name, array in feed.items()
+        }, rows
 
     def pad_rows(self, array: np.ndarray) -> np.ndarray:
         """Returns an array with its last row repeated up to a full batch."""
@@ -327,7 +342,8 @@ class FeedRows:
 
 def _row_count_text(row_count: int, batch_count: int | None) -> str:
     return counted_noun_text(row_count, "row") + (
-        f" ({batch_count} batch{'es' * (batch_count > 1)} of {row_count // batch_count})" if batch_count else "")
+        f" ({batch_count} batch{'es' * (batch_count > 1)} of {row_count // batch_count})" if batch_count else ""
+    )
 
 
 def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo], *, allows_remainder: bool = False) -> BatchLayout:
@@ -342,8 +358,10 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo], *, allows_re
     _check_input_arrays(part, inputs)
     arrays_by_name = part.arrays
     batched = [info for info in inputs if arrays_by_name[info.name].shape]
-    batches = {info.name: _count_static_batches(info, arrays_by_name[info.name], part.source, allows_remainder)
-               for info in batched}
+    batches = {
+        info.name: _count_static_batches(info, arrays_by_name[info.name], part.source, allows_remainder)
+        for info in batched
+    }
     filled = [info for info in batched if first_dimension(info) != 0]
     lead = next((info for info in filled if (batches[info.name] or 0) > 1), filled[0] if filled else None)
     if lead is None:
@@ -351,8 +369,9 @@ def find_batch_layout(part: DataPart, inputs: Sequence[TensorInfo], *, allows_re
     lead_size = first_dimension(lead)
     rows = arrays_by_name[lead.name].shape[0]
     if rows == 0:
-        raise InputError(f"{part.source}: input '{lead.name}' has no samples", "Its first axis is 0.",
-                         "Give at least one sample.")
+        raise InputError(
+            f"{part.source}: input '{lead.name}' has no samples", "Its first axis is 0.", "Give at least one sample."
+        )
     steps: dict[str, int | None] = {lead.name: None}
     broadcast = set()
     for info in batched:
@@ -400,8 +419,9 @@ def remainder_error(input_info: TensorInfo, row_count: int, source_title: str) -
     )
 
 
-def _count_static_batches(input_info: TensorInfo, stored_array: StoredArray, source_title: str,
-                          allows_remainder: bool) -> int | None:
+def _count_static_batches(
+    input_info: TensorInfo, stored_array: StoredArray, source_title: str, allows_remainder: bool
+) -> int | None:
     """Counts the batches in the array of an input with a static first dimension; None for any other input."""
     size = first_dimension(input_info)
     if not isinstance(size, int) or size == 0:
@@ -420,7 +440,9 @@ def _check_input_arrays(part: DataPart, inputs: Sequence[TensorInfo]) -> None:
             raise InputError(
                 f"{part.source}: input '{info.name}' is missing",
                 f"It has: {', '.join(part.arrays)}.",
-                f"Rename '{near[0]}' to '{info.name}'." if near else "Name the arrays after the network's inputs: "
+                f"Rename '{near[0]}' to '{info.name}'."
+                if near
+                else "Name the arrays after the network's inputs: "
                 f"{', '.join(network_input.name for network_input in inputs)}.",
             )
         if not is_castable(stored_array.dtype, info.dtype):
@@ -482,9 +504,8 @@ class StoredFeeds:
     def per_sample_array_names(self) -> frozenset[str]:
         """Names of the arrays with one row per sample, as in `Samples.per_sample_array_names`."""
         names_by_layout = [
-            {name
-             for name, step in layout.rows_per_feed_by_array.items()
-             if step in (None, layout.rows_per_feed)} | layout.broadcast_inputs
+            {name for name, step in layout.rows_per_feed_by_array.items() if step in (None, layout.rows_per_feed)}
+            | layout.broadcast_inputs
             for layout in self.layouts
         ]
         return frozenset(names_by_layout[0].intersection(*names_by_layout[1:])) if names_by_layout else frozenset()
@@ -539,6 +560,8 @@ class StoredFeeds:
         if array_name not in steps:
             return array
         step = steps[array_name]
-        return array[feed_rows.start:feed_rows.stop] if step is None else array[feed_rows.feed_index_in_part
-                                                                                * step:(feed_rows.feed_index_in_part
-                                                                                        + 1) * step]
+        return (
+            array[feed_rows.start : feed_rows.stop]
+            if step is None
+            else array[feed_rows.feed_index_in_part * step : (feed_rows.feed_index_in_part + 1) * step]
+        )

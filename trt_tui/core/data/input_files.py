@@ -70,8 +70,12 @@ def _is_unchanged_file(path: str, recorded_stamp: FileStamp | None) -> bool:
     current_stamp = read_file_stamp(path)
     if current_stamp == recorded_stamp:
         return True
-    return (current_stamp is not None and recorded_stamp is not None and current_stamp[:3] == recorded_stamp[:3]
-            and _digest_cache.get((path, recorded_stamp)) == cached_file_sha256(path))
+    return (
+        current_stamp is not None
+        and recorded_stamp is not None
+        and current_stamp[:3] == recorded_stamp[:3]
+        and _digest_cache.get((path, recorded_stamp)) == cached_file_sha256(path)
+    )
 
 
 @dataclass(frozen=True)
@@ -85,13 +89,11 @@ class FileStamps:
         return cls(tuple((path, read_file_stamp(path)) for path in dict.fromkeys(map(str, paths))))
 
     def __or__(self, other: FileStamps) -> FileStamps:
-        """Merges two sets of file stamps. For a file in both, the stamp of ``self`` is kept, which is the earlier one.
-        """
+        """Merges two sets of file stamps. For a file in both, the stamp of ``self`` is kept, which is the earlier one."""
         return FileStamps(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
 
     def hash_files(self) -> None:
-        """Hashes the files, up to `MAX_HASHED_BYTES` in total, so that `find_replaced_files` can compare their content.
-        """
+        """Hashes the files, up to `MAX_HASHED_BYTES` in total, so that `find_replaced_files` can compare their content."""
         remaining_bytes = MAX_HASHED_BYTES
         for path, recorded_stamp in self.stamps:
             if recorded_stamp is not None and (remaining_bytes := remaining_bytes - recorded_stamp[1]) >= 0:
@@ -104,8 +106,11 @@ class FileStamps:
     def find_files_changed_since(self, earlier_file_stamps: FileStamps) -> tuple[str, ...]:
         """Returns the paths of files whose stamps differ from an earlier set of stamps."""
         earlier_stamps = dict(earlier_file_stamps.stamps)
-        return tuple(path for path, current_stamp in self.stamps
-                     if path in earlier_stamps and earlier_stamps[path] != current_stamp)
+        return tuple(
+            path
+            for path, current_stamp in self.stamps
+            if path in earlier_stamps and earlier_stamps[path] != current_stamp
+        )
 
 
 @dataclass(frozen=True)
@@ -161,5 +166,6 @@ def refuse_overwriting_inputs(output_paths: Iterable[Path | str], input_paths: I
     for path, input_path in ((path, input_path) for path in existing_outputs for input_path in input_paths):
         with contextlib.suppress(OSError):  # one of the files does not exist
             if os.path.samefile(path, input_path):
-                raise InputError(f"{path} is an input file", f"writing it would lose {input_path}",
-                                 "Choose another name.")
+                raise InputError(
+                    f"{path} is an input file", f"writing it would lose {input_path}", "Choose another name."
+                )

@@ -54,8 +54,9 @@ class MemoryFallbacks:
 
         The method returns True if anything was freed. Only a weak reference to it is kept.
         """
-        self._holders = [holder for holder in self._holders if holder[1]() is not None
-                         ] + [(run_kind, weakref.WeakMethod(free_sessions))]
+        self._holders = [holder for holder in self._holders if holder[1]() is not None] + [
+            (run_kind, weakref.WeakMethod(free_sessions))
+        ]
 
     def free_sessions_of_other_runs(self, run_kind: str) -> bool:
         """Frees the inference sessions of all kinds of execution but one.

@@ -82,8 +82,14 @@ def make_random_feeds(
     first = first_dimension(lead) if lead else 1
     static = isinstance(first, int)
     requested_size = shapes[lead.name][0] if lead and shapes.get(lead.name) else None
-    size = first if isinstance(first, int) else batch or requested_size or size_by_name.get(first) or (
-        choose_default_batch_size(limit or MIN_RANDOM_SAMPLES))
+    size = (
+        first
+        if isinstance(first, int)
+        else batch
+        or requested_size
+        or size_by_name.get(first)
+        or (choose_default_batch_size(limit or MIN_RANDOM_SAMPLES))
+    )
     concrete_shapes: dict[str, tuple[int, ...]] = {}
     sample_inputs = set()
     for info in inputs:
@@ -97,21 +103,40 @@ def make_random_feeds(
                 f"{info.name}:{_example_shape_text(info.shape, size)}.",
             )
         own_first = first_dimension(info)
-        if sizes and not isinstance(own_first, int) and not static and (
-                info is lead or own_first == first is not None or sizes[0] is None):
+        if (
+            sizes
+            and not isinstance(own_first, int)
+            and not static
+            and (info is lead or own_first == first is not None or sizes[0] is None)
+        ):
             sample_inputs.add(info.name)
         concrete_shapes[info.name] = tuple(size if known_size is None else known_size for known_size in sizes)
     total = limit or max(MIN_RANDOM_SAMPLES, 4 * size)
     if limit is not None and limit > max(MAX_RANDOM_SAMPLES, size):
-        raise InputError(f"{limit:,} random samples are too many",
-                         f"at most {MAX_RANDOM_SAMPLES:,} are made; they say nothing about accuracy",
-                         "Use fewer with --samples, or give samples with --data.")
+        raise InputError(
+            f"{limit:,} random samples are too many",
+            f"at most {MAX_RANDOM_SAMPLES:,} are made; they say nothing about accuracy",
+            "Use fewer with --samples, or give samples with --data.",
+        )
     _check_feed_memory(inputs, concrete_shapes, size)
     rows = [size if static else min(size, total - start) for start in range(0, total, size)]
-    parts = [DataPart("seeded random inputs", {
-        info.name: _store_random_array(info, (count, *concrete_shapes[info.name][1:]) if info.name in sample_inputs else
-                                       concrete_shapes[info.name], seed, feed_index) for info in inputs
-    }) for feed_index, count in enumerate(rows)]
+    parts = [
+        DataPart(
+            "seeded random inputs",
+            {
+                info.name: _store_random_array(
+                    info,
+                    (count, *concrete_shapes[info.name][1:])
+                    if info.name in sample_inputs
+                    else concrete_shapes[info.name],
+                    seed,
+                    feed_index,
+                )
+                for info in inputs
+            },
+        )
+        for feed_index, count in enumerate(rows)
+    ]
     layouts = [BatchLayout(count, None, dict.fromkeys(sample_inputs), frozenset()) for count in rows]
     return StoredFeeds(inputs, parts, layouts, list(iterate_feed_rows(layouts, size, None))), size
 
@@ -126,28 +151,39 @@ def _check_feed_memory(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[
     sizes = {info.name: max(4, info.dtype.itemsize) * math.prod(shapes[info.name]) for info in inputs}
     if sum(sizes.values()) > memory // 2:
         name = max(sizes, key=sizes.__getitem__)
-        raise InputError(f"Random inputs of shape {shape_text(shapes[name])} do not fit in memory",
-                         f"a batch of {row_count:,} takes {sum(sizes.values()):,} bytes, most of it input '{name}'; "
-                         f"the machine has {memory:,}", "Use a smaller --batch or --shapes.")
+        raise InputError(
+            f"Random inputs of shape {shape_text(shapes[name])} do not fit in memory",
+            f"a batch of {row_count:,} takes {sum(sizes.values()):,} bytes, most of it input '{name}'; "
+            f"the machine has {memory:,}",
+            "Use a smaller --batch or --shapes.",
+        )
 
 
-def _find_sizes_of_named_dimensions(inputs: Sequence[TensorInfo],
-                                    shapes: Mapping[str, tuple[int, ...]]) -> dict[Dimension, int]:
+def _find_sizes_of_named_dimensions(
+    inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[Dimension, int]:
     """Returns the size of each named dimension for which a shape was given."""
-    return {dimension: size for info in reversed(inputs)
-            for dimension, size in reversed([*zip(info.shape or (), shapes.get(info.name, ()), strict=False)])
-            if isinstance(dimension, str)}
+    return {
+        dimension: size
+        for info in reversed(inputs)
+        for dimension, size in reversed([*zip(info.shape or (), shapes.get(info.name, ()), strict=False)])
+        if isinstance(dimension, str)
+    }
 
 
 def _store_random_array(input_info: TensorInfo, shape: tuple[int, ...], seed: int, feed_index: int) -> StoredArray:
     """Returns an input of a feed, whose values are drawn when it is loaded."""
+
     def load() -> np.ndarray:
         rng = np.random.default_rng([seed, feed_index, zlib.crc32(input_info.name.encode())])
         try:
             return _draw_random_array(rng, input_info.name.lower(), input_info.dtype, shape)
         except (MemoryError, ValueError, OverflowError) as error:
-            raise InputError(f"Random inputs of shape {shape_text(shape)} do not fit in memory",
-                             f"Input '{input_info.name}': {error}", "Use a smaller --batch or --shapes.") from None
+            raise InputError(
+                f"Random inputs of shape {shape_text(shape)} do not fit in memory",
+                f"Input '{input_info.name}': {error}",
+                "Use a smaller --batch or --shapes.",
+            ) from None
 
     return StoredArray(input_info.dtype, shape, load)
 
@@ -255,8 +291,7 @@ class Samples:
         return self._feed_source.count_samples_of_feed(self._indices[feed_index])
 
     def feed_position(self, feed_index: int) -> tuple[int, int]:
-        """Returns the position of a feed in the data: its number among all feeds, and the number of its first sample.
-        """
+        """Returns the position of a feed in the data: its number among all feeds, and the number of its first sample."""
         return self._indices[feed_index], self._feed_source.first_sample_index(self._indices[feed_index])
 
     def sample_name(self, feed_index: int, row: int = 0) -> SampleName:
@@ -357,8 +392,9 @@ class Samples:
                     previous_shape, digest = hashes.get(name, (None, hashlib.sha256()))
                     if previous_shape != row_shape:
                         digest.update(f"{array.dtype}{row_shape}".encode())
-                    digest.update(array.reshape(-1).view(np.uint8).data if array.dtype.kind != "O"
-                                  else str(array).encode())
+                    digest.update(
+                        array.reshape(-1).view(np.uint8).data if array.dtype.kind != "O" else str(array).encode()
+                    )
                     hashes[name] = (row_shape, digest)
             total = hashlib.sha256()
             for name, (_, digest) in sorted(hashes.items()):
@@ -412,8 +448,14 @@ def load_samples(
             raise unknown_input_error(name, inputs)
     if spec is None:
         random_source, size = make_random_feeds(inputs, batch=batch, limit=limit, seed=seed, shapes=shapes)
-        samples = Samples(random_source, range(len(random_source.feed_rows)), source="seeded random inputs",
-                          batch=size, is_random=True, warnings=[RANDOM_WARNING])
+        samples = Samples(
+            random_source,
+            range(len(random_source.feed_rows)),
+            source="seeded random inputs",
+            batch=size,
+            is_random=True,
+            warnings=[RANDOM_WARNING],
+        )
     else:
         samples = _load_stored_samples(str(spec), inputs, outputs, batch, limit, shapes, reads_labels)
     samples.read_feed(0)
@@ -461,19 +503,27 @@ def _load_stored_samples(
     dynamic_batch = batch_size or choose_default_batch_size(min(total, sample_limit or total))
     feed_count = sum(-(-layout.lead_rows // (layout.rows_per_feed or dynamic_batch)) for layout in layouts)
     if min(feed_count, sample_limit or feed_count) > MAX_FEEDS:
-        raise InputError(f"{source} would need {feed_count:,} feeds", f"at most {MAX_FEEDS:,} are possible",
-                         "Use fewer with --samples, or a larger --batch.")
+        raise InputError(
+            f"{source} would need {feed_count:,} feeds",
+            f"at most {MAX_FEEDS:,} are possible",
+            "Use fewer with --samples, or a larger --batch.",
+        )
     feed_rows = list(iterate_feed_rows(layouts, dynamic_batch, sample_limit))
     label_names = sorted(set(parts[0].arrays) - input_names)
     stored_feeds = StoredFeeds(inputs, parts, layouts, feed_rows)
     padding = None
-    if fixed_batch is not None and layouts[-1].has_remainder and feed_rows[-1].part_index == len(parts) - 1 and (
-            feed_rows[-1].stop == layouts[-1].lead_rows):
+    if (
+        fixed_batch is not None
+        and layouts[-1].has_remainder
+        and feed_rows[-1].part_index == len(parts) - 1
+        and (feed_rows[-1].stop == layouts[-1].lead_rows)
+    ):
         padding = BatchPadding(fixed_batch, stored_feeds.per_sample_array_names)
         count = feed_rows[-1].first_sample + feed_rows[-1].stop - feed_rows[-1].start
         warnings.append(
             f"{counted_noun_text(count, 'sample')} are not a multiple of the network's fixed batch of {fixed_batch}: "
-            "the last batch is filled up with copies of its last sample, which no error and no metric counts")
+            "the last batch is filled up with copies of its last sample, which no error and no metric counts"
+        )
     return Samples(
         stored_feeds,
         range(len(feed_rows)),
@@ -493,8 +543,9 @@ def _find_common_batch(inputs: Sequence[TensorInfo], outputs: Sequence[TensorInf
     return sizes.pop()
 
 
-def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collection[str], warnings: list[str],
-                      needs_labels: bool) -> None:
+def _check_label_rows(
+    part: DataPart, layout: BatchLayout, input_names: Collection[str], warnings: list[str], needs_labels: bool
+) -> None:
     """Warns about arrays besides the inputs that are not divided into samples, because their number of rows differs.
 
     Args:
@@ -508,8 +559,11 @@ def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collecti
         if name in input_names or name in layout.rows_per_feed_by_array or stored_array.shape[:1] in ((), (1,)):
             continue
         rows, samples = stored_array.shape[0], layout.lead_rows
-        if needs_labels and samples >= MIN_CHECKED_LABELS and abs(rows - samples) <= max(
-                1, samples * MAX_LABEL_MISMATCH_SHARE):
+        if (
+            needs_labels
+            and samples >= MIN_CHECKED_LABELS
+            and abs(rows - samples) <= max(1, samples * MAX_LABEL_MISMATCH_SHARE)
+        ):
             raise InputError(
                 f"{part.source}: label '{name}' has {rows} rows for {samples} samples",
                 "The labels cannot be assigned to samples, so the metric would be wrong.",
@@ -518,7 +572,10 @@ def _check_label_rows(part: DataPart, layout: BatchLayout, input_names: Collecti
             )
         warning = f"Label '{name}' has {rows} rows for {samples} samples" + (
             ", so it is not cut into samples: the metric gets all of it with each batch. If each row belongs to a "
-            "sample, the metric is wrong." if needs_labels else "; it is not used here.")
+            "sample, the metric is wrong."
+            if needs_labels
+            else "; it is not used here."
+        )
         if not any(issued_warning.startswith(f"Label '{name}' ") for issued_warning in warnings):
             warnings.append(warning)
 
@@ -564,12 +621,23 @@ def split_samples(samples: Samples, calibration_samples: Samples | None = None) 
     if calibration_samples is not None:
         warnings = tuple(dict.fromkeys((*samples.warnings, *calibration_samples.warnings)))
         is_same = calibration_samples.count == samples.count and (
-            calibration_samples.hash_inputs() == samples.hash_inputs())
-        return SampleSplit(calibration_samples, samples, frozenset(), warnings, "The same samples calibrate and are "
-                           "judged: the errors shown are too good" if is_same else "")
+            calibration_samples.hash_inputs() == samples.hash_inputs()
+        )
+        return SampleSplit(
+            calibration_samples,
+            samples,
+            frozenset(),
+            warnings,
+            "The same samples calibrate and are judged: the errors shown are too good" if is_same else "",
+        )
     if len(samples) == 1:
-        return SampleSplit(samples, samples, frozenset(), samples.warnings,
-                           "One feed both calibrates and is judged: the errors shown are too good")
+        return SampleSplit(
+            samples,
+            samples,
+            frozenset(),
+            samples.warnings,
+            "One feed both calibrates and is judged: the errors shown are too good",
+        )
     calibrating = range(0, len(samples), 4)
     return SampleSplit(samples.select_feeds(calibrating), samples, frozenset(calibrating), samples.warnings)
 
@@ -586,8 +654,9 @@ class JudgedFeeds(tuple[int, ...]):
     compared_feeds: tuple[int, ...] = ()
 
     @classmethod
-    def from_indices(cls, judged: Iterable[int], searched: Iterable[int] = (),
-                     compared: Iterable[int] = ()) -> JudgedFeeds:
+    def from_indices(
+        cls, judged: Iterable[int], searched: Iterable[int] = (), compared: Iterable[int] = ()
+    ) -> JudgedFeeds:
         feeds = cls(judged)
         feeds.searched_feeds = tuple(searched)
         feeds.compared_feeds = compared_feeds if (compared_feeds := tuple(compared)) != feeds else ()
@@ -612,8 +681,9 @@ def can_mix_samples(samples: Samples, feed_indices: Sequence[int]) -> bool:
     shapes = set()
     for index in feed_indices:
         feed, rows = samples.read_feed(index), samples.count_samples_of_feed(index)
-        if not feed.keys() <= samples.per_sample_array_names or any(array.shape[:1] != (rows, )
-                                                                    for array in feed.values()):
+        if not feed.keys() <= samples.per_sample_array_names or any(
+            array.shape[:1] != (rows,) for array in feed.values()
+        ):
             return False
         shapes.add(tuple(sorted((name, array.shape[1:]) for name, array in feed.items())))
     return len(shapes) == 1
@@ -646,9 +716,12 @@ class _MixedFeeds:
         """Returns the arrays of a feed. An array that is passed whole comes from the feed of the first sample."""
         batch = self._batches[feed_index]
         arrays = {feed: read(feed) for feed in dict.fromkeys(feed for feed, _ in batch)}
-        return {name: np.stack([arrays[feed][name][row] for feed, row in batch])
-                if name in self._samples.per_sample_array_names else array
-                for name, array in arrays[batch[0][0]].items()}
+        return {
+            name: np.stack([arrays[feed][name][row] for feed, row in batch])
+            if name in self._samples.per_sample_array_names
+            else array
+            for name, array in arrays[batch[0][0]].items()
+        }
 
     def first_sample_index(self, feed_index: int) -> int:
         """Returns the number of a feed's first sample in the original data."""
@@ -671,9 +744,17 @@ def mix_samples_into_batches(samples: Samples, positions_by_batch: Sequence[Sequ
     Args:
         positions_by_batch: The samples of each feed in order.
     """
-    return Samples(_MixedFeeds(samples, positions_by_batch), range(len(positions_by_batch)), source=samples.source,
-                   batch=samples.batch, is_random=samples.is_random, label_names=samples.label_names,
-                   warnings=samples.warnings, padding=samples.padding, memory_fallbacks=samples.memory_fallbacks)
+    return Samples(
+        _MixedFeeds(samples, positions_by_batch),
+        range(len(positions_by_batch)),
+        source=samples.source,
+        batch=samples.batch,
+        is_random=samples.is_random,
+        label_names=samples.label_names,
+        warnings=samples.warnings,
+        padding=samples.padding,
+        memory_fallbacks=samples.memory_fallbacks,
+    )
 
 
 HELD_OUT_SHARE = 0.25
@@ -724,9 +805,13 @@ def choose_held_out_feeds(samples: Samples, calibrating_feeds: Collection[int] =
             held_out.append(index)
             row_count += counts[index]
     if row_count < MIN_HELD_OUT_SAMPLES:
-        return HeldOutChoice(refusal_reason=(
-            "too few of the judged samples are not calibration samples too" if calibrating_feeds else
-            f"{count_text} in {len(samples)} batch{'' if len(samples) == 1 else 'es'} cannot be divided"))
+        return HeldOutChoice(
+            refusal_reason=(
+                "too few of the judged samples are not calibration samples too"
+                if calibrating_feeds
+                else f"{count_text} in {len(samples)} batch{'' if len(samples) == 1 else 'es'} cannot be divided"
+            )
+        )
     return HeldOutChoice(tuple(sorted(held_out)))
 
 
@@ -736,8 +821,9 @@ def find_shared_feeds(samples: Samples, other_samples: Samples) -> frozenset[int
     Samples are compared by the values of all inputs. All data are read once. Raises the errors of `Samples.read_feed`.
     """
     other_hashes = {digest for index in range(len(other_samples)) for digest in hash_samples(other_samples, index)}
-    return frozenset(index for index in range(len(samples))
-                     if not other_hashes.isdisjoint(hash_samples(samples, index)))
+    return frozenset(
+        index for index in range(len(samples)) if not other_hashes.isdisjoint(hash_samples(samples, index))
+    )
 
 
 def hash_samples(samples: Samples, feed_index: int) -> Iterator[bytes]:
@@ -748,7 +834,8 @@ def hash_samples(samples: Samples, feed_index: int) -> Iterator[bytes]:
         digest = hashlib.sha256()
         for name, array in sorted(feed.items()):
             values = array[row] if name in samples.per_sample_array_names else array
-            content = repr(values.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(
-                values).tobytes()
+            content = (
+                repr(values.tolist()).encode() if array.dtype.hasobject else np.ascontiguousarray(values).tobytes()
+            )
             digest.update(f"{name} {array.dtype} {np.shape(values)}".encode() + content)
         yield digest.digest()

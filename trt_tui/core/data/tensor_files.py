@@ -98,12 +98,17 @@ def open_polygraphy_array(value: Any, title: str) -> StoredArray:
         value = value.get("values")
     kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
     if kind == "Tensor" or isinstance(value, dict) and "tensor" in value:
-        raise InputError(f"{title} is a pickled torch tensor",
-                         "they are refused, because loading them can execute arbitrary code",
-                         "Save numpy arrays: tensor.cpu().numpy().")
+        raise InputError(
+            f"{title} is a pickled torch tensor",
+            "they are refused, because loading them can execute arbitrary code",
+            "Save numpy arrays: tensor.cpu().numpy().",
+        )
     if kind != "ndarray" or not isinstance(value.get("array"), str | FileSpan):
-        raise InputError(f"{title} is not an array of Polygraphy", f"it is {kind or json_kind_text(value)}",
-                         "Save numpy arrays with Polygraphy, or as .npz.")
+        raise InputError(
+            f"{title} is not an array of Polygraphy",
+            f"it is {kind or json_kind_text(value)}",
+            "Save numpy arrays with Polygraphy, or as .npz.",
+        )
     return _open_base64_array(value["array"], title)
 
 
@@ -122,9 +127,10 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
     start = next(base64_text.iterate_blocks(_HEADER_CHARACTERS))
     if not base64_text.has_escapes and start[:4] != b"UEsD":  # "PK", the first bytes of an npz, in base64
         try:
-            head = base64.b64decode(start[:len(start) // 4 * 4], validate=True)
+            head = base64.b64decode(start[: len(start) // 4 * 4], validate=True)
             ending = b"".join(
-                FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks())
+                FileSpan(base64_text.path, base64_text.start + base64_text.length - 4, 4, False).iterate_blocks()
+            )
             size = base64_text.length // 4 * 3 - ending.count(b"=")
             if base64_text.length % 4:
                 raise binascii.Error("its length is not a multiple of 4")
@@ -136,11 +142,13 @@ def _open_base64_array(base64_text: str | FileSpan, title: str) -> StoredArray:
             raise InputError(f"{title}: {error.title}", error.cause, error.next_step) from None
     if base64_text.length > MAX_WHOLE_BYTES:
         raise InputError(
-            f"{title} is too large in this form", f"{base64_text.length:,} bytes as an old Polygraphy wrote them; "
-            f"up to {MAX_WHOLE_BYTES:,} are read", "Save it with Polygraphy 0.38 or later, or as .npz.")
+            f"{title} is too large in this form",
+            f"{base64_text.length:,} bytes as an old Polygraphy wrote them; up to {MAX_WHOLE_BYTES:,} are read",
+            "Save it with Polygraphy 0.38 or later, or as .npz.",
+        )
     return _store_in_memory(
-        _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)),
-                             title))
+        _decode_base64_array(str(json.loads(b'"' + b"".join(base64_text.iterate_blocks()) + b'"', strict=False)), title)
+    )
 
 
 def _decode_base64_array(base64_text: str, title: str) -> np.ndarray:
@@ -206,11 +214,13 @@ class RunResultsWriter:
         self._stream.write((b"" if self._is_first_iteration else b", ") + b'{"outputs": {')
         self._is_first_iteration = False
         for number, (name, array) in enumerate(outputs.items()):
-            self._stream.write(f"{', ' if number else ''}{json.dumps(name)}: {{\"values\": ".encode())
+            self._stream.write(f'{", " if number else ""}{json.dumps(name)}: {{"values": '.encode())
             _write_array(self._stream, array)
             self._stream.write(b', "polygraphy_class": "LazyArray"}')
-        self._stream.write(f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
-                           '"polygraphy_class": "IterationResult"}'.encode())
+        self._stream.write(
+            f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
+            '"polygraphy_class": "IterationResult"}'.encode()
+        )
 
 
 def write_polygraphy_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:
@@ -238,11 +248,13 @@ def _encode_base64(array: np.ndarray) -> Iterator[bytes]:
     np.lib.format.write_array(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
     data = buffer.getbuffer()
     for start in range(0, len(data), _PIECE_BYTES):
-        yield base64.b64encode(data[start:start + _PIECE_BYTES])
+        yield base64.b64encode(data[start : start + _PIECE_BYTES])
 
 
-DUMP_FORMATS = ("Polygraphy's RunResults (polygraphy run --save-outputs OUT.json), outputs of trtexec (trtexec "
-                "--exportOutput=OUT.json), or an .npz of arrays by tensor name")
+DUMP_FORMATS = (
+    "Polygraphy's RunResults (polygraphy run --save-outputs OUT.json), outputs of trtexec (trtexec "
+    "--exportOutput=OUT.json), or an .npz of arrays by tensor name"
+)
 DUMP_SUFFIXES = (".json", ".npz")
 MAX_DUMP_FILES = 1 << 16
 """Maximum number of files in a folder."""
@@ -291,8 +303,11 @@ def list_dump_files(spec: str) -> tuple[Path, ...]:
         return (path,)
     files = sorted((file for file in path.iterdir() if file.suffix == ".json"), key=_file_number_sort_key)
     if not files or len(files) > MAX_DUMP_FILES:
-        raise InputError(f"folder {path} is not a dump", f"it holds {counted_noun_text(len(files), '.json file')}",
-                         f"Give {DUMP_FORMATS}, or a folder of such JSON files, one an iteration.")
+        raise InputError(
+            f"folder {path} is not a dump",
+            f"it holds {counted_noun_text(len(files), '.json file')}",
+            f"Give {DUMP_FORMATS}, or a folder of such JSON files, one an iteration.",
+        )
     return tuple(files)
 
 
@@ -317,24 +332,31 @@ def open_dump(spec: str) -> Dump:
     runners: list[str] = []
     runner = requested_runner
     for file in files:
-        iterations_by_runner = _read_iterations_by_runner(file,
-                                                          file.name if len(files) == 1 else f"{path.name}/{file.name}")
+        iterations_by_runner = _read_iterations_by_runner(
+            file, file.name if len(files) == 1 else f"{path.name}/{file.name}"
+        )
         runners += [name for name in iterations_by_runner if name not in runners]
         if not requested_runner and not iterations:
             runner = next(iter(iterations_by_runner))
         if runner not in iterations_by_runner:
             near = difflib.get_close_matches(runner, runners, 1, 0.3) or runners
-            raise InputError(f"{path.name} holds no runner {runner}", f"it holds {name_list_text(runners)}",
-                             f"Name one of them: {path.name}:{near[0]}.")
+            raise InputError(
+                f"{path.name} holds no runner {runner}",
+                f"it holds {name_list_text(runners)}",
+                f"Name one of them: {path.name}:{near[0]}.",
+            )
         iterations += iterations_by_runner[runner]
     if not iterations or not iterations[0]:
-        raise InputError(f"{path.name} holds no tensors", f"runner {runner} has none" if runner else "",
-                         f"Give {DUMP_FORMATS}.")
+        raise InputError(
+            f"{path.name} holds no tensors", f"runner {runner} has none" if runner else "", f"Give {DUMP_FORMATS}."
+        )
     for number, iteration in enumerate(iterations):
         if set(iteration) != set(iterations[0]):
-            raise InputError(f"iterations 0 and {number} of {path.name} hold different tensors",
-                             f"only one of them has {name_list_text(sorted(set(iteration) ^ set(iterations[0])))}",
-                             "Save the outputs of runs of one network.")
+            raise InputError(
+                f"iterations 0 and {number} of {path.name} hold different tensors",
+                f"only one of them has {name_list_text(sorted(set(iteration) ^ set(iterations[0])))}",
+                "Save the outputs of runs of one network.",
+            )
     return Dump(f"{path.name}:{runner}" if len(runners) > 1 else path.name, tuple(iterations), runner, files)
 
 
@@ -345,16 +367,20 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
     if file.suffix.lower() == ".npz":
         return {"": [open_npz(file, source_title).arrays]}
     if file.suffix.lower() != ".json":
-        raise InputError(f"{source_title} is not a dump of tensors", f"its name ends in {file.suffix or 'nothing'}",
-                         f"Give {DUMP_FORMATS}.")
+        raise InputError(
+            f"{source_title} is not a dump of tensors",
+            f"its name ends in {file.suffix or 'nothing'}",
+            f"Give {DUMP_FORMATS}.",
+        )
     with convert_damaged_file_errors(source_title):
         value = read_lazy_json(file, source_title)
     runs = value.get("lst") if isinstance(value, dict) and polygraphy_object_kind(value) == "RunResults" else None
     if isinstance(runs, list):
         iterations_by_runner: dict[str, list[Iteration]] = {}
         for item in runs:
-            if not (isinstance(item, list) and len(item) == 2 and isinstance(item[0], str)
-                    and isinstance(item[1], list)):
+            if not (
+                isinstance(item, list) and len(item) == 2 and isinstance(item[0], str) and isinstance(item[1], list)
+            ):
                 raise _not_a_dump_error(source_title, "a runner is a name with a list of iterations")
             iterations_by_runner[item[0]] = [
                 _parse_iteration(iteration, f"{source_title}, {item[0]}, iteration {number}")
@@ -366,11 +392,15 @@ def _read_iterations_by_runner(file: Path, source_title: str) -> dict[str, list[
     if _is_trtexec_output_list(value):
         return {"": [_parse_trtexec_outputs(value, source_title)]}
     inputs_list = value if isinstance(value, list) else [value]
-    if not inputs_list or not all(isinstance(item, dict)
-                                  for item in inputs_list) or polygraphy_object_kind(inputs_list[0]) is not None:
+    if (
+        not inputs_list
+        or not all(isinstance(item, dict) for item in inputs_list)
+        or polygraphy_object_kind(inputs_list[0]) is not None
+    ):
         object_kind = polygraphy_object_kind(value) if isinstance(value, dict) else None
         raise _not_a_dump_error(
-            source_title, f"it holds {'Polygraphy’s ' + object_kind if object_kind else json_kind_text(value)}")
+            source_title, f"it holds {'Polygraphy’s ' + object_kind if object_kind else json_kind_text(value)}"
+        )
     return {
         "": [_parse_iteration(item, f"{source_title}, iteration {number}") for number, item in enumerate(inputs_list)]
     }
@@ -381,9 +411,17 @@ def _not_a_dump_error(source_title: str, reason: str) -> InputError:
 
 
 def _is_trtexec_output_list(value: object) -> bool:
-    return isinstance(value, list) and bool(value) and all(
-        isinstance(item, dict) and item.keys() == {"name", "dimensions", "values"}
-        and isinstance(item["name"], str) and isinstance(item["dimensions"], str) for item in value)
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(item, dict)
+            and item.keys() == {"name", "dimensions", "values"}
+            and isinstance(item["name"], str)
+            and isinstance(item["dimensions"], str)
+            for item in value
+        )
+    )
 
 
 def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: str) -> dict[str, StoredArray]:
@@ -402,8 +440,11 @@ def _parse_trtexec_outputs(outputs: Sequence[Mapping[str, Any]], source_title: s
             raise _not_a_dump_error(title, "an output of trtexec has dimensions such as 1x10, and a list of numbers")
         shape = tuple(map(int, dimensions.split("x"))) if dimensions else ()
         if math.prod(shape) != values.size or name in arrays:
-            cause = (f"{dimensions or 'a single value'} are {math.prod(shape):,} values, {values.size:,} are present"
-                     if name not in arrays else "the name occurs twice")
+            cause = (
+                f"{dimensions or 'a single value'} are {math.prod(shape):,} values, {values.size:,} are present"
+                if name not in arrays
+                else "the name occurs twice"
+            )
             raise InputError(f"{title} is damaged", cause, "Let trtexec write the file again.")
         with np.errstate(over="ignore"):
             arrays[name] = _store_in_memory(values.astype(_find_smallest_type(values)).reshape(shape))
@@ -421,8 +462,11 @@ def _find_smallest_type(values: np.ndarray) -> np.dtype:
 
 def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
     """Parses the arrays of one iteration: an IterationResult of Polygraphy, or a plain object of arrays by name."""
-    outputs = value.get("outputs") if isinstance(value,
-                                                 dict) and polygraphy_object_kind(value) == "IterationResult" else value
+    outputs = (
+        value.get("outputs")
+        if isinstance(value, dict) and polygraphy_object_kind(value) == "IterationResult"
+        else value
+    )
     if not isinstance(outputs, dict):
         raise _not_a_dump_error(source_title, "an iteration is an object of arrays by name")
     return {name: _open_number_array(array_value, f"{source_title}: {name}") for name, array_value in outputs.items()}
@@ -431,8 +475,11 @@ def _parse_iteration(value: Any, source_title: str) -> dict[str, StoredArray]:
 def _open_number_array(value: Any, title: str) -> StoredArray:
     member = open_polygraphy_array(value, title)
     if member.dtype.kind not in "biufUS":
-        raise InputError(f"{title} holds {member.dtype}", "only numbers can be compared",
-                         "Save it as float32; numpy has no built-in BF16 and FP8.")
+        raise InputError(
+            f"{title} holds {member.dtype}",
+            "only numbers can be compared",
+            "Save it as float32; numpy has no built-in BF16 and FP8.",
+        )
     return member
 
 
@@ -469,7 +516,7 @@ class DumpTensor:
         for number, member in enumerate(self._arrays):
             rows = member.shape[0]
             if first_row < stop and start < first_row + rows:
-                pieces.append(self.read_iteration(number)[max(0, start - first_row):stop - first_row])
+                pieces.append(self.read_iteration(number)[max(0, start - first_row) : stop - first_row])
             first_row += rows
         return pieces[0] if len(pieces) == 1 else np.concatenate(pieces)
 
@@ -536,15 +583,21 @@ def _read_file_parts(path: Path, source_title: str) -> Iterator[DataPart]:
 def _load_polygraphy_arrays(feed: dict[str, Any], title: str) -> dict[str, Any]:
     """Returns a feed with the arrays of Polygraphy in it loaded; lists of numbers stay as they are."""
     if kind := polygraphy_object_kind(feed):
-        raise InputError(f"{title} holds Polygraphy's {kind}, not feeds of numpy arrays", "",
-                         "Save the inputs with polygraphy run --save-inputs, or as .npz.")
+        raise InputError(
+            f"{title} holds Polygraphy's {kind}, not feeds of numpy arrays",
+            "",
+            "Save the inputs with polygraphy run --save-inputs, or as .npz.",
+        )
     with convert_damaged_file_errors(title):
-        return {name: open_polygraphy_array(value, f"{title}: {name}").load() if isinstance(value, dict) else value
-                for name, value in feed.items()}
+        return {
+            name: open_polygraphy_array(value, f"{title}: {name}").load() if isinstance(value, dict) else value
+            for name, value in feed.items()
+        }
 
 
-def _read_script_parts(user_function: UserFunction, sample_limit: int | None,
-                       warnings: list[str]) -> Iterator[DataPart]:
+def _read_script_parts(
+    user_function: UserFunction, sample_limit: int | None, warnings: list[str]
+) -> Iterator[DataPart]:
     spool = ArraySpool()
     feeds = user_function.iterate_results()
     for feed_index, feed in enumerate(feeds):

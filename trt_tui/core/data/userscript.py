@@ -33,11 +33,25 @@ _CODE_SUFFIXES = (".py", ".pyc", ".so", ".pyd", ".dll")
 """Suffixes of files that an import opens."""
 
 _DISTRIBUTIONS = {
-    "Crypto": "pycryptodome", "Levenshtein": "python-Levenshtein", "PIL": "Pillow", "attr": "attrs",
-    "bs4": "beautifulsoup4", "cuda": "cuda-python", "cv2": "opencv-python-headless", "dateutil": "python-dateutil",
-    "dotenv": "python-dotenv", "faiss": "faiss-cpu", "fitz": "PyMuPDF", "google": "protobuf", "magic": "python-magic",
-    "modelopt": "nvidia-modelopt", "mpl_toolkits": "matplotlib", "pkg_resources": "setuptools", "skimage":
-    "scikit-image", "sklearn": "scikit-learn", "yaml": "PyYAML"
+    "Crypto": "pycryptodome",
+    "Levenshtein": "python-Levenshtein",
+    "PIL": "Pillow",
+    "attr": "attrs",
+    "bs4": "beautifulsoup4",
+    "cuda": "cuda-python",
+    "cv2": "opencv-python-headless",
+    "dateutil": "python-dateutil",
+    "dotenv": "python-dotenv",
+    "faiss": "faiss-cpu",
+    "fitz": "PyMuPDF",
+    "google": "protobuf",
+    "magic": "python-magic",
+    "modelopt": "nvidia-modelopt",
+    "mpl_toolkits": "matplotlib",
+    "pkg_resources": "setuptools",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "PyYAML",
 }
 """The names of packages on PyPI whose modules have other names."""
 
@@ -58,8 +72,11 @@ def list_script_files(script_path: str | Path) -> tuple[Path, ...]:
     script_path = Path(os.path.realpath(script_path))
     files = (_module_file(module) for _, module in sorted(_imported_modules.get(script_path.parent, {}).items()))
     read = (file for file, only_read in sorted(_opened_files.get(script_path.parent, {}).items()) if only_read)
-    return (script_path, *(Path(file) for file in files if file),
-            *(Path(file) for file in read if os.path.isfile(file)))
+    return (
+        script_path,
+        *(Path(file) for file in files if file),
+        *(Path(file) for file in read if os.path.isfile(file)),
+    )
 
 
 def _record_opened_file(event: str, arguments: tuple[Any, ...]) -> None:
@@ -79,14 +96,14 @@ def _record_opened_file(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 _SYSTEM_FOLDERS = tuple(
-    os.path.realpath(path) + os.sep for path in ("/proc", "/sys", "/dev", sys.prefix, sys.base_prefix))
+    os.path.realpath(path) + os.sep for path in ("/proc", "/sys", "/dev", sys.prefix, sys.base_prefix)
+)
 """Folders whose files do not belong to the user."""
 
 
 @functools.cache
 def _watch_opened_files() -> None:
-    """Installs the audit hook that records opened files. Python cannot remove a hook, so the first script installs it.
-    """
+    """Installs the audit hook that records opened files. Python cannot remove a hook, so the first script installs it."""
     sys.addaudithook(_record_opened_file)
 
 
@@ -105,8 +122,9 @@ def _is_script_module(name: str, folder: Path) -> bool:
 
 def _is_in_folder(path: str, folder: Path) -> bool:
     """Returns True if a path is in a folder, but not in a folder of installed packages."""
-    return (Path(path).is_relative_to(folder)
-            and not {"site-packages", "dist-packages"} & set(Path(path).relative_to(folder).parts))
+    return Path(path).is_relative_to(folder) and not {"site-packages", "dist-packages"} & set(
+        Path(path).relative_to(folder).parts
+    )
 
 
 class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
@@ -122,7 +140,8 @@ class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
 
 _uncached_path_hook = importlib.machinery.FileFinder.path_hook(
     (importlib.machinery.ExtensionFileLoader, importlib.machinery.EXTENSION_SUFFIXES),
-    (_UncachedSourceLoader, importlib.machinery.SOURCE_SUFFIXES))
+    (_UncachedSourceLoader, importlib.machinery.SOURCE_SUFFIXES),
+)
 
 
 def _find_script_folder_loader(path: str) -> importlib.abc.PathEntryFinder:
@@ -142,8 +161,7 @@ def _activate_folder_modules(folder: Path) -> None:
     """Activates the modules that scripts of a folder imported, in place of the modules that scripts of other folders
     imported."""
     for name in [
-            name for imported_folder, modules in _imported_modules.items() if imported_folder != folder
-            for name in modules
+        name for imported_folder, modules in _imported_modules.items() if imported_folder != folder for name in modules
     ]:
         sys.modules.pop(name, None)
     sys.modules.update(_imported_modules.setdefault(folder, {}))
@@ -166,8 +184,7 @@ def _failed_import_advice(error: BaseException, script_folder: Path) -> str:
     if isinstance(error, ModuleNotFoundError) and name and sys.modules.get(name) is None:
         package = _DISTRIBUTIONS.get(name, name)
         helper_text = "" if name in _DISTRIBUTIONS else f", or put {name}.py beside the script"
-        return (f"Install {package} in trt-tui's environment ({sys.executable} -m pip install {package})"
-                f"{helper_text}.")
+        return f"Install {package} in trt-tui's environment ({sys.executable} -m pip install {package}){helper_text}."
     if name not in sys.modules or _is_script_module(name, script_folder):
         return ""
     helper = next((path for path in (script_folder / f"{name}.py", script_folder / name) if path.exists()), None)
@@ -198,7 +215,8 @@ class UserFunction:
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
         name_of_module = f"trt_tui_user_{self.path.stem}_{digest}"
         module_spec = importlib.util.spec_from_file_location(
-            name_of_module, self.path, loader=_UncachedSourceLoader(name_of_module, str(self.path)))
+            name_of_module, self.path, loader=_UncachedSourceLoader(name_of_module, str(self.path))
+        )
         assert module_spec is not None and module_spec.loader is not None  # both exist for every file that ends in .py
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
@@ -235,8 +253,11 @@ class UserFunction:
             signature.bind(*parameter_names)
         except TypeError:
             arguments = ", ".join(parameter_names)
-            raise InputError(f"{self} cannot be called with ({arguments})", f"its parameters are {signature}",
-                             f"Define it as def {self.name}({arguments}).") from None
+            raise InputError(
+                f"{self} cannot be called with ({arguments})",
+                f"its parameters are {signature}",
+                f"Define it as def {self.name}({arguments}).",
+            ) from None
 
     def __call__(self, *args: Any) -> Any:
         """Calls the user's function.
@@ -300,11 +321,13 @@ class UserFunction:
             if folder in sys.path:
                 del sys.path[-1 - sys.path[::-1].index(folder)]
             if list(sys.modules) != before:  # equal lists are compared faster than sets are made
-                _imported_modules[self.path.parent].update({
-                    name: sys.modules[name]
-                    for name in sys.modules.keys() - before
-                    if _is_script_module(name, self.path.parent)
-                })
+                _imported_modules[self.path.parent].update(
+                    {
+                        name: sys.modules[name]
+                        for name in sys.modules.keys() - before
+                        if _is_script_module(name, self.path.parent)
+                    }
+                )
 
     def _describe_error(self, error: BaseException) -> str:
         """Returns the text of an exception with the innermost line of the user's file in its traceback."""
@@ -312,9 +335,7 @@ class UserFunction:
             line = error.lineno
         else:
             lines = [
-                frame.lineno
-                for frame in traceback.extract_tb(error.__traceback__)
-                if Path(frame.filename) == self.path
+                frame.lineno for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename) == self.path
             ]
             line = lines[-1] if lines else None
         location = f" (line {line} of {self.path.name})" if line else ""

@@ -32,14 +32,21 @@ from trt_tui.core.quantized_types import QUANTIZED_TYPES
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
-AS_REQUESTED, NAMED_GROUPS_CHANGED, LOWEST_EFFORT, PREFERRED_PRECISIONS, NO_PRECISIONS = ("asked", "named", "eased",
-                                                                                          "prefer", "free")
+AS_REQUESTED, NAMED_GROUPS_CHANGED, LOWEST_EFFORT, PREFERRED_PRECISIONS, NO_PRECISIONS = (
+    "asked",
+    "named",
+    "eased",
+    "prefer",
+    "free",
+)
 """Names of the build attempts, in the order of the fallback ladder."""
 
 ATTEMPT_TITLES = {
-    AS_REQUESTED: "as requested", NAMED_GROUPS_CHANGED: "layers named by TensorRT changed",
+    AS_REQUESTED: "as requested",
+    NAMED_GROUPS_CHANGED: "layers named by TensorRT changed",
     LOWEST_EFFORT: "optimization level 0",
-    PREFERRED_PRECISIONS: "precisions preferred, not obeyed", NO_PRECISIONS: "no precision set"
+    PREFERRED_PRECISIONS: "precisions preferred, not obeyed",
+    NO_PRECISIONS: "no precision set",
 }
 """Titles of the build attempts in reports."""
 
@@ -82,15 +89,19 @@ class BuildAttempt:
         """The differences between the attempt and the requested build, as text for reports."""
         if self.name != NAMED_GROUPS_CHANGED:
             return ATTEMPT_TITLES[self.name]
-        free_text = (f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"
-                     if self.unconstrained else "")
+        free_text = (
+            f"{name_list_text(self.unconstrained, _MAX_LISTED_GROUPS)} left to the builder"
+            if self.unconstrained
+            else ""
+        )
         return "; ".join(filter(None, (_groups_by_precision_text(self.raised_groups, "raised to"), free_text)))
 
     def derive_attempt_config(self, network: Network, requested_config: PrecisionConfig) -> PrecisionConfig:
         """Returns the config of this attempt: the requested config with the raised groups."""
         for name, precision in self.raised_groups.items():
-            requested_config = requested_config.with_group_precision([network.get_group(name)], precision,
-                                                                     LADDER_REASON)
+            requested_config = requested_config.with_group_precision(
+                [network.get_group(name)], precision, LADDER_REASON
+            )
         return requested_config
 
 
@@ -110,8 +121,9 @@ def attempt_lines(attempts: Sequence[BuildAttempt], unrequested_precisions: Mapp
         for attempt in attempts
     ]
     if attempts and not attempts[-1].failure_reason and not attempts[-1].has_requested_precisions:
-        lines.append("built in another precision than requested: "
-                     f"{unrequested_precisions_text(unrequested_precisions)}")
+        lines.append(
+            f"built in another precision than requested: {unrequested_precisions_text(unrequested_precisions)}"
+        )
     return lines
 
 
@@ -124,8 +136,10 @@ def _groups_by_precision_text(precisions: Mapping[str, Precision], preposition: 
     by_precision: dict[Precision, list[str]] = {}
     for group, precision in precisions.items():
         by_precision.setdefault(precision, []).append(group)
-    return "; ".join(f"{name_list_text(groups, _MAX_LISTED_GROUPS)} {preposition} {precision.label}"
-                     for precision, groups in by_precision.items())
+    return "; ".join(
+        f"{name_list_text(groups, _MAX_LISTED_GROUPS)} {preposition} {precision.label}"
+        for precision, groups in by_precision.items()
+    )
 
 
 class FallbackLadder:
@@ -137,17 +151,31 @@ class FallbackLadder:
         can_reduce_effort: True if the builder's optimization level can be reduced.
     """
 
-    def __init__(self, network: Network, config: PrecisionConfig, can_drop_constraints: bool, has_constraints: bool,
-                 can_reduce_effort: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        config: PrecisionConfig,
+        can_drop_constraints: bool,
+        has_constraints: bool,
+        can_reduce_effort: bool,
+    ) -> None:
         self.network, self.requested_config, self.can_drop_constraints, self.has_constraints, self.can_reduce_effort = (
-            network, config, can_drop_constraints, has_constraints, can_reduce_effort)
+            network,
+            config,
+            can_drop_constraints,
+            has_constraints,
+            can_reduce_effort,
+        )
         self._named_attempts = 0
 
     def choose_next_attempt(self, failed_attempt: BuildAttempt, failure_message: str) -> BuildAttempt | None:
         """Returns the next build attempt after a failed one; None if no attempt is left."""
         if failed_attempt.name in (AS_REQUESTED, NAMED_GROUPS_CHANGED):
-            changed = self._change_groups_in_message(
-                failed_attempt, failure_message) if self._named_attempts < MAX_NAMED_ATTEMPTS else None
+            changed = (
+                self._change_groups_in_message(failed_attempt, failure_message)
+                if self._named_attempts < MAX_NAMED_ATTEMPTS
+                else None
+            )
             if changed is not None:
                 self._named_attempts += 1
                 return changed
@@ -179,23 +207,31 @@ class FallbackLadder:
         if not constrained_groups and not quantized_groups:
             quantized_groups = [group for group in region_groups if config.precision_of(group) in QUANTIZED_TYPES]
             constrained_groups = [group.name for group in quantized_groups]
-        changed = replace(attempt, name=NAMED_GROUPS_CHANGED,
-                          unconstrained=(*attempt.unconstrained, *constrained_groups)) if constrained_groups else None
+        changed = (
+            replace(attempt, name=NAMED_GROUPS_CHANGED, unconstrained=(*attempt.unconstrained, *constrained_groups))
+            if constrained_groups
+            else None
+        )
         return self._raise_group_precisions(changed or attempt, config, quantized_groups) or changed
 
     def _find_similar_groups(self, groups: Sequence[FusionGroup], config: PrecisionConfig) -> list[FusionGroup]:
         """Finds all groups with the operators and precision of one of the given groups, including the given groups."""
+
         def operators_and_precision(group: FusionGroup) -> tuple[str, ...]:
             return config.precision_of(group), *(self.network.get_layer(name).op_type for name in group.layers)
 
         signatures = set(map(operators_and_precision, groups))
         return [group for group in self.network.groups if operators_and_precision(group) in signatures]
 
-    def _raise_group_precisions(self, attempt: BuildAttempt, config: PrecisionConfig,
-                                groups: Sequence[FusionGroup]) -> BuildAttempt | None:
+    def _raise_group_precisions(
+        self, attempt: BuildAttempt, config: PrecisionConfig, groups: Sequence[FusionGroup]
+    ) -> BuildAttempt | None:
         higher = {group.name: above for group in groups if (above := next_higher_precision(group, config)) is not None}
-        return replace(attempt, name=NAMED_GROUPS_CHANGED, raised_groups={**attempt.raised_groups, **higher
-                                                                          }) if higher else None
+        return (
+            replace(attempt, name=NAMED_GROUPS_CHANGED, raised_groups={**attempt.raised_groups, **higher})
+            if higher
+            else None
+        )
 
 
 def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precision | None:
@@ -204,8 +240,11 @@ def next_higher_precision(group: FusionGroup, config: PrecisionConfig) -> Precis
     A quantized group is raised to the default float precision of the other groups. Any other group is raised to FP32.
     """
     precision = config.precision_of(group)
-    if (precision in QUANTIZED_TYPES and config.other in group.allowed_precisions
-            and config.other not in QUANTIZED_TYPES):
+    if (
+        precision in QUANTIZED_TYPES
+        and config.other in group.allowed_precisions
+        and config.other not in QUANTIZED_TYPES
+    ):
         return config.other
     return Precision.FP32 if precision is not Precision.FP32 and Precision.FP32 in group.allowed_precisions else None
 
@@ -217,8 +256,10 @@ def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionG
     """
     layer_finder = LayerFinder(network)
     # The words before "for" can be names of layers too.
-    text = "\n".join(line.rpartition(" for node " if " for node " in line else " for ")[2]
-                     for line in FUSED_REGION_PATTERN.sub("", message).splitlines())
+    text = "\n".join(
+        line.rpartition(" for node " if " for node " in line else " for ")[2]
+        for line in FUSED_REGION_PATTERN.sub("", message).splitlines()
+    )
     named_layers = find_layers_in_message(ADDED_NODE_PATTERN.sub("", text), network) or [
         layer_finder.layer_names[index]
         for token in ADDED_NODE_PATTERN.findall(text)
@@ -228,21 +269,21 @@ def find_groups_in_message(message: str, network: Network) -> tuple[list[FusionG
     for match in FUSED_REGION_PATTERN.finditer(message):
         own_groups, _, last = match[1].partition("...")
         ends = [
-            index for end in (own_groups, last or own_groups)
+            index
+            for end in (own_groups, last or own_groups)
             if (index := layer_finder.find_layer_position(end.partition(" + ")[0])) is not None
         ]
-        region_layers += layer_finder.layer_names[min(ends):max(ends) + 1] if ends else []
-    own_groups, region_groups = ({
-        group.name: group
-        for layer in layers
-        if (group := network.find_group(layer)) is not None
-    }
-                                 for layers in (named_layers, region_layers))
+        region_layers += layer_finder.layer_names[min(ends) : max(ends) + 1] if ends else []
+    own_groups, region_groups = (
+        {group.name: group for layer in layers if (group := network.find_group(layer)) is not None}
+        for layers in (named_layers, region_layers)
+    )
     return list(own_groups.values()), [group for name, group in region_groups.items() if name not in own_groups]
 
 
-ADDED_NODE_PATTERN = re.compile(r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED_NODE_SUFFIX.pattern.removesuffix("$")
-                                + r"(?=[\s.,)\]}]|$)")
+ADDED_NODE_PATTERN = re.compile(
+    r"(?<![^\s,()\[\]{}])[^\s,()\[\]{}]+" + ADDED_NODE_SUFFIX.pattern.removesuffix("$") + r"(?=[\s.,)\]}]|$)"
+)
 """The name of a node that a lowering added, within a text."""
 
 
@@ -280,8 +321,9 @@ class BuildError(NoEngineError):
             memory.
     """
 
-    def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
-                 is_refused: bool = True) -> None:
+    def __init__(
+        self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (), is_refused: bool = True
+    ) -> None:
         super().__init__(title, cause, next_step)
         self.details = details
         self.is_refused = is_refused
@@ -304,16 +346,30 @@ LAYERNORM_WARNING_PREFIX = "Detected layernorm nodes in FP16"
 verbose message."""
 
 _KNOWN_WARNINGS = (
-    (re.compile(r"Weights \[name=(?P<named>.*)\] had the following issues when converted to (?P<type>\w+):[\s-]*"
-                r"(?P<what>.*?)\.?$", re.S), "{named} in {type}: {what}"),
-    (re.compile(r"Missing scale and zero-point for tensor (?P<named>.*), expect fall back"),
-     "no range for {named}: its producer and consumers fall back from INT8"),
-    (re.compile(r"No implementation of layer (?P<named>.*) obeys the requested constraints"),
-     "no implementation of {named} has its precision: TensorRT took the fastest"),
-    (re.compile(LAYERNORM_WARNING_PREFIX + r"[.:]\s*(?P<named>.+)", re.S),
-     "LayerNorm in FP16, which may overflow after an attention: {named}"),
-    (re.compile(r"^(?P<named>.+): IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension"),
-     "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
+    (
+        re.compile(
+            r"Weights \[name=(?P<named>.*)\] had the following issues when converted to (?P<type>\w+):[\s-]*"
+            r"(?P<what>.*?)\.?$",
+            re.S,
+        ),
+        "{named} in {type}: {what}",
+    ),
+    (
+        re.compile(r"Missing scale and zero-point for tensor (?P<named>.*), expect fall back"),
+        "no range for {named}: its producer and consumers fall back from INT8",
+    ),
+    (
+        re.compile(r"No implementation of layer (?P<named>.*) obeys the requested constraints"),
+        "no implementation of {named} has its precision: TensorRT took the fastest",
+    ),
+    (
+        re.compile(LAYERNORM_WARNING_PREFIX + r"[.:]\s*(?P<named>.+)", re.S),
+        "LayerNorm in FP16, which may overflow after an attention: {named}",
+    ),
+    (
+        re.compile(r"^(?P<named>.+): IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension"),
+        "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory",
+    ),
 )
 _SOURCE_LOCATION_PATTERN = re.compile(r"^\w+\.(?:cpp|h|cu):\d+:\s*")
 
@@ -336,7 +392,7 @@ def list_known_warnings(messages: Iterable[tuple[str, str]]) -> tuple[str, ...]:
             if (match := pattern.search(text)) is not None:
                 parts = match.groupdict()
                 if len(parts["named"]) > _MAX_NAME_CHARACTERS:
-                    parts["named"] = f"{parts['named'][:_MAX_NAME_CHARACTERS - 1]}…"
+                    parts["named"] = f"{parts['named'][: _MAX_NAME_CHARACTERS - 1]}…"
                 warnings[template.format_map(parts)] = None
                 break
     return tuple(warnings)
@@ -349,8 +405,10 @@ def limited_list_lines(texts: Sequence[str], noun: str = "warning") -> list[str]
         noun: The noun that is counted.
     """
     more_count = len(texts) - MAX_LISTED_WARNINGS
-    return [*(f"  {text}" for text in texts[:MAX_LISTED_WARNINGS]),
-            *([f"  and {counted_noun_text(more_count, f'more {noun}')}"] if more_count > 0 else [])]
+    return [
+        *(f"  {text}" for text in texts[:MAX_LISTED_WARNINGS]),
+        *([f"  and {counted_noun_text(more_count, f'more {noun}')}"] if more_count > 0 else []),
+    ]
 
 
 def short_message_lines(messages: Sequence[tuple[str, str]]) -> list[str]:
@@ -361,11 +419,14 @@ def short_message_lines(messages: Sequence[tuple[str, str]]) -> list[str]:
         messages: Levels and texts of the messages, in order.
     """
     warnings = limited_list_lines(list_known_warnings(messages))
-    counts = [(len({text for severity, text in messages if severity == level}), level)
-              for level in ("error", "warning")]
+    counts = [
+        (len({text for severity, text in messages if severity == level}), level) for level in ("error", "warning")
+    ]
     printed_text = " and ".join(counted_noun_text(count, level) for count, level in counts if count)
-    return [*(["warnings of parser and builder:", *warnings] if warnings else []),
-            *([f"TensorRT printed {printed_text} during the build; --verbose shows them."] if printed_text else [])]
+    return [
+        *(["warnings of parser and builder:", *warnings] if warnings else []),
+        *([f"TensorRT printed {printed_text} during the build; --verbose shows them."] if printed_text else []),
+    ]
 
 
 def _join_continued_warnings(messages: Iterable[tuple[str, str]]) -> Iterator[str]:

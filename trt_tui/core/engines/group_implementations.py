@@ -109,10 +109,12 @@ class _ImplementationFinder:
                 self.groups_by_kernel.setdefault(id(layer), []).append(group.name)
 
     def _find_engine_layers(self, group: FusionGroup) -> list[EngineLayer]:
-        engine_layers = _remove_duplicate_layers(layer for name in group.layers if name in group.main_layers
-                                                 for layer in self.layers_by_node.get(name, ()))
-        engine_layers = engine_layers or _remove_duplicate_layers(layer for name in group.layers
-                                                                  for layer in self.layers_by_node.get(name, ()))
+        engine_layers = _remove_duplicate_layers(
+            layer for name in group.layers if name in group.main_layers for layer in self.layers_by_node.get(name, ())
+        )
+        engine_layers = engine_layers or _remove_duplicate_layers(
+            layer for name in group.layers for layer in self.layers_by_node.get(name, ())
+        )
         return [layer for layer in engine_layers if not layer.is_constant] or engine_layers
 
     def find_group_implementation(self, group: FusionGroup) -> GroupImplementation | None:
@@ -124,49 +126,70 @@ class _ImplementationFinder:
         in_region = any(layer.is_fused_region for layer in layers)
         times = [layer.ms for layer in layers if layer.ms is not None]
         is_alone = all(
-            self.group_by_node.get(node, group.name) == group.name for layer in layers for node in layer.network_layers)
+            self.group_by_node.get(node, group.name) == group.name for layer in layers for node in layer.network_layers
+        )
         names = {layer.name for layer in layers}
         reads = {tensor for layer in deciding_layers for tensor in layer.input_tensors}
         writes = {tensor for layer in deciding_layers for tensor in layer.output_tensors}
         reformats = [
-            layer for layer in self.reformat_layers
-            if (any(layer.name.endswith((f" to {name}", f" from {name}")) for name in names)
-                if self.has_named_reformats else
-                not reads.isdisjoint(layer.output_tensors) or not writes.isdisjoint(layer.input_tensors))
+            layer
+            for layer in self.reformat_layers
+            if (
+                any(layer.name.endswith((f" to {name}", f" from {name}")) for name in names)
+                if self.has_named_reformats
+                else not reads.isdisjoint(layer.output_tensors) or not writes.isdisjoint(layer.input_tensors)
+            )
         ]
         casts = [
-            layer for layer in reformats if layer.kind == REFORMAT
+            layer
+            for layer in reformats
+            if layer.kind == REFORMAT
             and _select_float_types(layer.input_types) != _select_float_types(layer.output_types)
         ]
-        qdq = [layer for layer in reformats if layer.kind == QDQ and not reads.isdisjoint(layer.output_tensors)
-               and self.network_inputs.isdisjoint(layer.input_tensors)]
+        qdq = [
+            layer
+            for layer in reformats
+            if layer.kind == QDQ
+            and not reads.isdisjoint(layer.output_tensors)
+            and self.network_inputs.isdisjoint(layer.input_tensors)
+        ]
         precisions = {_find_kernel_precision(group, layer, bool(sharing_groups)) for layer in deciding_layers}
         possible_precisions = {
             precision
-            for layer in deciding_layers if not _is_precision_visible(group, layer)
-            for precision in (*_select_float_types(layer.input_types), *_select_float_types(layer.output_types),
-                              *(Precision(match[1]) for match in map(_CAST_PATTERN.search, layer.added_nodes)
-                                if match is not None))
+            for layer in deciding_layers
+            if not _is_precision_visible(group, layer)
+            for precision in (
+                *_select_float_types(layer.input_types),
+                *_select_float_types(layer.output_types),
+                *(Precision(match[1]) for match in map(_CAST_PATTERN.search, layer.added_nodes) if match is not None),
+            )
         }
         if not group.qdq_sites_of_multiplied_inputs():
             possible_precisions |= {
                 precision
-                for layer in deciding_layers if layer.is_mha
+                for layer in deciding_layers
+                if layer.is_mha
                 for precision in _select_float_types(layer.input_types)
             }
         return GroupImplementation(
-            precisions.pop() if len(precisions) == 1 else None, in_region, tuple(layer.name for layer in layers),
+            precisions.pop() if len(precisions) == 1 else None,
+            in_region,
+            tuple(layer.name for layer in layers),
             sum(times) if is_alone and len(times) == len(layers) else None,
-            sum(layer.kind == REFORMAT for layer in reformats), tuple(sorted(possible_precisions)),
+            sum(layer.kind == REFORMAT for layer in reformats),
+            tuple(sorted(possible_precisions)),
             tuple(precision.name for precision in self.network.groups if precision.name in sharing_groups),
-            any(layer.is_mha for layer in deciding_layers), len(casts), len(qdq))
+            any(layer.is_mha for layer in deciding_layers),
+            len(casts),
+            len(qdq),
+        )
 
 
 def _select_precision_deciding_layers(engine_layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
-    """Returns the engine layers that determine the precision of a group: its Convs and MatMuls, or all if it has none.
-    """
-    return [layer for layer in engine_layers if layer.type not in _GENERATED_KERNEL_TYPES or layer.is_mha
-            ] or engine_layers
+    """Returns the engine layers that determine the precision of a group: its Convs and MatMuls, or all if it has none."""
+    return [
+        layer for layer in engine_layers if layer.type not in _GENERATED_KERNEL_TYPES or layer.is_mha
+    ] or engine_layers
 
 
 def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
@@ -174,8 +197,13 @@ def _is_precision_visible(group: FusionGroup, kernel: EngineLayer) -> bool:
 
     They do not show it for a product that also adds a tensor, because its inputs can have two float types in any order.
     """
-    return kernel.is_fused_region or kernel.is_mha or kernel.type not in _GENERATED_KERNEL_TYPES and bool(
-        group.qdq_sites_of_multiplied_inputs()) and len({*_select_float_types(kernel.input_types)}) < 2
+    return (
+        kernel.is_fused_region
+        or kernel.is_mha
+        or kernel.type not in _GENERATED_KERNEL_TYPES
+        and bool(group.qdq_sites_of_multiplied_inputs())
+        and len({*_select_float_types(kernel.input_types)}) < 2
+    )
 
 
 def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_kernel: bool) -> Precision | None:
@@ -184,8 +212,9 @@ def _find_kernel_precision(group: FusionGroup, kernel: EngineLayer, is_shared_ke
         return None
     float_types = _select_float_types(kernel.input_types) or _select_float_types(kernel.output_types)
     if kernel.is_mha and group.attention_role == VALUES_ROLE:
-        return next((precision for precision in reversed(kernel.input_types) if precision is not None),
-                    kernel.precision)
+        return next(
+            (precision for precision in reversed(kernel.input_types) if precision is not None), kernel.precision
+        )
     if kernel.type not in _GENERATED_KERNEL_TYPES:
         return kernel.precision
     if not is_shared_kernel:
@@ -202,8 +231,9 @@ def _remove_duplicate_layers(engine_layers: Iterable[EngineLayer]) -> list[Engin
     return list({id(layer): layer for layer in engine_layers}.values())
 
 
-def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
-                              implementations: Mapping[str, GroupImplementation]) -> bool:
+def has_unrequested_precision(
+    group: FusionGroup, config: PrecisionConfig, implementations: Mapping[str, GroupImplementation]
+) -> bool:
     """Returns True if an engine computes a group in another precision than a config requests.
 
     Operators such as MaxPool and copies do not count on quantized values, because they give the same result as on
@@ -213,8 +243,9 @@ def has_unrequested_precision(group: FusionGroup, config: PrecisionConfig,
     return implementation is not None and is_unrequested_precision(group, config.precision_of(group), implementation)
 
 
-def is_unrequested_precision(group: FusionGroup, requested_precision: Precision,
-                             implementation: GroupImplementation) -> bool:
+def is_unrequested_precision(
+    group: FusionGroup, requested_precision: Precision, implementation: GroupImplementation
+) -> bool:
     """Returns True if the precision of a group implementation differs from the requested precision.
 
     The exceptions of `has_unrequested_precision` apply.
@@ -241,40 +272,59 @@ def find_confirmed_findings(network: NetworkOutline, engine_report: EngineReport
         InputError: No engine layer names a layer of the network.
     """
     if not any(layer.network_layers for layer in engine_report.layers):
-        raise InputError(f"this is not an engine of {network.name}", "no engine layer names one of its layers",
-                         "Give the engine or the layer information of an engine that was built from this file.")
+        raise InputError(
+            f"this is not an engine of {network.name}",
+            "no engine layer names one of its layers",
+            "Give the engine or the layer information of an engine that was built from this file.",
+        )
     for candidate in network.qdq_candidates:
-        layers = [layer for layer in engine_report.layers
-                  if not layer.is_constant and _is_conversion(layer, candidate, engine_report, network)]
+        layers = [
+            layer
+            for layer in engine_report.layers
+            if not layer.is_constant and _is_conversion(layer, candidate, engine_report, network)
+        ]
         if layers:
             times = [layer.ms for layer in layers if layer.ms is not None]
             time_text = f", {milliseconds_text(sum(times))}" if times else ""
             names = name_list_text([layer.name for layer in layers], _MAX_NAMED_LAYERS)
-            yield replace(candidate, detail=f"{candidate.detail}; the engine converts in {names}{time_text}",
-                          conversions=tuple((layer.name, layer.ms) for layer in layers))
+            yield replace(
+                candidate,
+                detail=f"{candidate.detail}; the engine converts in {names}{time_text}",
+                conversions=tuple((layer.name, layer.ms) for layer in layers),
+            )
 
 
-def _is_conversion(layer: EngineLayer, candidate: QdqFinding, engine_report: EngineReport,
-                   network: NetworkOutline) -> bool:
+def _is_conversion(
+    layer: EngineLayer, candidate: QdqFinding, engine_report: EngineReport, network: NetworkOutline
+) -> bool:
     """Returns True if an engine layer only converts the type of values, as a candidate predicts."""
     if layer.network_layers or layer.kind == IDLE or layer.is_fused_region:
         return False
     names = {_QDQ_NAME_SUFFIX.sub("", name) for name in (layer.name, *layer.other_nodes)}
     if not names.isdisjoint(candidate.converting_nodes):
         return True
-    return layer.kind in (REFORMAT, QDQ) and _changes_quantized_type(layer) and candidate.group != "" and any(
-        not set(layer.output_tensors).isdisjoint(other.input_tensors)
-        or not set(layer.input_tensors).isdisjoint(other.output_tensors)
-        for other in engine_report.layers if other.kind == COMPUTE
-        and not set(other.network_layers).isdisjoint(network.get_group(candidate.group).layers))
+    return (
+        layer.kind in (REFORMAT, QDQ)
+        and _changes_quantized_type(layer)
+        and candidate.group != ""
+        and any(
+            not set(layer.output_tensors).isdisjoint(other.input_tensors)
+            or not set(layer.input_tensors).isdisjoint(other.output_tensors)
+            for other in engine_report.layers
+            if other.kind == COMPUTE
+            and not set(other.network_layers).isdisjoint(network.get_group(candidate.group).layers)
+        )
+    )
 
 
 def _changes_quantized_type(layer: EngineLayer) -> bool:
     """Returns True if an engine layer converts floats to quantized values, or the reverse."""
-    sides = [{precision for precision in types if precision is not None}
-             for types in (layer.input_types, layer.output_types)]
-    return any(first & set(FLOAT_PRECISIONS) and second & QUANTIZED_TYPES.keys()
-               for first, second in (sides, reversed(sides)))
+    sides = [
+        {precision for precision in types if precision is not None} for types in (layer.input_types, layer.output_types)
+    ]
+    return any(
+        first & set(FLOAT_PRECISIONS) and second & QUANTIZED_TYPES.keys() for first, second in (sides, reversed(sides))
+    )
 
 
 NO_EFFECT, BREAKS_MHA, STANDALONE_QDQ, BARRIER_SPLITS = "no effect", "splits MHA", "unfused Q/DQ", "splits"
@@ -310,8 +360,8 @@ class Kernel:
     def types_text(self) -> str:
         """The types of inputs and outputs as text, such as ``INT8 > FP16``."""
         sides = [
-            "+".join(dict.fromkeys(label for label in side if label))
-            or "?" for side in (self.input_types, self.output_types)
+            "+".join(dict.fromkeys(label for label in side if label)) or "?"
+            for side in (self.input_types, self.output_types)
         ]
         return " > ".join(sides)
 
@@ -324,7 +374,7 @@ class Kernel:
         scope = self.network_layers[0].rpartition("/")[0] if self.network_layers else ""
         names = [
             *self.network_layers[:1],
-            *(name.removeprefix(f"{scope}/") if scope else name for name in self.network_layers[1:])
+            *(name.removeprefix(f"{scope}/") if scope else name for name in self.network_layers[1:]),
         ]
         return f"{self.layer_type} {self.types_text}" + (f": {name_list_text(names, 4)}" if names else "")
 
@@ -341,9 +391,10 @@ class BarrierEffect:
         """A text on the kernels that the fusion barrier adds."""
         if not (self.removed_kernels or self.added_kernels):
             return "TensorRT did not fuse across it"
-        lost, more = (name_list_text([kernel.description
-                                      for kernel in kernels], 2)
-                      for kernels in (self.removed_kernels, self.added_kernels))
+        lost, more = (
+            name_list_text([kernel.description for kernel in kernels], 2)
+            for kernels in (self.removed_kernels, self.added_kernels)
+        )
         return f"{more} instead of {lost}" if lost else f"adds {more}"
 
 
@@ -416,17 +467,18 @@ class Preview:
 
     def find_groups_in_unrequested_precision(self, network: NetworkOutline, config: PrecisionConfig) -> tuple[str, ...]:
         """Returns the names of the groups that run in another precision than requested, in network order."""
-        return tuple(group.name
-                     for group in network.groups
-                     if has_unrequested_precision(group, config, self.implementations))
+        return tuple(
+            group.name for group in network.groups if has_unrequested_precision(group, config, self.implementations)
+        )
 
     def list_group_remarks(self, group: FusionGroup, config: PrecisionConfig) -> tuple[str, ...]:
         """Returns remarks about a group, such as an unrequested precision or unfused Q/DQ, the most important first."""
         implementation = self.implementations.get(group.name)
         marks = []
         if implementation is not None and has_unrequested_precision(group, config, self.implementations):
-            precision = implementation.implemented_precision(group.precision_shown_by_engine(
-                config.precision_of(group)))
+            precision = implementation.implemented_precision(
+                group.precision_shown_by_engine(config.precision_of(group))
+            )
             marks.append(f"≠ {precision.label if precision is not None else '?'}")
         return (*marks, *self.list_precision_independent_remarks(group))
 
@@ -439,12 +491,15 @@ class Preview:
             if tensor in self.barrier_effects
         ]
         removed_kernels = [kernel for effect in effects for kernel in effect.removed_kernels]
-        if group.name in (self.ineffective_groups or
-                          ()) or effects and not any(effect.removed_kernels or effect.added_kernels
-                                                     for effect in effects):
+        if (
+            group.name in (self.ineffective_groups or ())
+            or effects
+            and not any(effect.removed_kernels or effect.added_kernels for effect in effects)
+        ):
             marks.append(NO_EFFECT)
-        if group.name in (self.mha_breakers or ()) or any(kernel.layer_type == MHA_KERNEL
-                                                          for kernel in removed_kernels):
+        if group.name in (self.mha_breakers or ()) or any(
+            kernel.layer_type == MHA_KERNEL for kernel in removed_kernels
+        ):
             marks.append(BREAKS_MHA)
         elif any(effect.removed_kernels or effect.added_kernels for effect in effects):
             marks.append(BARRIER_SPLITS)
@@ -453,25 +508,43 @@ class Preview:
         return tuple(marks)
 
 
-def build_preview(engine_report: EngineReport, network: NetworkOutline, builder_release: str,
-                  compute_capability: tuple[int, int], preview_s: float, is_gpu_present: bool = False) -> Preview:
+def build_preview(
+    engine_report: EngineReport,
+    network: NetworkOutline,
+    builder_release: str,
+    compute_capability: tuple[int, int],
+    preview_s: float,
+    is_gpu_present: bool = False,
+) -> Preview:
     """Builds a preview from a report of engine layers."""
     conversion_kinds = [
         layer.kind for layer in engine_report.layers if layer.kind in (QDQ, REFORMAT) and not layer.is_constant
     ]
-    return Preview(builder_release, compute_capability, is_gpu_present,
-                   find_group_implementations(engine_report, network), list_kernels(engine_report),
-                   conversion_kinds.count(QDQ), preview_s, conversion_count=len(conversion_kinds))
+    return Preview(
+        builder_release,
+        compute_capability,
+        is_gpu_present,
+        find_group_implementations(engine_report, network),
+        list_kernels(engine_report),
+        conversion_kinds.count(QDQ),
+        preview_s,
+        conversion_count=len(conversion_kinds),
+    )
 
 
 def list_kernels(engine_report: EngineReport) -> tuple[Kernel, ...]:
     """Returns the kernels of an engine, without layers that read only constants."""
     return tuple(
-        Kernel(MHA_KERNEL if layer.is_mha else layer.type, _list_type_labels(layer.input_types),
-               _list_type_labels(layer.output_types), tuple(sorted(layer.network_layers)),
-               _generated_code_text(layer))
+        Kernel(
+            MHA_KERNEL if layer.is_mha else layer.type,
+            _list_type_labels(layer.input_types),
+            _list_type_labels(layer.output_types),
+            tuple(sorted(layer.network_layers)),
+            _generated_code_text(layer),
+        )
         for layer in engine_report.layers
-        if layer.kind != IDLE and not layer.is_constant)
+        if layer.kind != IDLE and not layer.is_constant
+    )
 
 
 def _generated_code_text(engine_layer: EngineLayer) -> str:
@@ -501,9 +574,12 @@ def find_added_kernels(base_preview: Preview, changed_preview: Preview) -> list[
     return added
 
 
-def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]], gpu_capability: tuple[int, int] | None,
-                              requested_capability: tuple[int, int] | None = None,
-                              min_capability: tuple[int, int] | None = None) -> tuple[int, int]:
+def choose_compute_capability(
+    supported_capabilities: Iterable[tuple[int, int]],
+    gpu_capability: tuple[int, int] | None,
+    requested_capability: tuple[int, int] | None = None,
+    min_capability: tuple[int, int] | None = None,
+) -> tuple[int, int]:
     """Chooses the compute capability of a preview.
 
     The candidates are the requested capability, that of the GPU in this machine, and 8.9; the first that exists is
@@ -511,44 +587,60 @@ def choose_compute_capability(supported_capabilities: Iterable[tuple[int, int]],
     result is the supported capability nearest to the chosen one.
     """
     candidates = sorted(supported_capabilities)
-    default = next((capability for capability in candidates if capability >= max((8, 9), min_capability or (0, 0))),
-                   (8, 9))
+    default = next(
+        (capability for capability in candidates if capability >= max((8, 9), min_capability or (0, 0))), (8, 9)
+    )
     target = requested_capability or gpu_capability or default
     return min(
-        candidates, key=lambda capability:
-        (abs(capability[0] * 10 + capability[1] - target[0] * 10 - target[1]), capability), default=target)
+        candidates,
+        key=lambda capability: (abs(capability[0] * 10 + capability[1] - target[0] * 10 - target[1]), capability),
+        default=target,
+    )
 
 
 # -- effects of a group's non-default precision on the engine ---------------------------------------------------------
 
 
-def find_possibly_ineffective_groups(network: NetworkOutline, config: PrecisionConfig,
-                                     preview: Preview) -> list[FusionGroup]:
+def find_possibly_ineffective_groups(
+    network: NetworkOutline, config: PrecisionConfig, preview: Preview
+) -> list[FusionGroup]:
     """Returns groups whose non-default precision may have no effect on the engine.
 
     The engine runs them in another precision than requested. A fused attention does not show the types of its sums, so
     the effect of a group inside it is unknown.
     """
-    return [group for group in network.groups if config.precision_of(group) is not config.default_precision_of(group)
-            and has_unrequested_precision(group, config, preview.implementations)
-            and not preview.implementations[group.name].in_mha]
+    return [
+        group
+        for group in network.groups
+        if config.precision_of(group) is not config.default_precision_of(group)
+        and has_unrequested_precision(group, config, preview.implementations)
+        and not preview.implementations[group.name].in_mha
+    ]
 
 
-def find_split_attention_groups(network: NetworkOutline, config: PrecisionConfig,
-                                preview: Preview) -> list[FusionGroup]:
+def find_split_attention_groups(
+    network: NetworkOutline, config: PrecisionConfig, preview: Preview
+) -> list[FusionGroup]:
     """Returns groups with a non-default precision whose attention is not a single kernel."""
     fused_attentions = {
         group.attention
         for group in network.groups
-        if group.attention and (
-            implementation := preview.implementations.get(group.name)) is not None and implementation.in_mha
+        if group.attention
+        and (implementation := preview.implementations.get(group.name)) is not None
+        and implementation.in_mha
     }
-    return [group for group in network.groups if group.attention and group.attention not in fused_attentions
-            and config.precision_of(group) is not config.default_precision_of(group)]
+    return [
+        group
+        for group in network.groups
+        if group.attention
+        and group.attention not in fused_attentions
+        and config.precision_of(group) is not config.default_precision_of(group)
+    ]
 
 
-def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGroup],
-                              preview_without_choices: Preview) -> tuple[str, ...]:
+def find_groups_splitting_mha(
+    network: NetworkOutline, groups: Iterable[FusionGroup], preview_without_choices: Preview
+) -> tuple[str, ...]:
     """Returns groups whose non-default precision splits an attention into several kernels.
 
     Args:
@@ -558,7 +650,8 @@ def find_groups_splitting_mha(network: NetworkOutline, groups: Iterable[FusionGr
     fused_attentions = {
         group.attention
         for group in network.groups
-        if group.attention and (implementation := preview_without_choices.implementations.get(group.name)) is not None
+        if group.attention
+        and (implementation := preview_without_choices.implementations.get(group.name)) is not None
         and implementation.in_mha
     }
     return tuple(group.name for group in groups if group.attention in fused_attentions)

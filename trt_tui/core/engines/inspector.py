@@ -52,8 +52,12 @@ from trt_tui.files.reading import limit_file_reading, limit_reading_resources, r
 COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
 
-ENGINE_PRECISION_TITLES = {**{precision.label: precision.label for precision in reversed(Precision)},
-                           "?": "unknown", REFORMAT: "reformats", QDQ: "unfused Q/DQ"}
+ENGINE_PRECISION_TITLES = {
+    **{precision.label: precision.label for precision in reversed(Precision)},
+    "?": "unknown",
+    REFORMAT: "reformats",
+    QDQ: "unfused Q/DQ",
+}
 """Titles of the keys of `EngineReport.precision_shares`, in the order of columns."""
 
 _LAYER_PREFIX = "[ONNX Layer: "
@@ -65,8 +69,10 @@ _REVERSED_COPY_SUFFIX = re.compile(r"(?:\d+_enolc_|\d+_\d+lym_|tuptuo_ypoc_|tupn
 long name."""
 _MAX_ADDED_SUFFIXES = 8
 """Maximum number of suffixes of added nodes after the name of a tensor. The lowerings add at most two."""
-ADDED_NODE_SUFFIX = re.compile(r"(?:__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)|_quantized"
-                               r"|_DequantizeLinear_Output)(?:_\d+)?$")
+ADDED_NODE_SUFFIX = re.compile(
+    r"(?:__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)|_quantized"
+    r"|_DequantizeLinear_Output)(?:_\d+)?$"
+)
 _QDQ_SUFFIX = re.compile(r"(?:__d?q|_quantized|_DequantizeLinear_Output)(?:_\d+)?$")
 _LIGHT_LAYER_TYPES = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
 """Types of the engine layers that TensorRT makes of unfused Q, DQ and Casts."""
@@ -84,13 +90,16 @@ _REGION_NUMBER_PATTERN = re.compile(r"_myl(\d+)_\d+$")
 _TypedTensor = tuple[str, "Precision | None"]
 """The name and the type of a tensor."""
 
-_PRECISION_PATTERNS = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"(?<!u)int4\b",
-                                                                                        re.I), Precision.INT4),
-                       (re.compile(r"e8m0", re.I), Precision.MXFP8), (re.compile(r"fp4|float4", re.I), Precision.NVFP4),
-                       (re.compile(r"fp8|float8", re.I), Precision.FP8), (re.compile(r"bf16|bfloat",
-                                                                                     re.I), Precision.BF16),
-                       (re.compile(r"half|fp16|float16",
-                                   re.I), Precision.FP16), (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32))
+_PRECISION_PATTERNS = (
+    (re.compile(r"(?<!u)int8\b", re.I), Precision.INT8),
+    (re.compile(r"(?<!u)int4\b", re.I), Precision.INT4),
+    (re.compile(r"e8m0", re.I), Precision.MXFP8),
+    (re.compile(r"fp4|float4", re.I), Precision.NVFP4),
+    (re.compile(r"fp8|float8", re.I), Precision.FP8),
+    (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
+    (re.compile(r"half|fp16|float16", re.I), Precision.FP16),
+    (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32),
+)
 
 
 @dataclass(frozen=True)
@@ -166,8 +175,11 @@ class EngineReport:
                 continue
             counts[layer.precision_key] = counts.get(layer.precision_key, 0) + 1
             times[layer.precision_key] = times.get(layer.precision_key, 0.0) + (layer.ms or 0.0)
-        return {word: (counts[word], times[word] / total if total > 0 else None)
-                for word in ENGINE_PRECISION_TITLES if word in counts}
+        return {
+            word: (counts[word], times[word] / total if total > 0 else None)
+            for word in ENGINE_PRECISION_TITLES
+            if word in counts
+        }
 
     def with_layer_times(self, ms_by_layer: Mapping[str, float]) -> EngineReport:
         """Returns the report with the layer times of a profiler, in ms by engine layer name."""
@@ -183,8 +195,10 @@ def find_first_different_kernel(first: EngineReport, second: EngineReport) -> st
     for kernel in second.layers:
         if kernel.kind == COMPUTE and _kernel_signature(kernel) not in signatures:
             names = set(kernel.network_layers)
-            other = next((item for item in first.layers if item.kind == COMPUTE and names.intersection(
-                item.network_layers)), None)
+            other = next(
+                (item for item in first.layers if item.kind == COMPUTE and names.intersection(item.network_layers)),
+                None,
+            )
             before = other.kernel_name or other.name if other is not None else "no kernel"
             after = kernel.kernel_name or kernel.name
             return f"{', '.join(kernel.network_layers[:4]) or kernel.name}: {before} and {after}"
@@ -193,8 +207,13 @@ def find_first_different_kernel(first: EngineReport, second: EngineReport) -> st
 
 def _kernel_signature(kernel: EngineLayer) -> tuple[object, ...]:
     """Returns the layers, the tactic and the types of a kernel, for comparisons."""
-    return (tuple(sorted(kernel.network_layers)), kernel.kernel_name, kernel.precision, kernel.input_types,
-            kernel.output_types)
+    return (
+        tuple(sorted(kernel.network_layers)),
+        kernel.kernel_name,
+        kernel.precision,
+        kernel.input_types,
+        kernel.output_types,
+    )
 
 
 def read_engine_report(inspector_json: str, network: NetworkOutline) -> EngineReport:
@@ -208,14 +227,18 @@ def read_engine_report(inspector_json: str, network: NetworkOutline) -> EngineRe
             # TensorRT 8.6 does not escape the separators in its metadata.
             layers = json.loads(inspector_json, strict=False)["Layers"]
             if layers and not any(isinstance(layer, dict) for layer in layers):
-                raise InputError("the engine gives the names of its layers only",
-                                 "it was built without detailed verbosity",
-                                 "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
+                raise InputError(
+                    "the engine gives the names of its layers only",
+                    "it was built without detailed verbosity",
+                    "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.",
+                )
             return build_engine_report(layers, network)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
-                             "Layer information comes from the engine inspector or from trtexec "
-                             "--exportLayerInfo.") from None
+            raise InputError(
+                "this is not the layer information of an engine",
+                f"{type(error).__name__}: {error}",
+                "Layer information comes from the engine inspector or from trtexec --exportLayerInfo.",
+            ) from None
 
 
 def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: NetworkOutline) -> EngineReport:
@@ -229,8 +252,14 @@ def build_engine_report(layer_entries: Iterable[Mapping[str, Any]], network: Net
     named_layers = {node for layer in engine_layers if not layer.is_fused_region for node in layer.network_layers}
     return EngineReport(
         tuple(
-            replace(layer, network_layers=layer_finder.find_region_layers(layer.name, named_layers)
-                    or layer.network_layers) if layer.is_fused_region else layer for layer in engine_layers))
+            replace(
+                layer, network_layers=layer_finder.find_region_layers(layer.name, named_layers) or layer.network_layers
+            )
+            if layer.is_fused_region
+            else layer
+            for layer in engine_layers
+        )
+    )
 
 
 def _select_layers_of_first_profile(layer_entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -243,14 +272,23 @@ def _select_layers_of_first_profile(layer_entries: list[Mapping[str, Any]]) -> l
     if first is None:
         return layer_entries
     first_region = _REGION_NUMBER_PATTERN.search(str(first["Name"]))
-    end = next((index for index, entry in enumerate(layer_entries)
-                if entry is first or first_region is not None and (match := _REGION_NUMBER_PATTERN.search(
-                    str(entry.get("Name", "")))) is not None and match[1] == first_region[1]), len(layer_entries))
+    end = next(
+        (
+            index
+            for index, entry in enumerate(layer_entries)
+            if entry is first
+            or first_region is not None
+            and (match := _REGION_NUMBER_PATTERN.search(str(entry.get("Name", "")))) is not None
+            and match[1] == first_region[1]
+        ),
+        len(layer_entries),
+    )
     return layer_entries[:end]
 
 
-def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinder,
-                        input_dependent_tensors: set[str]) -> EngineLayer:
+def _parse_engine_layer(
+    layer_entry: Mapping[str, Any], layer_finder: LayerFinder, input_dependent_tensors: set[str]
+) -> EngineLayer:
     """Parses one layer entry of the inspector's JSON.
 
     Args:
@@ -258,9 +296,10 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
             are added if it reads such a tensor.
     """
     name, type_text = layer_entry.get("Name", ""), layer_entry.get("LayerType", "")
-    inputs, outputs = ([(str(tensor.get("Name", "")), _parse_precision(_type_text(tensor)))
-                        for tensor in layer_entry.get(key, ())]
-                       for key in ("Inputs", "Outputs"))
+    inputs, outputs = (
+        [(str(tensor.get("Name", "")), _parse_precision(_type_text(tensor))) for tensor in layer_entry.get(key, ())]
+        for key in ("Inputs", "Outputs")
+    )
     fed_inputs = [index for index, (tensor, _) in enumerate(inputs) if tensor in input_dependent_tensors]
     input_dependent_tensors.update(tensor for tensor, _ in outputs if fed_inputs)
     weights = _parse_precision(str((layer_entry.get("Weights") or {}).get("Type", "")))
@@ -272,8 +311,12 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
     types = [precision for _, precision in (*inputs, *outputs)]
     if layer_type == "noop":
         layer_kind = IDLE
-    elif layer_type in ("quantize", "dequantize") or layer_entry.get("Origin") == "QDQ" or is_light and any(
-            map(_QDQ_SUFFIX.search, added)):
+    elif (
+        layer_type in ("quantize", "dequantize")
+        or layer_entry.get("Origin") == "QDQ"
+        or is_light
+        and any(map(_QDQ_SUFFIX.search, added))
+    ):
         layer_kind = QDQ
     elif layer_type == "reformat" or is_copy or is_light and (added or _DATA_MOVEMENT_PATTERN.match(name)):
         layer_kind = REFORMAT
@@ -283,16 +326,32 @@ def _parse_engine_layer(layer_entry: Mapping[str, Any], layer_finder: LayerFinde
         layer_kind = COMPUTE
     if is_copy:
         nodes = ()  # a copy has the name of its neighbouring layer
-    return EngineLayer(name, type_text, layer_kind,
-                       _find_layer_precision(inputs, fed_inputs, outputs, weights, is_region), nodes, is_region,
-                       str(layer_entry.get("TacticName", "") or ""), None, tuple(tensor for tensor, _ in inputs),
-                       tuple(precision for _, precision in inputs), tuple(tensor for tensor, _ in outputs),
-                       tuple(precision for _, precision in outputs), not fed_inputs and not is_copy, added, others)
+    return EngineLayer(
+        name,
+        type_text,
+        layer_kind,
+        _find_layer_precision(inputs, fed_inputs, outputs, weights, is_region),
+        nodes,
+        is_region,
+        str(layer_entry.get("TacticName", "") or ""),
+        None,
+        tuple(tensor for tensor, _ in inputs),
+        tuple(precision for _, precision in inputs),
+        tuple(tensor for tensor, _ in outputs),
+        tuple(precision for _, precision in outputs),
+        not fed_inputs and not is_copy,
+        added,
+        others,
+    )
 
 
-def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_indices: Sequence[int],
-                          outputs: Sequence[_TypedTensor], weight_type: Precision | None,
-                          is_fused_region: bool) -> Precision | None:
+def _find_layer_precision(
+    inputs: Sequence[_TypedTensor],
+    non_constant_input_indices: Sequence[int],
+    outputs: Sequence[_TypedTensor],
+    weight_type: Precision | None,
+    is_fused_region: bool,
+) -> Precision | None:
     """Returns the precision of an engine layer from its tensor types; None for a fused region.
 
     The type of quantized weights counts first, then the type of the first input, then that of the outputs. A layer that
@@ -304,8 +363,9 @@ def _find_layer_precision(inputs: Sequence[_TypedTensor], non_constant_input_ind
     """
     if is_fused_region:
         return None
-    deciding_types = [inputs[index][1]
-                      for index in non_constant_input_indices] or [precision for _, precision in inputs]
+    deciding_types = [inputs[index][1] for index in non_constant_input_indices] or [
+        precision for _, precision in inputs
+    ]
     if Precision.MXFP8 in (item for _, item in inputs) and deciding_types[0] is Precision.FP8:
         return Precision.MXFP8
     for precision, quantized_type in QUANTIZED_TYPES.items():
@@ -329,7 +389,8 @@ def _has_unknown_types(layer_entry: Mapping[str, Any]) -> bool:
     """
     return any(
         _type_text(tensor_entry).startswith("N/A")
-        for tensor_entry in (*layer_entry.get("Inputs", ()), *layer_entry.get("Outputs", ())))
+        for tensor_entry in (*layer_entry.get("Inputs", ()), *layer_entry.get("Outputs", ()))
+    )
 
 
 def _parse_precision(type_text: str) -> Precision | None:
@@ -350,19 +411,23 @@ class LayerFinder:
             for tensor in layer.outputs:
                 self.producers[tensor] = position
 
-    def find_named_layers(self, engine_layer_name: str, metadata: str
-                          ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    def find_named_layers(
+        self, engine_layer_name: str, metadata: str
+    ) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
         """Returns the network's layers in an engine layer, the nodes that the lowering added, and other names."""
         pieces = metadata.split(_LAYER_PREFIX)[1:]
         name_tokens = [match[1] for piece in pieces if (match := _LAYER_END_PATTERN.match(piece)) is not None] or [
-            token for part in _NAME_SEPARATORS.split(FUSED_REGION_PATTERN.sub("", engine_layer_name))
+            token
+            for part in _NAME_SEPARATORS.split(FUSED_REGION_PATTERN.sub("", engine_layer_name))
             for token in self._list_names_without_wrappers(part)
         ]
         layers = [self._find_network_layer_name(token) for token in name_tokens]
         unknown_tokens = [token for token, layer in zip(name_tokens, layers, strict=True) if layer is None]
-        return (tuple(dict.fromkeys(layer for layer in layers if layer is not None)),
-                tuple(dict.fromkeys(token for token in unknown_tokens if ADDED_NODE_SUFFIX.search(token))),
-                tuple(dict.fromkeys(token for token in unknown_tokens if not ADDED_NODE_SUFFIX.search(token))))
+        return (
+            tuple(dict.fromkeys(layer for layer in layers if layer is not None)),
+            tuple(dict.fromkeys(token for token in unknown_tokens if ADDED_NODE_SUFFIX.search(token))),
+            tuple(dict.fromkeys(token for token in unknown_tokens if not ADDED_NODE_SUFFIX.search(token))),
+        )
 
     def find_region_layers(self, region_name: str, named_layers: set[str]) -> tuple[str, ...]:
         """Returns the network's layers between the two ends in the name of a fused region.
@@ -376,8 +441,9 @@ class LayerFinder:
         first, _, last = match[1].partition("...")
         start, end = self.find_layer_position(first), self.find_layer_position(last or first)
         start, end = 0 if start is None else start, len(self.layer_names) - 1 if end is None else end
-        return tuple(layer for layer in self.layer_names[min(start, end):max(start, end) + 1]
-                     if layer not in named_layers)
+        return tuple(
+            layer for layer in self.layer_names[min(start, end) : max(start, end) + 1] if layer not in named_layers
+        )
 
     def find_layer_position(self, layer_or_tensor: str) -> int | None:
         """Returns the position of a layer, or of the layer that computes or reads a tensor; None for any other name."""
@@ -393,7 +459,7 @@ class LayerFinder:
         if engine_name in self.layer_indices:
             return engine_name
         copied = _REVERSED_COPY_SUFFIX.match(engine_name[::-1])
-        original = engine_name[:len(engine_name) - copied.end()] if copied is not None else engine_name
+        original = engine_name[: len(engine_name) - copied.end()] if copied is not None else engine_name
         return original if original in self.layer_indices else None
 
     @staticmethod
@@ -410,8 +476,11 @@ LISTING_HEADING = "Layers:"
 """The first line of the message."""
 
 _ROW_PATTERN = re.compile(r"Name: (.*?), LayerType: ([^,\[\]{}]*), Inputs: (.*)", re.S)
-_TENSORS_PATTERN = re.compile(r"(?:^|, )(Inputs|Constants|Outputs): \["
-                              r"(?: \{ ((?:[^,]|,(?! (?:Inputs|Constants|Outputs): \[))*?) \}|)\](?=, [A-Z]|$)", re.S)
+_TENSORS_PATTERN = re.compile(
+    r"(?:^|, )(Inputs|Constants|Outputs): \["
+    r"(?: \{ ((?:[^,]|,(?! (?:Inputs|Constants|Outputs): \[))*?) \}|)\](?=, [A-Z]|$)",
+    re.S,
+)
 _TENSOR_NAME_PATTERN = re.compile(r"Name: (.*?), (?:Location|Dimensions): ", re.S)
 _DATATYPE_PATTERN = re.compile(r"(Format/Datatype|Datatype): ([^,}]*)")
 _METADATA_PATTERN = re.compile(r", Metadata: ?(.*)$", re.S)
@@ -433,9 +502,11 @@ def read_layer_listing(listing_text: str, network: NetworkOutline) -> EngineRepo
     with limit_reading_resources("the builder's list of layers", len(listing_text)):
         rows = _split_listing_into_rows(listing_text)
         if not rows:
-            raise InputError("the builder's list of layers cannot be read", "it is empty",
-                             "Its release may use another format; a build on a GPU reports its layers through the "
-                             "inspector.")
+            raise InputError(
+                "the builder's list of layers cannot be read",
+                "it is empty",
+                "Its release may use another format; a build on a GPU reports its layers through the inspector.",
+            )
         return build_engine_report([_parse_row(row) for row in rows], network)
 
 
@@ -464,12 +535,16 @@ def _parse_row(listing_row: str) -> Mapping[str, Any]:
     if match is None:
         raise _unreadable_row_error(listing_row)
     metadata = _METADATA_PATTERN.search(listing_row)
-    middle = listing_row[match.start(3) - len("Inputs: "):metadata.start() if metadata is not None else None]
-    entry: dict[str, Any] = {"Name": match[1], "LayerType": match[2].strip(),
-                             "Metadata": metadata[1] if metadata is not None else ""}
+    middle = listing_row[match.start(3) - len("Inputs: ") : metadata.start() if metadata is not None else None]
+    entry: dict[str, Any] = {
+        "Name": match[1],
+        "LayerType": match[2].strip(),
+        "Metadata": metadata[1] if metadata is not None else "",
+    }
     for tensors_match in _TENSORS_PATTERN.finditer(middle):
-        entry[tensors_match[1]] = [_parse_tensor(text, listing_row)
-                                   for text in tensors_match[2].split(" }, { ")] if tensors_match[2] else []
+        entry[tensors_match[1]] = (
+            [_parse_tensor(text, listing_row) for text in tensors_match[2].split(" }, { ")] if tensors_match[2] else []
+        )
     if "Inputs" not in entry or "Outputs" not in entry:
         raise _unreadable_row_error(listing_row)
     for key, pattern in (("TacticName", _TACTIC_PATTERN), ("Origin", _ORIGIN_PATTERN)):
@@ -488,9 +563,11 @@ def _parse_tensor(tensor_text: str, listing_row: str) -> Mapping[str, str]:
 
 
 def _unreadable_row_error(listing_row: str) -> InputError:
-    return InputError("the builder's list of layers cannot be read",
-                      f"no layer was recognised in: {listing_row[:120]}",
-                      "Its release may use another format; a build on a GPU reports its layers through the inspector.")
+    return InputError(
+        "the builder's list of layers cannot be read",
+        f"no layer was recognised in: {listing_row[:120]}",
+        "Its release may use another format; a build on a GPU reports its layers through the inspector.",
+    )
 
 
 GRAPH_SUFFIX, _PROFILE_SUFFIX = ".graph.json", ".profile.json"
@@ -509,14 +586,27 @@ def read_profile_report(profile_path: Path, network: NetworkOutline) -> EngineRe
     """
     ms_by_layer, graph_path = read_layer_profile(profile_path), _find_graph_of_profile(profile_path)
     with limit_file_reading(profile_path if graph_path is None else graph_path):
-        graph_report = EngineReport(()) if graph_path is None else read_engine_report(
-            read_bytes(graph_path).decode("utf-8", "replace"), network)
+        graph_report = (
+            EngineReport(())
+            if graph_path is None
+            else read_engine_report(read_bytes(graph_path).decode("utf-8", "replace"), network)
+        )
         listed_names = {layer.name for layer in graph_report.layers}
-        named_report = build_engine_report([{"Name": name, "Inputs": [{"Name": "", "Datatype": "N/A"}]}
-                                            for name in ms_by_layer if name not in listed_names], network)
+        named_report = build_engine_report(
+            [
+                {"Name": name, "Inputs": [{"Name": "", "Datatype": "N/A"}]}
+                for name in ms_by_layer
+                if name not in listed_names
+            ],
+            network,
+        )
         remaining_ms = dict(ms_by_layer)
-        return EngineReport(tuple(replace(layer, ms=remaining_ms.pop(layer.name, None))
-                                  for layer in (*graph_report.layers, *named_report.layers)))
+        return EngineReport(
+            tuple(
+                replace(layer, ms=remaining_ms.pop(layer.name, None))
+                for layer in (*graph_report.layers, *named_report.layers)
+            )
+        )
 
 
 def _find_graph_of_profile(profile_path: Path) -> Path | None:
@@ -561,8 +651,9 @@ def read_layer_profile(profile_path: Path) -> dict[str, float]:
 
 
 def _invalid_profile_error(profile_path: Path, cause: str) -> InputError:
-    return InputError(f"{profile_path.name} is not a profile of engine layers", cause,
-                      "Write it with trtexec --exportProfile.")
+    return InputError(
+        f"{profile_path.name} is not a profile of engine layers", cause, "Write it with trtexec --exportProfile."
+    )
 
 
 @dataclass(frozen=True)
@@ -594,8 +685,9 @@ class KernelResult:
     possible_outputs: tuple[KernelOutput, ...]
 
 
-def find_kernel_results(engine_report: EngineReport, network: Network, typed_model: ir.Model,
-                        inspector_json: str) -> dict[str, KernelResult]:
+def find_kernel_results(
+    engine_report: EngineReport, network: Network, typed_model: ir.Model, inspector_json: str
+) -> dict[str, KernelResult]:
     """Returns the kernel outputs that contain the results of groups, by group name.
 
     Groups whose result no kernel writes are absent.
@@ -605,14 +697,19 @@ def find_kernel_results(engine_report: EngineReport, network: Network, typed_mod
         typed_model: The model from which the engine was built.
         inspector_json: The inspector's JSON from which ``engine_report`` was read.
     """
-    return _KernelResultFinder(engine_report, network, _find_quantized_tensors(typed_model, network),
-                               _read_output_strides(inspector_json)).find_all_results()
+    return _KernelResultFinder(
+        engine_report, network, _find_quantized_tensors(typed_model, network), _read_output_strides(inspector_json)
+    ).find_all_results()
 
 
 class _KernelResultFinder:
-    def __init__(self, engine_report: EngineReport, network: Network,
-                 quantized_tensors: Mapping[str, tuple[str, QdqStep]],
-                 strides_by_output: Mapping[str, tuple[int, ...]]) -> None:
+    def __init__(
+        self,
+        engine_report: EngineReport,
+        network: Network,
+        quantized_tensors: Mapping[str, tuple[str, QdqStep]],
+        strides_by_output: Mapping[str, tuple[int, ...]],
+    ) -> None:
         self.network, self.quantized_tensors, self.strides_by_output = network, quantized_tensors, strides_by_output
         self.tensor_types: dict[str, Precision | None] = {}
         self.last_kernels: dict[str, EngineLayer] = {}
@@ -626,8 +723,9 @@ class _KernelResultFinder:
         results: dict[str, KernelResult] = {}
         for group in self.network.groups:
             kernel = self.last_kernels.get(self.network.producer.get(group.final_tensor, ""))
-            result = self._find_result_by_name(group.final_tensor) or (self._find_result_by_kernel(
-                group.final_tensor, kernel) if kernel is not None else None)
+            result = self._find_result_by_name(group.final_tensor) or (
+                self._find_result_by_kernel(group.final_tensor, kernel) if kernel is not None else None
+            )
             if result is not None:
                 results[group.name] = result
         return results
@@ -647,21 +745,29 @@ class _KernelResultFinder:
         """
         network, kernel_layers = self.network, set(engine_layer.network_layers)
         last_tensor = tensor_name
-        while (readers := network.consumers.get(last_tensor,
-                                                ())) and all(reader in kernel_layers for reader in readers):
+        while (readers := network.consumers.get(last_tensor, ())) and all(
+            reader in kernel_layers for reader in readers
+        ):
             copies = [network.get_layer(reader) for reader in readers]
             if len(copies) != 1 or copies[0].kind is not LayerKind.COPY or len(copies[0].outputs) != 1:
                 return None
             last_tensor = copies[0].outputs[0]
-        leaving_tensors = [name for node in engine_layer.network_layers for name in network.get_layer(node).outputs
-                           if name == last_tensor or _is_read_outside_layers(name, network, kernel_layers)]
+        leaving_tensors = [
+            name
+            for node in engine_layer.network_layers
+            for name in network.get_layer(node).outputs
+            if name == last_tensor or _is_read_outside_layers(name, network, kernel_layers)
+        ]
         outputs_by_tensor = {name: self._list_possible_outputs(name, engine_layer) for name in leaving_tensors}
         possible_outputs = outputs_by_tensor[last_tensor] if last_tensor in outputs_by_tensor else ()
         if len(leaving_tensors) == 1:  # one result can be written both as floats and as quantized values
             return KernelResult(last_tensor, possible_outputs[:1]) if possible_outputs else None
         output_names = {output.tensor for outputs in outputs_by_tensor.values() for output in outputs}
-        return KernelResult(last_tensor, possible_outputs) if possible_outputs and len(output_names) == len(
-            engine_layer.output_tensors) == len(leaving_tensors) else None
+        return (
+            KernelResult(last_tensor, possible_outputs)
+            if possible_outputs and len(output_names) == len(engine_layer.output_tensors) == len(leaving_tensors)
+            else None
+        )
 
     def _list_possible_outputs(self, tensor_name: str, engine_layer: EngineLayer) -> tuple[KernelOutput, ...]:
         """Returns the outputs of a kernel that may contain a tensor. Quantized values count only if a Quantize reads
@@ -684,27 +790,42 @@ class _KernelResultFinder:
         return KernelOutput(output_name, step, self.strides_by_output.get(output_name))
 
 
-def _find_quantize_step(tensor_name: str, engine_layer: EngineLayer, network: Network,
-                        quantized_tensors: Mapping[str, tuple[str, QdqStep]]) -> QdqStep | None:
+def _find_quantize_step(
+    tensor_name: str, engine_layer: EngineLayer, network: Network, quantized_tensors: Mapping[str, tuple[str, QdqStep]]
+) -> QdqStep | None:
     """Finds the Quantize of a tensor that a kernel writes as quantized values.
 
     It follows the tensor directly, or after operators that only copy values. None if there is none, or if several have
     different scales.
     """
-    reached = set(iterate_reachable([tensor_name], lambda tensor: [
-        name for reader in map(network.get_layer, network.consumers.get(tensor, ())) for name in reader.outputs
-        if reader.kind is LayerKind.COPY or reader.op_type in VALUE_PRESERVING]))
+    reached = set(
+        iterate_reachable(
+            [tensor_name],
+            lambda tensor: [
+                name
+                for reader in map(network.get_layer, network.consumers.get(tensor, ()))
+                for name in reader.outputs
+                if reader.kind is LayerKind.COPY or reader.op_type in VALUE_PRESERVING
+            ],
+        )
+    )
     named_steps = {name: step for name, (source, step) in quantized_tensors.items() if source in reached}
     steps = [step for name, step in named_steps.items() if name in engine_layer.added_nodes] or [*named_steps.values()]
-    is_unique = bool(steps) and all(step.dtype is steps[0].dtype and step.axis == steps[0].axis and np.array_equal(
-        np.asarray(step.scale), np.asarray(steps[0].scale)) for step in steps)
+    is_unique = bool(steps) and all(
+        step.dtype is steps[0].dtype
+        and step.axis == steps[0].axis
+        and np.array_equal(np.asarray(step.scale), np.asarray(steps[0].scale))
+        for step in steps
+    )
     return steps[0] if is_unique else None
 
 
 def _is_read_outside_layers(tensor_name: str, network: Network, layer_names: set[str]) -> bool:
     """Returns True if a tensor is a network output, or if a layer outside the given ones reads it."""
-    return network.is_fp32(tensor_name) and (any(info.name == tensor_name for info in network.outputs) or any(
-        reader not in layer_names for reader in network.consumers.get(tensor_name, ())))
+    return network.is_fp32(tensor_name) and (
+        any(info.name == tensor_name for info in network.outputs)
+        or any(reader not in layer_names for reader in network.consumers.get(tensor_name, ()))
+    )
 
 
 def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str, tuple[str, QdqStep]]:
@@ -717,8 +838,12 @@ def _find_quantized_tensors(typed_model: ir.Model, network: Network) -> dict[str
         value = node.inputs[0] if node.op_type == "QuantizeLinear" else None
         if value is None or not (step := read_qdq_step(node)).is_constant:
             continue
-        while ((producer := value.producer()) is not None and producer.op_type == "Cast"
-               and producer.inputs[0] is not None and not network.has_tensor(value.name or "")):
+        while (
+            (producer := value.producer()) is not None
+            and producer.op_type == "Cast"
+            and producer.inputs[0] is not None
+            and not network.has_tensor(value.name or "")
+        ):
             value = producer.inputs[0]
         quantized_tensors |= dict.fromkeys((node.name or "", node.outputs[0].name or ""), (value.name or "", step))
     return quantized_tensors
@@ -734,15 +859,17 @@ def _read_output_strides(inspector_json: str) -> dict[str, tuple[int, ...]]:
     for tensor in (output for entry in entries if isinstance(entry, dict) for output in entry.get("Outputs", ())):
         sizes, strides = tensor.get("Dimensions"), tensor.get("Strides")
         if isinstance(sizes, list) and isinstance(strides, list) and len(sizes) == len(strides):
-            plain = [int(np.prod(sizes[axis + 1:])) for axis in range(len(sizes))]
-            if any(size != 1 and output != expected
-                   for size, output, expected in zip(sizes, strides, plain, strict=True)):
+            plain = [int(np.prod(sizes[axis + 1 :])) for axis in range(len(sizes))]
+            if any(
+                size != 1 and output != expected for size, output, expected in zip(sizes, strides, plain, strict=True)
+            ):
                 strides_by_output[str(tensor.get("Name", ""))] = tuple(map(int, strides))
     return strides_by_output
 
 
-def decode_kernel_result(debug_tensors: Mapping[str, DebugTensor], kernel_result: KernelResult,
-                         shape: tuple[int, ...]) -> list[np.ndarray]:
+def decode_kernel_result(
+    debug_tensors: Mapping[str, DebugTensor], kernel_result: KernelResult, shape: tuple[int, ...]
+) -> list[np.ndarray]:
     """Decodes the output of a kernel into float32 arrays in the shape of the network's tensor. If the memory order or
     the output is ambiguous, there are several arrays.
 
@@ -752,23 +879,36 @@ def decode_kernel_result(debug_tensors: Mapping[str, DebugTensor], kernel_result
     TensorRT does not report the memory order of a debug tensor, or which output contains which tensor. A wrong choice
     is as different from the reference as noise.
     """
-    return [reading for output in kernel_result.possible_outputs if output.tensor in debug_tensors
-            for reading in _read_debug_tensor(debug_tensors[output.tensor], output, shape)]
+    return [
+        reading
+        for output in kernel_result.possible_outputs
+        if output.tensor in debug_tensors
+        for reading in _read_debug_tensor(debug_tensors[output.tensor], output, shape)
+    ]
 
 
-def _read_debug_tensor(debug_tensor: DebugTensor, kernel_output: KernelOutput, shape: tuple[int,
-                                                                                            ...]) -> list[np.ndarray]:
+def _read_debug_tensor(
+    debug_tensor: DebugTensor, kernel_output: KernelOutput, shape: tuple[int, ...]
+) -> list[np.ndarray]:
     values = debug_tensor.values
     if values.size != int(np.prod(shape)) or (debug_tensor.precision in QUANTIZED_TYPES) is (
-            kernel_output.quantize_step is None):
+        kernel_output.quantize_step is None
+    ):
         return []
     arrays = [values]
     strides = kernel_output.strides
-    if strides is not None and len(strides) == values.ndim and all(values.shape) and 1 + sum(
-            (size - 1) * stride for size, stride in zip(values.shape, strides, strict=True)) <= values.size:
+    if (
+        strides is not None
+        and len(strides) == values.ndim
+        and all(values.shape)
+        and 1 + sum((size - 1) * stride for size, stride in zip(values.shape, strides, strict=True)) <= values.size
+    ):
         flat = np.ascontiguousarray(values)
-        arrays.append(np.lib.stride_tricks.as_strided(
-            flat, values.shape, tuple(stride * flat.itemsize for stride in strides), writeable=False))
+        arrays.append(
+            np.lib.stride_tricks.as_strided(
+                flat, values.shape, tuple(stride * flat.itemsize for stride in strides), writeable=False
+            )
+        )
     step, readings = kernel_output.quantize_step, [array.reshape(shape) for array in arrays]
     if step is None or step.scale is None:
         return readings

@@ -134,67 +134,111 @@ def build_trtexec_command_lines(
     common = ["--noTF32"] if not config.tf32 else []
     more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, shapes or {})
     profile = _profile_arguments(network, shapes or {}, more_profiles, include_static=False)
-    output_arguments = [f"--saveEngine={files.engine}", "--skipInference",
-                        f"--exportLayerInfo={files.engine}{GRAPH_SUFFIX}", "--profilingVerbosity=detailed"]
-    arguments_10, arguments_11 = ([*output_arguments, *builder_options.trtexec_arguments(release)]
-                                  for release in ("10", "11"))
+    output_arguments = [
+        f"--saveEngine={files.engine}",
+        "--skipInference",
+        f"--exportLayerInfo={files.engine}{GRAPH_SUFFIX}",
+        "--profilingVerbosity=detailed",
+    ]
+    arguments_10, arguments_11 = (
+        [*output_arguments, *builder_options.trtexec_arguments(release)] for release in ("10", "11")
+    )
     tf32 = ("TF32 stays on, as in the config.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
-    lines = [TrtexecCommandLine("10", "TensorRT 10, strongly typed",
-                  ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *arguments_10), tf32)]
+    lines = [
+        TrtexecCommandLine(
+            "10",
+            "TensorRT 10, strongly typed",
+            ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *arguments_10),
+            tf32,
+        )
+    ]
     if constraints is not None:
-        static_profile = _profile_arguments(network, shapes or {}, more_profiles,
-                                            include_static=bool(constraints.ranges))
+        static_profile = _profile_arguments(
+            network, shapes or {}, more_profiles, include_static=bool(constraints.ranges)
+        )
         lines.append(
-            _weakly_typed_command_line(network, constraints, files, [*common, *static_profile, *arguments_10], tf32))
+            _weakly_typed_command_line(network, constraints, files, [*common, *static_profile, *arguments_10], tf32)
+        )
     elif refusal_reason:
         lines.append(TrtexecCommandLine("10-weak", "TensorRT 8.6 to 10, weakly typed", (), (), refusal_reason))
-    lines.append(TrtexecCommandLine("11", "TensorRT 11, where every network is strongly typed",
-                      ("trtexec", f"--onnx={files.typed}", *common, *profile, *arguments_11),
-                      (*tf32, *(("Tactic sources are left out: trtexec 11 throws on their names.",)
-                                if builder_options.tactic_sources else ()))))
+    lines.append(
+        TrtexecCommandLine(
+            "11",
+            "TensorRT 11, where every network is strongly typed",
+            ("trtexec", f"--onnx={files.typed}", *common, *profile, *arguments_11),
+            (
+                *tf32,
+                *(
+                    ("Tactic sources are left out: trtexec 11 throws on their names.",)
+                    if builder_options.tactic_sources
+                    else ()
+                ),
+            ),
+        )
+    )
     return tuple(lines)
 
 
-def _weakly_typed_command_line(network: Network, constraints: ImplicitQuantizationConstraints, files: TrtexecFiles,
-                               common_arguments: list[str], comments: tuple[str, ...]) -> TrtexecCommandLine:
+def _weakly_typed_command_line(
+    network: Network,
+    constraints: ImplicitQuantizationConstraints,
+    files: TrtexecFiles,
+    common_arguments: list[str],
+    comments: tuple[str, ...],
+) -> TrtexecCommandLine:
     releases = "TensorRT 10" if Precision.BF16 in constraints.precision_flags else "TensorRT 8.6 to 10"
     name, release = "10-weak", f"{releases}, weakly typed with implicit quantization"
     argv = ["trtexec", f"--onnx={files.base}"]
     argv += [
-        f"--{flag.value}" for flag in (Precision.FP16, Precision.BF16, Precision.INT8)
+        f"--{flag.value}"
+        for flag in (Precision.FP16, Precision.BF16, Precision.INT8)
         if flag in constraints.precision_flags
     ]
     if constraints.ranges:
         argv.append(f"--calib={files.cache}")
-        comments += (f"The cache's first line names {CALIBRATOR}, the one calibrator that trtexec has, however its "
-                     "ranges were measured.",)
-        comments += ("Should TensorRT not take the cache, its first line names the release: "
-                     "TRT-8601-EntropyCalibration2 for 8.6.1, TRT-101601-... for 10.16.1.",)
+        comments += (
+            f"The cache's first line names {CALIBRATOR}, the one calibrator that trtexec has, however its "
+            "ranges were measured.",
+        )
+        comments += (
+            "Should TensorRT not take the cache, its first line names the release: "
+            "TRT-8601-EntropyCalibration2 for 8.6.1, TRT-101601-... for 10.16.1.",
+        )
     if constraints.needs_obey_constraints_flag:
-        refused_layers = sorted(layer for layer in {*constraints.precisions, *constraints.output_types}
-                                if _name_refusal_reason(layer))
+        refused_layers = sorted(
+            layer for layer in {*constraints.precisions, *constraints.output_types} if _name_refusal_reason(layer)
+        )
         refused_layers = [
             layer for layer in refused_layers if _name_refusal_reason(layer) == _name_refusal_reason(refused_layers[0])
         ]
         if refused_layers:
-            return (TrtexecCommandLine(
-                name, release, (), comments,
-                f"trtexec cannot set {_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}"
-            ))
+            return TrtexecCommandLine(
+                name,
+                release,
+                (),
+                comments,
+                f"trtexec cannot set {_quoted_names_text(refused_layers)}: {_name_refusal_reason(refused_layers[0])}",
+            )
         arguments, mixed_layers = list_precision_arguments(network, constraints)
         argv += arguments
         if mixed_layers:
             comments += (
                 "Output types are not set for layers whose outputs differ in type: "
-                f"{_quoted_names_text(mixed_layers)}.", )
-        comments += ("Layers that TensorRT's parser adds to a node get no precision; the Polygraphy script sets them "
-                     "too.",)
+                f"{_quoted_names_text(mixed_layers)}.",
+            )
+        comments += (
+            "Layers that TensorRT's parser adds to a node get no precision; the Polygraphy script sets them too.",
+        )
     long_argument = next((argument for argument in argv if len(argument.encode()) > MAX_ARGUMENT_BYTES), None)
     if long_argument is not None:
         return TrtexecCommandLine(
-            name, release, (), comments,
+            name,
+            release,
+            (),
+            comments,
             f"{long_argument.partition('=')[0]} has {len(long_argument.encode())} bytes, and an argument has at most "
-            f"{MAX_ARGUMENT_BYTES}; use the Polygraphy script")
+            f"{MAX_ARGUMENT_BYTES}; use the Polygraphy script",
+        )
     return TrtexecCommandLine(name, release, (*argv, *common_arguments), comments + constraints.notes)
 
 
@@ -211,8 +255,11 @@ def list_precision_arguments(network: Network, constraints: LayerConstraints) ->
             type_by_layer[layer] = precision
         else:
             mixed_layers.append(layer)
-    return ["--precisionConstraints=obey", *_precision_arguments("--layerPrecisions", constraints.precisions),
-            *_precision_arguments("--layerOutputTypes", type_by_layer)], mixed_layers
+    return [
+        "--precisionConstraints=obey",
+        *_precision_arguments("--layerPrecisions", constraints.precisions),
+        *_precision_arguments("--layerOutputTypes", type_by_layer),
+    ], mixed_layers
 
 
 def _precision_arguments(option: str, precisions: Mapping[str, Precision]) -> list[str]:
@@ -222,8 +269,11 @@ def _precision_arguments(option: str, precisions: Mapping[str, Precision]) -> li
 
 def _name_refusal_reason(name: str) -> str:
     """Returns the reason why trtexec cannot represent a layer name; "" if it can."""
-    for character, reason in ((",", "it splits its lists at every comma"), ("'", "it drops single quotes"),
-                              ("*", "it reads * as any text")):
+    for character, reason in (
+        (",", "it splits its lists at every comma"),
+        ("'", "it drops single quotes"),
+        ("*", "it reads * as any text"),
+    ):
         if character in name:
             return reason
     return "" if name else "it has no name"
@@ -232,19 +282,28 @@ def _name_refusal_reason(name: str) -> str:
 def _quoted_names_text(names: Iterable[str]) -> str:
     names = sorted(names)
     text = ", ".join(
-        repr(name if len(name) <= _MAX_NAME_CHARACTERS else name[:_MAX_NAME_CHARACTERS] + "...") for name in names[:3])
+        repr(name if len(name) <= _MAX_NAME_CHARACTERS else name[:_MAX_NAME_CHARACTERS] + "...") for name in names[:3]
+    )
     return text + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _profile_arguments(network: Network, shapes: Mapping[str, ShapeRange],
-                       additional_profiles: Sequence[Mapping[str, ShapeRange]], *, include_static: bool) -> list[str]:
+def _profile_arguments(
+    network: Network,
+    shapes: Mapping[str, ShapeRange],
+    additional_profiles: Sequence[Mapping[str, ShapeRange]],
+    *,
+    include_static: bool,
+) -> list[str]:
     """Returns the shape options of all optimization profiles. With several profiles, the number of each precedes its
     options.
     """
     if not additional_profiles:
         return _shape_arguments(network, shapes, include_static=include_static)
-    return [argument for index, profile in enumerate((shapes, *additional_profiles))
-            for argument in (f"--profile={index}", *_shape_arguments(network, profile, include_static=include_static))]
+    return [
+        argument
+        for index, profile in enumerate((shapes, *additional_profiles))
+        for argument in (f"--profile={index}", *_shape_arguments(network, profile, include_static=include_static))
+    ]
 
 
 def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, include_static: bool) -> list[str]:
@@ -253,8 +312,11 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
     Args:
         include_static: True to include static inputs, as calibration requires.
     """
-    dynamic_inputs = {info.name for info in network.inputs
-                      if info.shape is None or any(not isinstance(dimensions, int) for dimensions in info.shape)}
+    dynamic_inputs = {
+        info.name
+        for info in network.inputs
+        if info.shape is None or any(not isinstance(dimensions, int) for dimensions in info.shape)
+    }
     if not shapes.keys() & dynamic_inputs:
         return []
     entries: dict[str, list[str]] = {"min": [], "opt": [], "max": []}
@@ -262,12 +324,17 @@ def _shape_arguments(network: Network, shapes: Mapping[str, ShapeRange], *, incl
         shape_range = shapes.get(info.name) if info.name in dynamic_inputs else None
         if shape_range is None and not include_static:
             continue
-        sizes = [shape_range.min, shape_range.opt, shape_range.max
-                 ] if shape_range is not None else [
-                     tuple(size if isinstance(size, int) else 1 for size in info.shape or ())] * 3
+        sizes = (
+            [shape_range.min, shape_range.opt, shape_range.max]
+            if shape_range is not None
+            else [tuple(size if isinstance(size, int) else 1 for size in info.shape or ())] * 3
+        )
         if _name_refusal_reason(info.name):
-            raise InputError(f"trtexec cannot set the shape of input {info.name!r}",
-                             _name_refusal_reason(info.name), "Rename the input, or build with trt-tui build.")
+            raise InputError(
+                f"trtexec cannot set the shape of input {info.name!r}",
+                _name_refusal_reason(info.name),
+                "Rename the input, or build with trt-tui build.",
+            )
         for bound, dimensions in zip(entries, sizes, strict=True):
             # Quotes separate the name of a scalar from its empty shape.
             name = info.name if dimensions else f"'{info.name}'"
@@ -284,9 +351,14 @@ def command_file_names(format_name: str, path: Path) -> TrtexecFiles:
     return TrtexecFiles(engine=f"{path.name}.engine", **names)
 
 
-def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                          files: TrtexecFiles, shapes: Mapping[str, ShapeRange] | None = None,
-                          builder_options: BuilderOptions | None = None) -> tuple[TrtexecCommandLine, ...]:
+def trtexec_command_lines(
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    files: TrtexecFiles,
+    shapes: Mapping[str, ShapeRange] | None = None,
+    builder_options: BuilderOptions | None = None,
+) -> tuple[TrtexecCommandLine, ...]:
     """Builds the trtexec commands of any config. The weakly typed command has layer constraints if the config allows
     it.
     """
@@ -294,8 +366,15 @@ def trtexec_command_lines(network: Network, config: PrecisionConfig, ranges: Map
     special_labels = _special_precision_labels(network, config)
     constraints = lower_to_implicit_quantization(network, config, ranges) if not special_labels else None
     refusal_reason = f"no weakly typed TensorRT has {' or '.join(special_labels)}" if special_labels else ""
-    return build_trtexec_command_lines(network, config, constraints, files, shapes=shapes,
-                                       builder_options=builder_options, refusal_reason=refusal_reason)
+    return build_trtexec_command_lines(
+        network,
+        config,
+        constraints,
+        files,
+        shapes=shapes,
+        builder_options=builder_options,
+        refusal_reason=refusal_reason,
+    )
 
 
 def _special_precision_labels(network: Network, config: PrecisionConfig) -> list[str]:
@@ -309,8 +388,9 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
     cache.
     """
     path, network, config, companion_paths = context.path, context.network, context.config, context.companion_paths
-    lines = trtexec_command_lines(network, config, context.ranges, command_file_names("trtexec", path), context.shapes,
-                                  context.builder_options)
+    lines = trtexec_command_lines(
+        network, config, context.ranges, command_file_names("trtexec", path), context.shapes, context.builder_options
+    )
     written_paths = write_onnx_export(replace(context, path=companion_paths["typed"])).paths
     omissions: Mapping[str, Any] = {}
     notes = config_barrier_notes(network, config)
@@ -324,8 +404,9 @@ def write_trtexec_export(context: ExportContext) -> WrittenExport:
     return WrittenExport([path, *written_paths], notes)
 
 
-def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQuantizationConstraints,
-                                 calibration_algorithm: str) -> list[Path]:
+def write_fp32_network_and_cache(
+    context: ExportContext, constraints: ImplicitQuantizationConstraints, calibration_algorithm: str
+) -> list[Path]:
     """Writes the FP32 network with the node names of the config, and its calibration cache; returns their paths.
 
     Without ranges, no cache is written.
@@ -344,8 +425,12 @@ def write_fp32_network_and_cache(context: ExportContext, constraints: ImplicitQu
 # -- the script -------------------------------------------------------------------------------------------------------
 
 
-def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, script_name: str = "build.sh",
-                   omissions: Mapping[str, Any] | None = None) -> str:
+def trtexec_script(
+    command_lines: Iterable[TrtexecCommandLine],
+    title: str,
+    script_name: str = "build.sh",
+    omissions: Mapping[str, Any] | None = None,
+) -> str:
     """Returns a POSIX shell script that runs one trtexec command: ``sh NAME 10|10-weak|11 [more trtexec options]``.
 
     The script runs in the folder that contains it and the files of the commands. It calls ``$TRTEXEC`` if that is set.
@@ -362,11 +447,19 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
     width = max(len(line.name) for line in command_lines)
     script_name = escape_hidden_characters(shlex.quote(escape_path_argument(script_name)))
     text += [f"#   sh {script_name} {line.name:<{width}}   {line.release}" for line in command_lines]
-    text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.",
-             LAYERS_COMMENT,
-             *([f"# {OMISSION_MARKER} = {json.dumps(omissions)}"] if omissions else []), "set -eu",
-             'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
-             'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
+    text += [
+        "#",
+        "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.",
+        LAYERS_COMMENT,
+        *([f"# {OMISSION_MARKER} = {json.dumps(omissions)}"] if omissions else []),
+        "set -eu",
+        'cd -- "$(dirname -- "$0")"',
+        "trtexec=${TRTEXEC:-trtexec}",
+        "release=${1:-}",
+        '[ "$#" -eq 0 ] || shift',
+        "",
+        'case "$release" in',
+    ]
     for line in command_lines:
         text.append(f"{line.name})")
         text += [f"    # {escape_hidden_characters(comment)}" for comment in (f"{line.release}.", *line.comments)]
@@ -375,10 +468,11 @@ def trtexec_script(command_lines: Iterable[TrtexecCommandLine], title: str, scri
             text += ["    " + " \\\n        ".join(arguments), "    ;;"]
         else:
             text += [
-                f"    printf '%s\\n' {shlex.quote(escape_hidden_characters(line.refusal_reason))} >&2", "    exit 2",
-                "    ;;"
+                f"    printf '%s\\n' {shlex.quote(escape_hidden_characters(line.refusal_reason))} >&2",
+                "    exit 2",
+                "    ;;",
             ]
-    text += ["*)", f"    echo \"usage: sh $0 {names} [more trtexec options]\" >&2", "    exit 2", "    ;;", "esac", ""]
+    text += ["*)", f'    echo "usage: sh $0 {names} [more trtexec options]" >&2', "    exit 2", "    ;;", "esac", ""]
     return "\n".join(text)
 
 
@@ -436,10 +530,11 @@ def format_named_values(values: Mapping[str, str]) -> list[str]:
     """
     for name in values:
         if name.startswith("-"):
-            raise InputError(f"Polygraphy cannot receive the name of tensor {escape_hidden_characters(name)}",
-                             "it reads a name that begins with - as an option",
-                             "Rename the tensor in the network. trt-tui compare --engine measures an engine without a "
-                             "script.")
+            raise InputError(
+                f"Polygraphy cannot receive the name of tensor {escape_hidden_characters(name)}",
+                "it reads a name that begins with - as an option",
+                "Rename the tensor in the network. trt-tui compare --engine measures an engine without a script.",
+            )
     return [f"{name}:{value}" for name, value in values.items()]
 
 
@@ -485,7 +580,8 @@ def polygraphy_command(
     if constraints.needs_obey_constraints_flag:
         command += ["--precision-constraints", "obey"]
     command += [
-        f"--{item.value}" for item in (Precision.FP16, Precision.BF16, Precision.INT8)
+        f"--{item.value}"
+        for item in (Precision.FP16, Precision.BF16, Precision.INT8)
         if item in constraints.precision_flags
     ]
     if constraints.allows_tf32:
@@ -497,14 +593,19 @@ def polygraphy_command(
             command += ["--calibration-base-class", CALIBRATORS[range_method]]
     for profile in (shapes or {}, *more_profiles):
         for bound in ("min", "opt", "max"):
-            entries = format_named_values({name: f"[{','.join(map(str, getattr(item, bound)))}]"
-                                           for name, item in profile.items()})
+            entries = format_named_values(
+                {name: f"[{','.join(map(str, getattr(item, bound)))}]" for name, item in profile.items()}
+            )
             command += [f"--trt-{bound}-shapes", *entries] if entries else []
     return (*command, *(builder_options or BuilderOptions()).polygraphy_arguments())
 
 
-def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, command: tuple[str, ...],
-                      omissions: Mapping[str, Any] | None = None) -> str:
+def polygraphy_script(
+    constraints: ImplicitQuantizationConstraints,
+    title: str,
+    command: tuple[str, ...],
+    omissions: Mapping[str, Any] | None = None,
+) -> str:
     """Returns the text of the Polygraphy script that sets layer constraints.
 
     Args:
@@ -517,20 +618,31 @@ def polygraphy_script(constraints: ImplicitQuantizationConstraints, title: str, 
         InputError: All layers are in FP32, so that there are no constraints.
     """
     if not constraints.needs_obey_constraints_flag:
-        raise InputError("this config has no Polygraphy script", "all layers run in FP32, so the script would be empty",
-                         "Build the ONNX file as it is, without --fp16 and --int8.")
-    tf32_note = ("TF32 is on, as in the config."
-                 if constraints.allows_tf32 else "TF32 is off: Polygraphy clears it without --tf32.")
+        raise InputError(
+            "this config has no Polygraphy script",
+            "all layers run in FP32, so the script would be empty",
+            "Build the ONNX file as it is, without --fp16 and --int8.",
+        )
+    tf32_note = (
+        "TF32 is on, as in the config."
+        if constraints.allows_tf32
+        else "TF32 is off: Polygraphy clears it without --tf32."
+    )
     quantization_text = ", with implicit quantization" if constraints.ranges else ""
     notes = [f"Made by trt-tui for TensorRT 8.6 to 10, weakly typed{quantization_text}.", tf32_note, *constraints.notes]
     return _SCRIPT_TEMPLATE.format(
-        title=_escape_docstring(title), command=_escape_docstring("    " + _wrap_command(command)),
+        title=_escape_docstring(title),
+        command=_escape_docstring("    " + _wrap_command(command)),
         notes=_escape_docstring("\n".join(notes)),
         flags=repr(sorted(precision.value for precision in constraints.precision_flags)),
         left_out=f"{OMISSION_MARKER} = json.loads(\n    {_python_literal(json.dumps(omissions))}\n)\n"
-        if omissions else "", table=_python_literal(json.dumps(constraints.constraint_arguments())),
-        functions="\n\n".join(inspect.getsource(function)
-                              for function in (find_source_layer, apply_constraints)).rstrip())
+        if omissions
+        else "",
+        table=_python_literal(json.dumps(constraints.constraint_arguments())),
+        functions="\n\n".join(
+            inspect.getsource(function) for function in (find_source_layer, apply_constraints)
+        ).rstrip(),
+    )
 
 
 def write_polygraphy_export(context: ExportContext) -> WrittenExport:
@@ -538,20 +650,27 @@ def write_polygraphy_export(context: ExportContext) -> WrittenExport:
     path, network, config, method = context.path, context.network, context.config, context.calibration.method
     constraints = lower_to_implicit_quantization(network, config, context.ranges)
     more_profiles = parse_additional_profiles(context.builder_options.profiles, network.inputs, context.shapes)
-    command = polygraphy_command(constraints, path.name, command_file_names("polygraphy", path), shapes=context.shapes,
-                                 more_profiles=more_profiles, builder_options=context.builder_options,
-                                 range_method=method)
+    command = polygraphy_command(
+        constraints,
+        path.name,
+        command_file_names("polygraphy", path),
+        shapes=context.shapes,
+        more_profiles=more_profiles,
+        builder_options=context.builder_options,
+        range_method=method,
+    )
     omissions = implicit_omission_record(network, config, context.companion_paths["base"].name, constraints)
     write_file_atomically(path, polygraphy_script(constraints, f"Precisions of {network.name}", command, omissions))
     algorithm = calibration_algorithm(method if method in CALIBRATORS else "")
-    return WrittenExport([path, *write_fp32_network_and_cache(context, constraints, algorithm)],
-                         (*config_barrier_notes(network, config),
-                          *weak_typing_notes(network, constraints.precision_flags)))
+    return WrittenExport(
+        [path, *write_fp32_network_and_cache(context, constraints, algorithm)],
+        (*config_barrier_notes(network, config), *weak_typing_notes(network, constraints.precision_flags)),
+    )
 
 
 def _python_literal(text: str, width: int = 110) -> str:
     """Returns a Python expression for an ASCII text, in lines of about the given width."""
-    return "\n    ".join(repr(text[start:start + width]) for start in range(0, len(text), width))
+    return "\n    ".join(repr(text[start : start + width]) for start in range(0, len(text), width))
 
 
 def _wrap_command(command: tuple[str, ...]) -> str:

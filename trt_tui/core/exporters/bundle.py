@@ -63,8 +63,12 @@ from trt_tui.formatting import counted_noun_text, escape_hidden_characters, name
 _PYTHON_HINT = "PYTHON names the interpreter in which Polygraphy is installed."
 """The next step where a script of the bundle fails because python3 lacks Polygraphy."""
 
-RELEASE_TITLES = {"8.6": "TensorRT 8.6", "10": "TensorRT 10, strongly typed",
-                  "11": "TensorRT 11, where every network is strongly typed", "rtx": "TensorRT-RTX"}
+RELEASE_TITLES = {
+    "8.6": "TensorRT 8.6",
+    "10": "TensorRT 10, strongly typed",
+    "11": "TensorRT 11, where every network is strongly typed",
+    "rtx": "TensorRT-RTX",
+}
 """Titles of the releases for which a bundle can be made."""
 
 MAX_SAMPLE_BYTES = 64 << 20
@@ -76,7 +80,9 @@ TOLERANCE_FACTOR, FLOAT_TOLERANCE_SHARE, INTEGER_TOLERANCE_SHARE = 2.0, 1e-4, 1e
 """Terms of the tolerance of an output: a multiple of the simulated error, plus a share of the mean magnitude for floats
 or for integers."""
 
-TF32_SCRIPT_FILE, TF32_SCRIPT = "no_tf32.py", '''\
+TF32_SCRIPT_FILE, TF32_SCRIPT = (
+    "no_tf32.py",
+    '''\
 """Clears TF32 in TensorRT-RTX, called by Polygraphy."""
 
 import tensorrt_rtx as trt
@@ -84,8 +90,11 @@ import tensorrt_rtx as trt
 
 def postprocess_config(builder, network, config):
     config.clear_flag(trt.BuilderFlag.TF32)
-'''
-LAYER_SCRIPT_FILE, LAYER_SCRIPT = "layers.py", '''\
+''',
+)
+LAYER_SCRIPT_FILE, LAYER_SCRIPT = (
+    "layers.py",
+    '''\
 """Writes the layers of an engine as JSON: python3 layers.py ENGINE OUT [PLUGINS...]"""
 
 import ctypes
@@ -110,9 +119,14 @@ inspector.execution_context = context  # types of dynamic networks are known onl
 text = inspector.get_engine_information(trt.LayerInformationFormat.JSON)
 with open(sys.argv[2], "w", encoding="utf-8") as stream:
     stream.write(text)
-'''
-NETWORK_FILE, ENGINE_FILE, TIMING_CACHE_FILE, PRECISION_SCRIPT_FILE = ("network.onnx", "model.engine", "timing.cache",
-                                                                       "precisions.py")
+''',
+)
+NETWORK_FILE, ENGINE_FILE, TIMING_CACHE_FILE, PRECISION_SCRIPT_FILE = (
+    "network.onnx",
+    "model.engine",
+    "timing.cache",
+    "precisions.py",
+)
 INPUTS_FILE, REFERENCE_FILE = "inputs.json", "reference.json"
 CHECKSUM_FILE = "SHA256SUMS"
 """Checksums of the other files in the form of sha256sum, without `TIMING_CACHE_FILE`, which each build extends."""
@@ -163,8 +177,9 @@ class BundleContents:
     comparison_report: str = ""
 
 
-def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
-                       ) -> tuple[dict[str, float], list[str]]:
+def compute_tolerances(
+    sample_runs: Sequence[SampleRun], mask_magnitudes: Mapping[str, float] | None = None
+) -> tuple[dict[str, float], list[str]]:
     """Returns the tolerated mean absolute error of an engine at each output, and the outputs that cannot be verified.
 
     Args:
@@ -183,17 +198,20 @@ def compute_tolerances(sample_runs: Sequence[SampleRun], mask_magnitudes: Mappin
             if not (np.abs(wide_reference) < mask_magnitude).all() or name not in sample_run.simulated:
                 unjudged_outputs[name] = None
                 continue
-            error = float(
-                np.abs(wide_reference
-                       - sample_run.simulated[name].astype(np.float64)).mean()) if wide_reference.size else 0.0
+            error = (
+                float(np.abs(wide_reference - sample_run.simulated[name].astype(np.float64)).mean())
+                if wide_reference.size
+                else 0.0
+            )
             share = FLOAT_TOLERANCE_SHARE if reference.dtype.kind == "f" else INTEGER_TOLERANCE_SHARE
             floor = share * float(np.abs(wide_reference).mean()) if wide_reference.size else 0.0
             tolerance = (TOLERANCE_FACTOR * error if np.isfinite(error) else 0.0) + floor
             tolerance_by_output[name] = max(tolerance_by_output.get(name, 0.0), tolerance)
     # An output that is 0 everywhere has no floor. Its tolerance is a tiny positive number instead of 0.
-    return ({name: value or 1e-12
-             for name, value in tolerance_by_output.items()
-             if name not in unjudged_outputs}, list(unjudged_outputs))
+    return (
+        {name: value or 1e-12 for name, value in tolerance_by_output.items() if name not in unjudged_outputs},
+        list(unjudged_outputs),
+    )
 
 
 def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
@@ -206,14 +224,19 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     network, config, release = bundle.network, bundle.config, bundle.release
     bundle.builder_options.check_release_support(release, RELEASE_TITLES[release])
     if bundle.builder_options.strip_plan:
-        raise InputError("a bundle's engine has its weights", "verify.sh checks it, and an engine without weights "
-                                                              "yields zeros until it is refitted",
-                                                                  "Leave out --stripWeights; production gives it to "
-                                                                  "build.sh when it is verified: sh build.sh "
-                                                                  "--stripWeights.")
+        raise InputError(
+            "a bundle's engine has its weights",
+            "verify.sh checks it, and an engine without weights yields zeros until it is refitted",
+            "Leave out --stripWeights; production gives it to "
+            "build.sh when it is verified: sh build.sh "
+            "--stripWeights.",
+        )
     if string_inputs := [info.name for info in network.inputs if info.dtype.hasobject]:
-        raise InputError(f"no TensorRT takes input {escape_hidden_characters(string_inputs[0])}", "it holds strings",
-                         "Export the network without the part that reads them.")
+        raise InputError(
+            f"no TensorRT takes input {escape_hidden_characters(string_inputs[0])}",
+            "it holds strings",
+            "Export the network without the part that reads them.",
+        )
     typed_network, constraints = _lower_network(bundle)
     builder_options = _copy_builder_files(folder, bundle.builder_options)
     export_typed_network(typed_network.model, network, folder / NETWORK_FILE)
@@ -222,39 +245,45 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
     if used_ranges := compute_activation_ranges(network, bundle.ranges, requested_config.without_fixed_ranges()):
         write_calibration_cache(folder / "ranges.cache", used_ranges, calibration_algorithm(bundle.range_method))
     title = f"Builds {network.name} in the precisions of its config."
-    profile = {info.name: bundle.profile[info.name] for info in network.inputs
-               if info.name in bundle.profile and _has_dynamic_shape(info)}
+    profile = {
+        info.name: bundle.profile[info.name]
+        for info in network.inputs
+        if info.name in bundle.profile and _has_dynamic_shape(info)
+    }
     more_profiles = parse_additional_profiles(builder_options.profiles, network.inputs, profile)
     if constraints is not None and constraints.needs_obey_constraints_flag:
-        command = polygraphy_command(constraints, PRECISION_SCRIPT_FILE,
-                                     TrtexecFiles(base=NETWORK_FILE, engine=ENGINE_FILE), shapes=profile,
-                                     more_profiles=more_profiles, builder_options=builder_options)
+        command = polygraphy_command(
+            constraints,
+            PRECISION_SCRIPT_FILE,
+            TrtexecFiles(base=NETWORK_FILE, engine=ENGINE_FILE),
+            shapes=profile,
+            more_profiles=more_profiles,
+            builder_options=builder_options,
+        )
         omissions = implicit_omission_record(network, config, NETWORK_FILE, constraints, used_ranges)
-        write_file_atomically(folder / PRECISION_SCRIPT_FILE,
-                              polygraphy_script(constraints, title, command, omissions))
+        write_file_atomically(folder / PRECISION_SCRIPT_FILE, polygraphy_script(constraints, title, command, omissions))
     if release == "rtx" and not config.tf32:
         write_file_atomically(folder / TF32_SCRIPT_FILE, TF32_SCRIPT)
     if release in ("8.6", "rtx"):
-        write_file_atomically(folder / LAYER_SCRIPT_FILE, LAYER_SCRIPT.format(
-            module="tensorrt_rtx" if release == "rtx" else "tensorrt",
-            plugins="" if release == "rtx" else "trt.init_libnvinfer_plugins(logger, \"\")\n"))
+        write_file_atomically(
+            folder / LAYER_SCRIPT_FILE,
+            LAYER_SCRIPT.format(
+                module="tensorrt_rtx" if release == "rtx" else "tensorrt",
+                plugins="" if release == "rtx" else 'trt.init_libnvinfer_plugins(logger, "")\n',
+            ),
+        )
     write_file_atomically(folder / "build.sh", _build_script_text(bundle, constraints, profile, builder_options, title))
     tolerances, unjudged_outputs = compute_tolerances(
-        bundle.sample_runs, {item.name: network.mask_magnitude_threshold(item.name)
-                             for item in network.outputs})
+        bundle.sample_runs, {item.name: network.mask_magnitude_threshold(item.name) for item in network.outputs}
+    )
     judged_runs = [
-        SampleRun(item.inputs, {name: item.reference[name]
-                                for name in tolerances}, {})
-        for item in bundle.sample_runs
+        SampleRun(item.inputs, {name: item.reference[name] for name in tolerances}, {}) for item in bundle.sample_runs
     ]
     if bundle.includes_samples and tolerances:
         write_samples(folder, judged_runs, writes_raw_files=release == "11")
     if tolerances:
         write_file_atomically(folder / "verify.sh", _verify_script_text(bundle, judged_runs, tolerances))
-    notes = [
-        *config_barrier_notes(network, config),
-        onnxruntime_loading_note(typed_network.model)
-    ]
+    notes = [*config_barrier_notes(network, config), onnxruntime_loading_note(typed_network.model)]
     write_file_atomically(folder / "report.md", _report_text(folder, bundle, tolerances, unjudged_outputs, notes))
     if tolerances:
         write_file_atomically(folder / CHECKSUM_FILE, checksum_text(folder))
@@ -262,8 +291,7 @@ def write_bundle(folder: Path, bundle: BundleContents) -> list[Path]:
 
 
 def checksum_text(folder: Path) -> str:
-    """Returns the text of `CHECKSUM_FILE`. A line begins with a backslash if characters of its file name are escaped.
-    """
+    """Returns the text of `CHECKSUM_FILE`. A line begins with a backslash if characters of its file name are escaped."""
     lines = []
     for path in sorted(path for path in folder.rglob("*") if path.is_file() and path.name != TIMING_CACHE_FILE):
         name = path.relative_to(folder).as_posix()
@@ -284,15 +312,24 @@ def _lower_network(bundle: BundleContents) -> tuple[TypedNetwork, ImplicitQuanti
     if bundle.release != "8.6":
         return lower_from_source_model(network, config, ranges), None
     if Precision.BF16 in {*config.precision_by_group(network).values()}:
-        raise InputError("this config contains BF16", "TensorRT 8.6 has no BF16",
-                         "Use FP16 or FP32 for those layers, or make a bundle for 10 or 11.")
+        raise InputError(
+            "this config contains BF16",
+            "TensorRT 8.6 has no BF16",
+            "Use FP16 or FP32 for those layers, or make a bundle for 10 or 11.",
+        )
     typed_network, constraints = lower_to_explicit_quantization(network, config, ranges)
-    return typed_network, ImplicitQuantizationConstraints(constraints.precisions, constraints.output_types, {},
-                                                          constraints.precision_flags,
-                                                          layer_names=constraints.layer_names,
-                                                          model=typed_network.model, estimated_ranges=(),
-                                                          allows_tf32=config.tf32, refused_layers={},
-                                                          notes=tuple(typed_network.notes))
+    return typed_network, ImplicitQuantizationConstraints(
+        constraints.precisions,
+        constraints.output_types,
+        {},
+        constraints.precision_flags,
+        layer_names=constraints.layer_names,
+        model=typed_network.model,
+        estimated_ranges=(),
+        allows_tf32=config.tf32,
+        refused_layers={},
+        notes=tuple(typed_network.notes),
+    )
 
 
 def _copy_builder_files(folder: Path, builder_options: BuilderOptions) -> BuilderOptions:
@@ -328,56 +365,93 @@ cd -- "$(dirname -- "$0")"
 """
 
 
-def _build_script_text(bundle: BundleContents, constraints: ImplicitQuantizationConstraints | None,
-                       shapes: Mapping[str, ShapeRange], builder_options: BuilderOptions, title: str) -> str:
+def _build_script_text(
+    bundle: BundleContents,
+    constraints: ImplicitQuantizationConstraints | None,
+    shapes: Mapping[str, ShapeRange],
+    builder_options: BuilderOptions,
+    title: str,
+) -> str:
     """Returns the text of `build.sh`, which builds the engine.
 
     The script calls trtexec for TensorRT 10 and 11, and Polygraphy for TensorRT 8.6 and TensorRT-RTX. It also writes
     the layers of the engine.
     """
     release = bundle.release
-    text = _SCRIPT_HEADER.format(title=escape_hidden_characters(title), release=RELEASE_TITLES[release],
-                                 usage="#\n#   sh build.sh [more options]")
+    text = _SCRIPT_HEADER.format(
+        title=escape_hidden_characters(title),
+        release=RELEASE_TITLES[release],
+        usage="#\n#   sh build.sh [more options]",
+    )
     if release in ("10", "11"):
-        lines = build_trtexec_command_lines(bundle.network, bundle.config,
-                                            files=TrtexecFiles(typed=NETWORK_FILE, engine=ENGINE_FILE), shapes=shapes,
-                                            builder_options=builder_options)
+        lines = build_trtexec_command_lines(
+            bundle.network,
+            bundle.config,
+            files=TrtexecFiles(typed=NETWORK_FILE, engine=ENGINE_FILE),
+            shapes=shapes,
+            builder_options=builder_options,
+        )
         command_line_10 = next(command_line for command_line in lines if command_line.name == release)
         comments = "".join(f"# {escape_hidden_characters(comment)}\n" for comment in command_line_10.comments)
         comments += f"{LAYERS_COMMENT}\n"
-        return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
-                + quote_command(command_line_10.argv[1:]) + ' "$@"\n')
-    empty_constraints = ImplicitQuantizationConstraints({}, {}, {}, frozenset(), model=bundle.network.model,
-                                                        estimated_ranges=(), allows_tf32=bundle.config.tf32,
-                                                        refused_layers={})
+        return (
+            f"{text}\n{comments}# TRTEXEC names another trtexec.\n"
+            + '"${TRTEXEC:-trtexec}" '
+            + quote_command(command_line_10.argv[1:])
+            + ' "$@"\n'
+        )
+    empty_constraints = ImplicitQuantizationConstraints(
+        {},
+        {},
+        {},
+        frozenset(),
+        model=bundle.network.model,
+        estimated_ranges=(),
+        allows_tf32=bundle.config.tf32,
+        refused_layers={},
+    )
     active_constraints = constraints if constraints is not None and constraints.needs_obey_constraints_flag else None
     argv = polygraphy_command(
-        active_constraints or empty_constraints, PRECISION_SCRIPT_FILE if active_constraints else "",
-        TrtexecFiles(base=NETWORK_FILE,
-                     engine=ENGINE_FILE), shapes=shapes, builder_options=replace(builder_options, timing_cache=""),
-        more_profiles=parse_additional_profiles(builder_options.profiles, bundle.network.inputs, shapes))
+        active_constraints or empty_constraints,
+        PRECISION_SCRIPT_FILE if active_constraints else "",
+        TrtexecFiles(base=NETWORK_FILE, engine=ENGINE_FILE),
+        shapes=shapes,
+        builder_options=replace(builder_options, timing_cache=""),
+        more_profiles=parse_additional_profiles(builder_options.profiles, bundle.network.inputs, shapes),
+    )
     argv = (*argv, "--profiling-verbosity", "detailed")
     graph_file = f"{ENGINE_FILE}{GRAPH_SUFFIX}"
     layer_command = shlex.join([LAYER_SCRIPT_FILE, ENGINE_FILE, graph_file, *builder_options.plugins])
-    layers_text = ("# The layers of the engine, for trt-tui inspect --engine. PYTHON is the Python of Polygraphy.\n"
-                   f'"${{PYTHON:-python3}}" {layer_command} ||\n'
-                   f'    echo "{graph_file} is not written; the engine is. {_PYTHON_HINT}" >&2\n')
+    layers_text = (
+        "# The layers of the engine, for trt-tui inspect --engine. PYTHON is the Python of Polygraphy.\n"
+        f'"${{PYTHON:-python3}}" {layer_command} ||\n'
+        f'    echo "{graph_file} is not written; the engine is. {_PYTHON_HINT}" >&2\n'
+    )
     if release == "rtx":
         clear_options = () if bundle.config.tf32 else ("--trt-config-postprocess-script", TF32_SCRIPT_FILE)
-        note = (f"# TF32 is on by default, and Polygraphy leaves it: {TF32_SCRIPT_FILE} clears it.\n"
-                if clear_options else "")
-        return (f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
-                + quote_command((*argv[2:], *clear_options)) + f' "$@"\n{layers_text}')
+        note = (
+            f"# TF32 is on by default, and Polygraphy leaves it: {TF32_SCRIPT_FILE} clears it.\n"
+            if clear_options
+            else ""
+        )
+        return (
+            f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
+            + quote_command((*argv[2:], *clear_options))
+            + f' "$@"\n{layers_text}'
+        )
     text += "\n# Polygraphy clears TF32 unless it is given --tf32.\n"
     # Polygraphy refuses to load a timing cache that does not exist yet.
     return (
         f"{text}timings=\n[ ! -f "
         f"{TIMING_CACHE_FILE} ] || timings='--load-timing-cache {TIMING_CACHE_FILE}'\npolygraphy convert "
-        + quote_command((*argv[2:], "--save-timing-cache", TIMING_CACHE_FILE)) + f' $timings "$@"\n{layers_text}')
+        + quote_command((*argv[2:], "--save-timing-cache", TIMING_CACHE_FILE))
+        + f' $timings "$@"\n{layers_text}'
+    )
 
 
-def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str,
-                                                                                                      float]) -> str:
+def _verify_script_text(
+    bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str, float]
+) -> str:
     """Returns the text of `verify.sh`, which compares the engine with the reference outputs.
 
     The exit code of the script shows whether the errors are within the tolerances.
@@ -391,11 +465,14 @@ def _verify_script_text(bundle: BundleContents, sample_runs: Sequence[SampleRun]
 # Exit code 0: each output is within its tolerance, in mean absolute error against FP32, on every sample.
 # 1: it is not, nothing could be run, or a file is not as exported. 2: there is nothing to verify with."""
     trtexec_usage = (
-        "#   sh verify.sh --trtexec   with trtexec alone, 11.1 or later; done where there is no polygraphy, too\n")
+        "#   sh verify.sh --trtexec   with trtexec alone, 11.1 or later; done where there is no polygraphy, too\n"
+    )
     is_release_11 = bundle.release == "11"
-    text = _SCRIPT_HEADER.format(title=f"Verifies the engine of {escape_hidden_characters(bundle.network.name)}.",
-                                 release=RELEASE_TITLES[bundle.release],
-                                 usage=usage.format(more=trtexec_usage if is_release_11 else ""))
+    text = _SCRIPT_HEADER.format(
+        title=f"Verifies the engine of {escape_hidden_characters(bundle.network.name)}.",
+        release=RELEASE_TITLES[bundle.release],
+        usage=usage.format(more=trtexec_usage if is_release_11 else ""),
+    )
     samples_folder = "samples" if is_release_11 else INPUTS_FILE
     text += f"""
 if [ ! -e {INPUTS_FILE} ] || [ ! -e {REFERENCE_FILE} ]; then
@@ -433,12 +510,15 @@ case "$mode" in
 """
     if is_release_11:
         text += "--trtexec)\n" + _trtexec_check_text(bundle, sample_runs, tolerances, samples_folder) + "    ;;\n"
-    return text + """*)
+    return (
+        text
+        + """*)
     echo "usage: sh $0 [--engine|--onnxrt]" >&2
     exit 2
     ;;
 esac
 """
+    )
 
 
 def _missing_samples_text(bundle: BundleContents, tolerances: Mapping[str, float]) -> str:
@@ -459,30 +539,39 @@ Or put other inputs of the same kind here as {INPUTS_FILE}, as polygraphy run --
     polygraphy run MODEL --onnxrt --onnx-outputs {outputs} --load-inputs {INPUTS_FILE} --save-outputs {REFERENCE_FILE}"""  # noqa: E501
 
 
-def _trtexec_check_text(bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str, float],
-                        samples_folder: str) -> str:
+def _trtexec_check_text(
+    bundle: BundleContents, sample_runs: Sequence[SampleRun], tolerances: Mapping[str, float], samples_folder: str
+) -> str:
     """Returns one trtexec command for each sample and output, because trtexec has one threshold for all outputs."""
     names = {*tolerances, *(name for sample_run in sample_runs for name in sample_run.inputs)}
     if any(character in name for name in names for character in ",:'"):
-        return ('    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
-                "    exit 2\n")
-    lines = ([
-        f'    [ -d '
+        return (
+            '    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
+            "    exit 2\n"
+        )
+    lines = [
+        f"    [ -d "
         f'{samples_folder} ] || {{ echo "no folder {samples_folder}: an export with samples has it" >&2; exit 2; }}'
-    ])
+    ]
     common = [f"--loadEngine={ENGINE_FILE}", "--iterations=1", "--duration=0", "--warmUp=0", "--accuracyAlgorithm=l1"]
     common += [f"--staticPlugins={path}" for path in _bundled_plugin_paths(bundle.builder_options)]
     for run_index, sample_run in enumerate(sample_runs):
-        input_files = ",".join(f"{name}:{samples_folder}/{run_index}.in{tensor_index}.bin"
-                               for tensor_index, name in enumerate(sample_run.inputs))
+        input_files = ",".join(
+            f"{name}:{samples_folder}/{run_index}.in{tensor_index}.bin"
+            for tensor_index, name in enumerate(sample_run.inputs)
+        )
         shapes = ",".join(
-            f"{info.name}:{'x'.join(map(str, sample_run.inputs[info.name].shape))}" for info in bundle.network.inputs
-            if _has_dynamic_shape(info) and sample_run.inputs[info.name].ndim)
+            f"{info.name}:{'x'.join(map(str, sample_run.inputs[info.name].shape))}"
+            for info in bundle.network.inputs
+            if _has_dynamic_shape(info) and sample_run.inputs[info.name].ndim
+        )
         for tensor_index, (name, value) in enumerate(tolerances.items()):
             argv = [
-                *common, f"--loadInputs={input_files}", *([f"--shapes={shapes}"] if shapes else []),
+                *common,
+                f"--loadInputs={input_files}",
+                *([f"--shapes={shapes}"] if shapes else []),
                 f"--loadRefOutputs={name}:{samples_folder}/{run_index}.out{tensor_index}.bin",
-                f"--accuracyThreshold={value:.6g}"
+                f"--accuracyThreshold={value:.6g}",
             ]
             lines.append('    "${TRTEXEC:-trtexec}" ' + quote_command(argv))
     return "\n".join(lines) + "\n"
@@ -508,43 +597,71 @@ def write_samples(folder: Path, sample_runs: Sequence[SampleRun], writes_raw_fil
         for run_index, sample_run in enumerate(sample_runs):
             for role, arrays in (("in", sample_run.inputs), ("out", sample_run.reference)):
                 for tensor_index, array in enumerate(arrays.values()):
-                    write_file_atomically(folder / "samples" / f"{run_index}.{role}{tensor_index}.bin",
-                                          np.ascontiguousarray(array).tobytes())
+                    write_file_atomically(
+                        folder / "samples" / f"{run_index}.{role}{tensor_index}.bin",
+                        np.ascontiguousarray(array).tobytes(),
+                    )
 
 
 # -- the report -----------------------------------------------------------------------------------------------------
 
 _FILE_DESCRIPTIONS = {
-    NETWORK_FILE: "the network to build from", "precision.json": "the config, for trt-tui",
+    NETWORK_FILE: "the network to build from",
+    "precision.json": "the config, for trt-tui",
     "ranges.cache": "the ranges as a calibration cache, for information; Q and DQ nodes in the network contain them",
     TIMING_CACHE_FILE: "measured tactics, valid for one GPU and release",
-    PRECISION_SCRIPT_FILE: "layer constraints for TensorRT 8.6", TF32_SCRIPT_FILE: "clears TF32",
+    PRECISION_SCRIPT_FILE: "layer constraints for TensorRT 8.6",
+    TF32_SCRIPT_FILE: "clears TF32",
     "build.sh": "builds model.engine",
-    INPUTS_FILE: "samples, as Polygraphy reads them", REFERENCE_FILE: "their outputs in FP32",
+    INPUTS_FILE: "samples, as Polygraphy reads them",
+    REFERENCE_FILE: "their outputs in FP32",
     "verify.sh": "checks the engine",
     CHECKSUM_FILE: "checksums of the files, which verify.sh compares",
-    "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"
+    "samples": "the same as raw files, for trtexec",
+    "plugins": "libraries of plugins",
 }
 
 
-def _report_text(folder: Path, bundle: BundleContents, tolerances: Mapping[str, float], unjudged_outputs: Sequence[str],
-                 notes: Sequence[str]) -> str:
+def _report_text(
+    folder: Path,
+    bundle: BundleContents,
+    tolerances: Mapping[str, float],
+    unjudged_outputs: Sequence[str],
+    notes: Sequence[str],
+) -> str:
     """Returns the text of `report.md`: the comparison, the list of files, and the tolerances of `verify.sh`."""
     file_names = {path.name for path in folder.iterdir()} | {"report.md", *([CHECKSUM_FILE] if tolerances else [])}
-    unverified_lines = [
-        f"Not verified, since FP32 itself has NaN, infinities or masks there: {', '.join(unjudged_outputs)}. "
-        "trt-tui compare --engines measures the values that are not masked."] if unjudged_outputs else []
+    unverified_lines = (
+        [
+            f"Not verified, since FP32 itself has NaN, infinities or masks there: {', '.join(unjudged_outputs)}. "
+            "trt-tui compare --engines measures the values that are not masked."
+        ]
+        if unjudged_outputs
+        else []
+    )
     sections = [
-        Section(f"This folder, for {RELEASE_TITLES[bundle.release]}", [
-            [f"sh build.sh builds the engine, {'sh verify.sh checks it' if tolerances else 'there is no check'}."],
-            Table([("file", "what"), *(row for row in _FILE_DESCRIPTIONS.items() if row[0] in file_names)])]),
-        Section("Tolerances of verify.sh", [
-            [f"Mean absolute error against FP32 on {counted_noun_text(len(bundle.sample_runs), 'feed')} of "
-             f"{bundle.sample_source}: {number_text(TOLERANCE_FACTOR)} times that of the simulation, and a share of "
-             f"the output's mean magnitude ({FLOAT_TOLERANCE_SHARE:g}, for integers {INTEGER_TOLERANCE_SHARE:g})."],
-            Table([("output", "at most"), *((name, f"{value:.4g}") for name, value in tolerances.items())])
-        ] if tolerances else []),
-        Section("Notes", [[*unverified_lines, *filter(None, notes)]])]
+        Section(
+            f"This folder, for {RELEASE_TITLES[bundle.release]}",
+            [
+                [f"sh build.sh builds the engine, {'sh verify.sh checks it' if tolerances else 'there is no check'}."],
+                Table([("file", "what"), *(row for row in _FILE_DESCRIPTIONS.items() if row[0] in file_names)]),
+            ],
+        ),
+        Section(
+            "Tolerances of verify.sh",
+            [
+                [
+                    f"Mean absolute error against FP32 on {counted_noun_text(len(bundle.sample_runs), 'feed')} of "
+                    f"{bundle.sample_source}: {number_text(TOLERANCE_FACTOR)} times that of the simulation, and a share of "
+                    f"the output's mean magnitude ({FLOAT_TOLERANCE_SHARE:g}, for integers {INTEGER_TOLERANCE_SHARE:g})."
+                ],
+                Table([("output", "at most"), *((name, f"{value:.4g}") for name, value in tolerances.items())]),
+            ]
+            if tolerances
+            else [],
+        ),
+        Section("Notes", [[*unverified_lines, *filter(None, notes)]]),
+    ]
     return "\n".join([bundle.comparison_report, *sections_markdown(sections)]).rstrip() + "\n"
 
 
@@ -604,26 +721,35 @@ def check_tensor_names(network: Network, names: Sequence[str]) -> None:
     tensor_names = _list_tensors(network)
     for name in names:
         if name not in tensor_names:
-            similar_names = difflib.get_close_matches(
-                name, tensor_names, 3, 0.5) or [tensor_name for tensor_name in tensor_names if name in tensor_name][:3]
-            raise InputError(f"{network.name} has no tensor {name}",
-                             f"Did you mean {', '.join(similar_names)}?"
-                             if similar_names else "its layers have other outputs",
-                             "Name inputs of the network or outputs of layers: trt-tui inspect --nodes lists layers.")
+            similar_names = (
+                difflib.get_close_matches(name, tensor_names, 3, 0.5)
+                or [tensor_name for tensor_name in tensor_names if name in tensor_name][:3]
+            )
+            raise InputError(
+                f"{network.name} has no tensor {name}",
+                f"Did you mean {', '.join(similar_names)}?" if similar_names else "its layers have other outputs",
+                "Name inputs of the network or outputs of layers: trt-tui inspect --nodes lists layers.",
+            )
 
 
 def find_group_boundary(network: Network, group: FusionGroup) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Finds the tensors that a group reads from other layers, and its final tensor."""
     group_tensors = {tensor for name in group.layers for tensor in network.get_layer(name).outputs}
     tensor_names = set(_list_tensors(network))
-    input_tensors = dict.fromkeys(tensor for name in group.layers for tensor in network.get_layer(name).inputs
-                                  if tensor in tensor_names and tensor not in group_tensors)
+    input_tensors = dict.fromkeys(
+        tensor
+        for name in group.layers
+        for tensor in network.get_layer(name).inputs
+        if tensor in tensor_names and tensor not in group_tensors
+    )
     return tuple(input_tensors), (group.final_tensor,)
 
 
 def _list_tensors(network: Network) -> list[str]:
-    return [*(info.name for info in network.inputs), *(tensor for layer in network.layers for tensor in layer.outputs
-                                                       if tensor)]
+    return [
+        *(info.name for info in network.inputs),
+        *(tensor for layer in network.layers for tensor in layer.outputs if tensor),
+    ]
 
 
 def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors: Sequence[str]) -> ir.Model:
@@ -637,22 +763,32 @@ def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors:
     except ValueError as error:
         raise InputError(
             f"{name_list_text(list(end_tensors))} cannot be computed from {name_list_text(list(start_tensors))} alone",
-            str(error), "Name every tensor that the subgraph reads, separated by commas, with --from.") from None
+            str(error),
+            "Name every tensor that the subgraph reads, separated by commas, with --from.",
+        ) from None
     half_types = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
     for index, value in enumerate(graph.inputs):
         if value.dtype in half_types:
             fp32_input = ir.Value(name=value.name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)
             graph.inputs[index] = fp32_input
-            cast = ir.node("Cast", [fp32_input], {"to": int(value.dtype)}, outputs=[
-                ir.Value(name=f"{value.name}_lowered", type=value.type, shape=value.shape)])
+            cast = ir.node(
+                "Cast",
+                [fp32_input],
+                {"to": int(value.dtype)},
+                outputs=[ir.Value(name=f"{value.name}_lowered", type=value.type, shape=value.shape)],
+            )
             cast.name = f"{value.name}_lowered"
             value.replace_all_uses_with(cast.outputs[0])
             graph.insert_before(graph[0], cast)
     for index, value in enumerate(graph.outputs):
         if value.dtype in half_types:
             name, value.name = value.name, f"{value.name}_lowered"
-            cast = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, outputs=[
-                ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)])
+            cast = ir.node(
+                "Cast",
+                [value],
+                {"to": int(ir.DataType.FLOAT)},
+                outputs=[ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=value.shape)],
+            )
             cast.name = f"{name}_raised"
             graph.append(cast)
             graph.outputs[index] = cast.outputs[0]
@@ -660,8 +796,14 @@ def extract_subgraph(model: ir.Model, start_tensors: Sequence[str], end_tensors:
     return ir.Model(graph, ir_version=model.ir_version, functions=list(model.functions.values()))
 
 
-def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model], start_tensors: Sequence[str],
-                   end_tensors: Sequence[str], sample_runs: Sequence[SampleRun]) -> list[Path]:
+def write_subgraph(
+    folder: Path,
+    network: Network,
+    models: Mapping[str, ir.Model],
+    start_tensors: Sequence[str],
+    end_tensors: Sequence[str],
+    sample_runs: Sequence[SampleRun],
+) -> list[Path]:
     """Writes the subgraph export into an existing empty folder and returns the paths of its files.
 
     Args:
@@ -675,21 +817,25 @@ def write_subgraph(folder: Path, network: Network, models: Mapping[str, ir.Model
     for name, model in models.items():
         subgraph = extract_subgraph(model, start_tensors, end_tensors)
         dynamic_inputs |= dict.fromkeys(
-            value.name or "" for value in subgraph.graph.inputs
-            if value.shape is None or not all(isinstance(size, int) for size in value.shape))
+            value.name or ""
+            for value in subgraph.graph.inputs
+            if value.shape is None or not all(isinstance(size, int) for size in value.shape)
+        )
         export_typed_network(subgraph, network, folder / name)
     write_samples(folder, sample_runs)
     tolerances, _ = compute_tolerances(sample_runs)
     largest = max(tolerances.values(), default=1e-3)
     write_file_atomically(
         folder / "run.sh",
-        _SCRIPT_TEMPLATE.format(start=escape_hidden_characters(", ".join(start_tensors)),
-                                stop=escape_hidden_characters(", ".join(end_tensors)),
-                                network=escape_hidden_characters(network.name),
-                                profile="".join(f" {flag}" for flag in _profile_arguments(dynamic_inputs,
-                                                                                          sample_runs)),
-                                atol=tolerance_lines(tolerances) or "0",
-                                largest=f"{largest:.6g}"))
+        _SCRIPT_TEMPLATE.format(
+            start=escape_hidden_characters(", ".join(start_tensors)),
+            stop=escape_hidden_characters(", ".join(end_tensors)),
+            network=escape_hidden_characters(network.name),
+            profile="".join(f" {flag}" for flag in _profile_arguments(dynamic_inputs, sample_runs)),
+            atol=tolerance_lines(tolerances) or "0",
+            largest=f"{largest:.6g}",
+        ),
+    )
     return sorted(folder.iterdir())
 
 
@@ -698,11 +844,16 @@ def _profile_arguments(names: Iterable[str], sample_runs: Sequence[SampleRun]) -
 
     Without them Polygraphy builds a profile of size 1, with which the samples cannot be executed.
     """
-    shapes = {name: [np.shape(sample_run.inputs[name]) for sample_run in sample_runs if name in sample_run.inputs]
-              for name in names}
+    shapes = {
+        name: [np.shape(sample_run.inputs[name]) for sample_run in sample_runs if name in sample_run.inputs]
+        for name in names
+    }
     arguments = []
     for option, choose in (("min", np.min), ("opt", lambda sizes, axis: sizes[0]), ("max", np.max)):
-        words = [shlex.quote(f"{name}:[{','.join(map(str, choose(np.array(sizes), axis=0)))}]")
-                 for name, sizes in shapes.items() if sizes]
+        words = [
+            shlex.quote(f"{name}:[{','.join(map(str, choose(np.array(sizes), axis=0)))}]")
+            for name, sizes in shapes.items()
+            if sizes
+        ]
         arguments += [f"--trt-{option}-shapes", *words] if words else []
     return arguments

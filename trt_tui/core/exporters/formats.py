@@ -63,9 +63,17 @@ class WrittenExport(NamedTuple):
     notes: tuple[str, ...] = ()
 
 
-def write_export(format_name: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                 *, shapes: Mapping[str, ShapeRange] | None = None, builder_options: BuilderOptions | None = None,
-                 calibration: Calibration | None = None) -> WrittenExport:
+def write_export(
+    format_name: str,
+    path: Path,
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    *,
+    shapes: Mapping[str, ShapeRange] | None = None,
+    builder_options: BuilderOptions | None = None,
+    calibration: Calibration | None = None,
+) -> WrittenExport:
     """Writes a config in an export format that has a writer. `ExportContext` describes the arguments.
 
     Either all files are written or none. In case of an error, existing files are unchanged.
@@ -80,12 +88,23 @@ def write_export(format_name: str, path: Path, network: Network, config: Precisi
     companion_paths = find_companion_files(format_name, path)
     refuse_overwriting_inputs([path, *companion_paths.values()], [network.path, *network.external_files])
     with file_transaction():
-        return write(ExportContext(path, network, config, ranges, companion_paths, shapes or {},
-                                   builder_options or BuilderOptions(), calibration or Calibration()))
+        return write(
+            ExportContext(
+                path,
+                network,
+                config,
+                ranges,
+                companion_paths,
+                shapes or {},
+                builder_options or BuilderOptions(),
+                calibration or Calibration(),
+            )
+        )
 
 
-def omission_record(network: Network, config: PrecisionConfig, network_file: str,
-                    range_tensors: Collection[str]) -> dict[str, Any]:
+def omission_record(
+    network: Network, config: PrecisionConfig, network_file: str, range_tensors: Collection[str]
+) -> dict[str, Any]:
     """Returns the omissions of a format that contains only precisions and ranges; {} if there are none.
 
     Args:
@@ -103,25 +122,37 @@ def omission_record(network: Network, config: PrecisionConfig, network_file: str
         moves = config.get_moves(kind)
         for subject in kind.subject_kind.sort_subjects(network, moves):
             subjects_by_note.setdefault(moves[subject].row_note, []).append(subject)
-        lines += [f"{note}, which {network_file} contains and this file cannot express: {name_list_text(names, 3)}"
-                  for note, names in subjects_by_note.items()]
+        lines += [
+            f"{note}, which {network_file} contains and this file cannot express: {name_list_text(names, 3)}"
+            for note, names in subjects_by_note.items()
+        ]
     unread_tensors = [tensor for tensor in config.range_moves if tensor not in range_tensors]
-    lines += [f"the range that was set for {name_list_text(unread_tensors, 3)}: no layer in INT8 reads it"
-              ] if unread_tensors else []
+    lines += (
+        [f"the range that was set for {name_list_text(unread_tensors, 3)}: no layer in INT8 reads it"]
+        if unread_tensors
+        else []
+    )
     keep_moves = config.get_moves(KeepRuleMove)
     if keep_moves:
         lines.append(
-            f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other")
+            f"the keep rule of {counted_noun_text(len(keep_moves), 'row')}: here they have a precision like any other"
+        )
     if replace_file_precision(network, config) != config:
-        lines.append("the file precision of rows of the quantized file: here they have the nearest precision that "
-                     "this format knows")
+        lines.append(
+            "the file precision of rows of the quantized file: here they have the nearest precision that "
+            "this format knows"
+        )
     scaled_tensors = sorted(config.fixed_range_tensors)
     return {**({"moves": lines} if lines else {}), **({"ranges": scaled_tensors} if scaled_tensors else {})}
 
 
-def implicit_omission_record(network: Network, config: PrecisionConfig, network_file: str,
-                             constraints: ImplicitQuantizationConstraints,
-                             range_tensors: Collection[str] | None = None) -> Mapping[str, Any]:
+def implicit_omission_record(
+    network: Network,
+    config: PrecisionConfig,
+    network_file: str,
+    constraints: ImplicitQuantizationConstraints,
+    range_tensors: Collection[str] | None = None,
+) -> Mapping[str, Any]:
     """Returns the omissions of an export for a weakly typed build. Such a build sets no precision for copies.
 
     Args:
@@ -138,14 +169,20 @@ def implicit_omission_record(network: Network, config: PrecisionConfig, network_
         precision = nearest_config.precision_of(group)
         has_quantized = has_quantized or precision in QUANTIZED_TYPES
         main_layers = [name for name in group.layers if name in group.main_layers]
-        if (precision not in QUANTIZED_TYPES and main_layers and constraints.precision_flags
-                and constraints.precisions.keys().isdisjoint(main_layers)):
+        if (
+            precision not in QUANTIZED_TYPES
+            and main_layers
+            and constraints.precision_flags
+            and constraints.precisions.keys().isdisjoint(main_layers)
+        ):
             rows[main_layers[0]] = precision.value
-    record = omission_record(network, config, network_file,
-                             constraints.ranges if range_tensors is None else range_tensors)
+    record = omission_record(
+        network, config, network_file, constraints.ranges if range_tensors is None else range_tensors
+    )
     return {
-        **record, **({"rows": rows} if rows else {}),
-        **({"around": nearest_config.other.value} if has_quantized else {})
+        **record,
+        **({"rows": rows} if rows else {}),
+        **({"around": nearest_config.other.value} if has_quantized else {}),
     }
 
 
@@ -154,28 +191,45 @@ def write_precision_json_export(context: ExportContext) -> WrittenExport:
     range.
     """
     network, config, calibration = context.network, context.config, context.calibration
-    text = config_text(network, config, calibration if calibration.ranges else None,
-                       made_with={"trt_tui": __version__}, weights_of=network.weights_source_name)
+    text = config_text(
+        network,
+        config,
+        calibration if calibration.ranges else None,
+        made_with={"trt_tui": __version__},
+        weights_of=network.weights_source_name,
+    )
     write_file_atomically(context.path, text)
     quantized_config = replace_file_precision(network, config)
-    tensors = {site.tensor for group in network.groups
-               for site in group.calibrated_qdq_sites(quantized_config.precision_of(group))}
+    tensors = {
+        site.tensor
+        for group in network.groups
+        for site in group.calibrated_qdq_sites(quantized_config.precision_of(group))
+    }
     missing_count = len(tensors - calibration.ranges.keys() - quantized_config.range_moves.keys())
-    notes = [f"{context.path.name} has no range for {counted_noun_text(missing_count, 'quantized tensor')}; --data, "
-             "--calib-data or --calib-cache adds the ranges, here or in the command that reads the "
-             "file."] if missing_count else []
+    notes = (
+        [
+            f"{context.path.name} has no range for {counted_noun_text(missing_count, 'quantized tensor')}; --data, "
+            "--calib-data or --calib-cache adds the ranges, here or in the command that reads the "
+            "file."
+        ]
+        if missing_count
+        else []
+    )
     return WrittenExport([context.path], tuple(notes))
 
 
 def write_calibration_cache_export(context: ExportContext) -> WrittenExport:
     """Writes the calibration cache of a config."""
-    write_file_atomically(context.path, config_calibration_cache_text(context.network, context.config, context.ranges,
-                                                                      context.calibration.method))
+    write_file_atomically(
+        context.path,
+        config_calibration_cache_text(context.network, context.config, context.ranges, context.calibration.method),
+    )
     return WrittenExport([context.path])
 
 
-def config_calibration_cache_text(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                                  range_method: str) -> str:
+def config_calibration_cache_text(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float], range_method: str
+) -> str:
     """Returns the text of a calibration cache for a config. Channel factors are removed from the ranges.
 
     Args:
@@ -183,5 +237,6 @@ def config_calibration_cache_text(network: Network, config: PrecisionConfig, ran
         range_method: The method of the ranges; "" if unknown.
     """
     config = replace_file_precision(network, config).without_fixed_ranges()
-    return calibration_cache_text({**ranges, **compute_activation_ranges(network, ranges, config)},
-                                  calibration_algorithm(range_method))
+    return calibration_cache_text(
+        {**ranges, **compute_activation_ranges(network, ranges, config)}, calibration_algorithm(range_method)
+    )

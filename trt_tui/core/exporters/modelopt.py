@@ -78,12 +78,17 @@ def find_modelopt_exclusions(network: Network, config: PrecisionConfig) -> Model
             fp32_layers.append(layer.name)
         boundary_by_group[group.name] = boundary
     low_types = [
-        float_type for float_type in FLOAT_PRECISIONS
+        float_type
+        for float_type in FLOAT_PRECISIONS
         if float_type in boundary_by_group.values() and float_type is not Precision.FP32
     ]
     return ModelOptExclusions(
-        tuple(quantized_layers), tuple(unquantized_layers), tuple(fp32_layers), low_types[-1] if low_types else None,
-        tuple(name for name, float_type in boundary_by_group.items() if float_type in low_types[:-1]))
+        tuple(quantized_layers),
+        tuple(unquantized_layers),
+        tuple(fp32_layers),
+        low_types[-1] if low_types else None,
+        tuple(name for name, float_type in boundary_by_group.items() if float_type in low_types[:-1]),
+    )
 
 
 def build_name_patterns(names: Iterable[str], all_names: Collection[str]) -> list[str]:
@@ -104,11 +109,18 @@ def check_modelopt_config(network: Network, config: PrecisionConfig) -> None:
                 f"the file for ModelOpt cannot contain {precision.label}, which this config has",
                 f"{counted_noun_text(len(groups), 'layer')}, {groups[0]} first; ModelOpt quantizes a network in one "
                 "mode, and casts whole layers",
-                "Write the typed network (--format onnx), or put them in INT8 or FP16.")
+                "Write the typed network (--format onnx), or put them in INT8 or FP16.",
+            )
 
 
-def modelopt_record(network: Network, config: PrecisionConfig, model_file: str = "model.onnx", range_method: str = "",
-                    cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def modelopt_record(
+    network: Network,
+    config: PrecisionConfig,
+    model_file: str = "model.onnx",
+    range_method: str = "",
+    cache_file: str = "",
+    omissions: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
     """Returns the content of the ModelOpt export: arguments of its quantizer and of AutoCast, and Python code that
     calls them.
 
@@ -120,84 +132,123 @@ def modelopt_record(network: Network, config: PrecisionConfig, model_file: str =
     """
     exclusions = find_modelopt_exclusions(network, config)
     all_names = {layer.name for layer in network.layers}
-    quantized_patterns, unquantized_patterns, fp32_patterns = (build_name_patterns(names, all_names)
-                                                               for names in (exclusions.quantized_layers,
-                                                                             exclusions.unquantized_layers,
-                                                                             exclusions.fp32_layers))
+    quantized_patterns, unquantized_patterns, fp32_patterns = (
+        build_name_patterns(names, all_names)
+        for names in (exclusions.quantized_layers, exclusions.unquantized_layers, exclusions.fp32_layers)
+    )
     stem = Path(model_file).stem
     usage = ["import json", 'lists = json.load(open("THIS_FILE.json"))']
-    notes = ["Patterns are matched by re.match against the node names of the network that is written beside this file; "
-             "TF32 is " + ("left on" if config.tf32 else "off: build the result with trtexec --noTF32") + "."]
+    notes = [
+        "Patterns are matched by re.match against the node names of the network that is written beside this file; "
+        "TF32 is " + ("left on" if config.tf32 else "off: build the result with trtexec --noTF32") + "."
+    ]
     input_file, record = model_file, dict[str, Any]()
     runs_autocast = bool(exclusions.fp32_layers) and exclusions.low_precision is not None
     if exclusions.quantized_layers or exclusions.low_precision is None:
         # With high_precision_dtype="fp32" the quantizer casts nothing, so the list for AutoCast decides.
         high_precision = "fp32" if runs_autocast or exclusions.low_precision is None else exclusions.low_precision.value
         record["quantize"] = {
-            "quantize_mode": "int8", "calibration_method": _CALIBRATION_METHODS.get(range_method, "max"),
-            **({"calibration_cache_path": cache_file} if cache_file else {}), "high_precision_dtype": high_precision,
-            "enable_gemv_detection_for_trt": False, "nodes_to_quantize": quantized_patterns,
-            "nodes_to_exclude": unquantized_patterns
+            "quantize_mode": "int8",
+            "calibration_method": _CALIBRATION_METHODS.get(range_method, "max"),
+            **({"calibration_cache_path": cache_file} if cache_file else {}),
+            "high_precision_dtype": high_precision,
+            "enable_gemv_detection_for_trt": False,
+            "nodes_to_quantize": quantized_patterns,
+            "nodes_to_exclude": unquantized_patterns,
         }
     if exclusions.quantized_layers:
         output_file = f"{stem}.int8.onnx" if runs_autocast else f"{stem}.typed.onnx"
-        usage += ["from modelopt.onnx.quantization import quantize",
-                  f'quantize({input_file!r}, calibration_data=DATA, output_path={output_file!r}, **lists["quantize"])']
+        usage += [
+            "from modelopt.onnx.quantization import quantize",
+            f'quantize({input_file!r}, calibration_data=DATA, output_path={output_file!r}, **lists["quantize"])',
+        ]
         input_file = output_file
         notes += _quantizer_notes(network, config, exclusions, range_method, cache_file)
     if runs_autocast or not exclusions.quantized_layers and exclusions.low_precision is not None:
         assert exclusions.low_precision is not None
-        record["autocast"] = {"low_precision_type": exclusions.low_precision.value, "keep_io_types": True,
-                              "nodes_to_exclude": fp32_patterns}
-        usage += ["import onnx", "from modelopt.onnx.autocast import convert_to_mixed_precision",
-                  f'typed = convert_to_mixed_precision({input_file!r}, data_max=float("inf"), **lists["autocast"])',
-                  f'onnx.save(typed, {f"{stem}.typed.onnx"!r})']
+        record["autocast"] = {
+            "low_precision_type": exclusions.low_precision.value,
+            "keep_io_types": True,
+            "nodes_to_exclude": fp32_patterns,
+        }
+        usage += [
+            "import onnx",
+            "from modelopt.onnx.autocast import convert_to_mixed_precision",
+            f'typed = convert_to_mixed_precision({input_file!r}, data_max=float("inf"), **lists["autocast"])',
+            f"onnx.save(typed, {f'{stem}.typed.onnx'!r})",
+        ]
         notes.append("AutoCast also has its own rules; data_max=inf turns off the rule by value.")
     if exclusions.recast_groups:
         recast_text = (
             f"{counted_noun_text(len(exclusions.recast_groups), 'row')} in BF16 become FP16, since ModelOpt casts to "
             f"one type: "
-            f"{name_list_text(exclusions.recast_groups, 3)}")
+            f"{name_list_text(exclusions.recast_groups, 3)}"
+        )
         notes.append(f"{recast_text}.")
         omissions = {**(omissions or {}), "moves": [*(omissions or {}).get("moves", ()), recast_text]}
     return {
-        **record, "_tf32": config.tf32, **({f"_{OMISSION_MARKER}": omissions} if omissions else {}), "_usage": usage,
-        "_notes": notes
+        **record,
+        "_tf32": config.tf32,
+        **({f"_{OMISSION_MARKER}": omissions} if omissions else {}),
+        "_usage": usage,
+        "_notes": notes,
     }
 
 
-def _quantizer_notes(network: Network, config: PrecisionConfig, exclusions: ModelOptExclusions, range_method: str,
-                     cache_file: str) -> list[str]:
+def _quantizer_notes(
+    network: Network, config: PrecisionConfig, exclusions: ModelOptExclusions, range_method: str, cache_file: str
+) -> list[str]:
     """Returns notes for the user on the arguments of ModelOpt's quantizer."""
     notes = []
     if cache_file:
         notes.append(
             f"{cache_file} holds the config's ranges; they replace the ranges that ModelOpt measures, so a few samples "
-            "suffice as DATA.")
-        tensors = {site.tensor for group in network.groups for site in group.activation_qdq_sites()
-                   if site.layer in set(exclusions.quantized_layers)}
+            "suffice as DATA."
+        )
+        tensors = {
+            site.tensor
+            for group in network.groups
+            for site in group.activation_qdq_sites()
+            if site.layer in set(exclusions.quantized_layers)
+        }
         if unreadable_tensors := sorted(name for name in tensors if "_scale" in name or ": " in name):
-            notes.append("ModelOpt cannot read the ranges of names that hold '_scale' or ': ', and leaves out the "
-                         f"layers that read {', '.join(unreadable_tensors)}.")
+            notes.append(
+                "ModelOpt cannot read the ranges of names that hold '_scale' or ': ', and leaves out the "
+                f"layers that read {', '.join(unreadable_tensors)}."
+            )
     elif range_method and range_method not in _CALIBRATION_METHODS:
         notes.append(f"ModelOpt has no {range_method} calibration; give it these ranges as a calibration cache.")
     if reasons := find_convs_excluded_by_modelopt(network.graph, map(network.get_layer, exclusions.quantized_layers)):
         layers_text = ", ".join(f"{name} ({reason})" for name, reason in reasons.items())
         notes.append(
             f"ModelOpt does not quantize some layers that the config has in INT8: {layers_text}. The typed network "
-            "export does.")
-    skip_groups = [group.name for group in network.groups if config.precision_of(group) is Precision.INT8
-                   and any(site.role == "skip" for site in group.sites)]
+            "export does."
+        )
+    skip_groups = [
+        group.name
+        for group in network.groups
+        if config.precision_of(group) is Precision.INT8 and any(site.role == "skip" for site in group.sites)
+    ]
     if skip_groups:
         notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed network has them.")
-    notes += [kind.omission_text.format(count=len(moves)) for move_class, kind in ZERO_COST_MOVE_CLASSES.items()
-              if not kind.is_exact and (moves := config.get_moves(move_class))]
+    notes += [
+        kind.omission_text.format(count=len(moves))
+        for move_class, kind in ZERO_COST_MOVE_CLASSES.items()
+        if not kind.is_exact and (moves := config.get_moves(move_class))
+    ]
     notes.append("MatMuls of attention over more than 512 tokens are always left out.")
     return notes
 
 
-def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, model_file: str = "model.onnx",
-                   range_method: str = "", cache_file: str = "", omissions: Mapping[str, Any] | None = None) -> None:
+def write_modelopt(
+    path: Path | str,
+    network: Network,
+    config: PrecisionConfig,
+    model_file: str = "model.onnx",
+    range_method: str = "",
+    cache_file: str = "",
+    omissions: Mapping[str, Any] | None = None,
+) -> None:
     """Writes `modelopt_record` as a JSON file, completely or not at all.
 
     Raises:
@@ -223,11 +274,19 @@ def write_modelopt_export(context: ExportContext) -> WrittenExport:
     cache_paths = [cache_path] if used_ranges else []
     if used_ranges:
         write_calibration_cache(cache_path, used_ranges, calibration_algorithm(context.calibration.method))
-    write_modelopt(path, network, config, base_path.name, context.calibration.method,
-                   cache_path.name if used_ranges else "",
-                   omission_record(network, context.config, base_path.name, used_ranges))
-    return WrittenExport([path, written_model.path, *written_model.data_files, *cache_paths],
-                         config_barrier_notes(network, context.config))
+    write_modelopt(
+        path,
+        network,
+        config,
+        base_path.name,
+        context.calibration.method,
+        cache_path.name if used_ranges else "",
+        omission_record(network, context.config, base_path.name, used_ranges),
+    )
+    return WrittenExport(
+        [path, written_model.path, *written_model.data_files, *cache_paths],
+        config_barrier_notes(network, context.config),
+    )
 
 
 def _derive_fp32_config(config: PrecisionConfig) -> PrecisionConfig:

@@ -59,25 +59,43 @@ def onnxruntime_loading_note(model: ir.Model) -> str:
     """
     opset, notes = model.graph.opset_imports.get("", 0), []
     for node in model.graph:
-        users = [use.node
-                 for use in node.outputs[0].uses()] if opset >= MIN_UNSAFE_OPSET and is_quantized_matmul(node) else []
-        if len(users) == 1 and users[0].op_type == "Add" and any(
+        users = (
+            [use.node for use in node.outputs[0].uses()]
+            if opset >= MIN_UNSAFE_OPSET and is_quantized_matmul(node)
+            else []
+        )
+        if (
+            len(users) == 1
+            and users[0].op_type == "Add"
+            and any(
                 value is not None and (value.shape is None or len(value.shape) == 1)
-                for value in users[0].inputs if value is not node.outputs[0]):
-            notes.append(f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
-                         "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
-        elif node.op_type == "MatMul" and (_is_batch_transposed(*node.inputs)
-                                           or _is_batch_transposed(*reversed(node.inputs))):
-            notes.append(f"ONNX Runtime may crash on this file at its highest level (seen: {CRASHING_RUNTIMES}), where "
-                         "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
-                         "ORT_ENABLE_EXTENDED.")
+                for value in users[0].inputs
+                if value is not node.outputs[0]
+            )
+        ):
+            notes.append(
+                f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
+                "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1."
+            )
+        elif node.op_type == "MatMul" and (
+            _is_batch_transposed(*node.inputs) or _is_batch_transposed(*reversed(node.inputs))
+        ):
+            notes.append(
+                f"ONNX Runtime may crash on this file at its highest level (seen: {CRASHING_RUNTIMES}), where "
+                "it fuses a Transpose in FP16 with a MatMul: load it there with graph_optimization_level "
+                "ORT_ENABLE_EXTENDED."
+            )
         elif _is_layer_norm_behind_cast(node):
-            notes.append("ONNX Runtime refuses this file under its default options (seen: 1.32), because it fuses a "
-                         "LayerNorm and the Cast before it into a node of two types: load it there with "
-                         f"disabled_optimizers={list(NORMALISATION_FUSIONS)}.")
+            notes.append(
+                "ONNX Runtime refuses this file under its default options (seen: 1.32), because it fuses a "
+                "LayerNorm and the Cast before it into a node of two types: load it there with "
+                f"disabled_optimizers={list(NORMALISATION_FUSIONS)}."
+            )
         elif _is_relu_before_fp8(node):
-            notes.append("ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), and its "
-                         "results are wrong: load it there with graph_optimization_level ORT_ENABLE_BASIC.")
+            notes.append(
+                "ONNX Runtime drops a Relu before a QuantizeLinear to FP8 by default (seen: 1.32), and its "
+                "results are wrong: load it there with graph_optimization_level ORT_ENABLE_BASIC."
+            )
     return " ".join(dict.fromkeys(notes))
 
 
@@ -91,11 +109,14 @@ def qdq_loss_debug_note(model: ir.Model) -> str:
     producers = [value.producer() for value in dequantized_values if value is not None]
     has_quantized_weights = any(
         node is not None and node.op_type == "QuantizeLinear" and _is_stored_constant(node.inputs[0])
-        for node in producers)
+        for node in producers
+    )
     if has_quantized_weights:
-        return ("ONNX Runtime's qdq_loss_debug matches the activations of this file by name. It compares weights only "
-                "if they are stored as integers, and these are FP32 before a QuantizeLinear: first have ONNX Runtime "
-                "write the file anew (optimized_model_filepath, ORT_ENABLE_BASIC).")
+        return (
+            "ONNX Runtime's qdq_loss_debug matches the activations of this file by name. It compares weights only "
+            "if they are stored as integers, and these are FP32 before a QuantizeLinear: first have ONNX Runtime "
+            "write the file anew (optimized_model_filepath, ORT_ENABLE_BASIC)."
+        )
     if any(value is not None and value.dtype is ir.DataType.INT4 for value in dequantized_values):
         return "ONNX Runtime's qdq_loss_debug compares no weights of 4 bits, whose scales are by block."
     return ""
@@ -115,22 +136,30 @@ def _is_layer_norm_behind_cast(node: ir.Node) -> bool:
     cast = node.inputs[0].producer() if node.op_type == "Sub" and node.inputs[0] is not None else None
     source = cast.inputs[0] if cast is not None and cast.op_type == "Cast" else None
     mean = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
-    if source is None or source.dtype is None or not source.dtype.is_floating_point() or mean is None or (
-            mean.op_type != "ReduceMean" or mean.inputs[0] is not node.inputs[0]):
+    if (
+        source is None
+        or source.dtype is None
+        or not source.dtype.is_floating_point()
+        or mean is None
+        or (mean.op_type != "ReduceMean" or mean.inputs[0] is not node.inputs[0])
+    ):
         return False
     readers = [use.node for use in node.outputs[0].uses()]
     scaled = [use.node for reader in readers if reader.op_type == "Div" for use in reader.outputs[0].uses()]
     return any(reader.op_type == "Pow" for reader in readers) and any(
         reader.op_type == "Mul" and any(use.node.op_type == "Add" for use in reader.outputs[0].uses())
-        for reader in scaled)
+        for reader in scaled
+    )
 
 
 def _is_relu_before_fp8(node: ir.Node) -> bool:
     """Returns True if a node is a Relu in FP32 whose result is quantized to FP8."""
     if node.op_type != "Relu" or node.outputs[0].dtype not in (None, ir.DataType.FLOAT):
         return False
-    return any(use.node.op_type == "QuantizeLinear" and use.node.outputs[0].dtype is ir.DataType.FLOAT8E4M3FN
-               for use in node.outputs[0].uses())
+    return any(
+        use.node.op_type == "QuantizeLinear" and use.node.outputs[0].dtype is ir.DataType.FLOAT8E4M3FN
+        for use in node.outputs[0].uses()
+    )
 
 
 def _is_batch_transposed(value: ir.Value | None, other_operand: ir.Value | None) -> bool:
@@ -164,8 +193,9 @@ class WrittenModel:
     data_files: tuple[Path, ...] = ()
 
 
-def export_typed_network(lowered_model: ir.Model, network: Network, path: Path | str, *,
-                         max_inline_bytes: int = MAX_INLINE_BYTES) -> WrittenModel:
+def export_typed_network(
+    lowered_model: ir.Model, network: Network, path: Path | str, *, max_inline_bytes: int = MAX_INLINE_BYTES
+) -> WrittenModel:
     """Writes a lowered network as an ONNX file. Equal networks give equal bytes.
 
     Weights in external files stay there: an export in the same folder refers to the same files. For an export in
@@ -195,8 +225,11 @@ def export_typed_network(lowered_model: ir.Model, network: Network, path: Path |
         proto = ir.to_proto(model)
         data = _copy_external_data(proto, data_file, network, path)
         if proto.ByteSize() >= 1 << 31:
-            raise InputError(f"{path} cannot be written", "its nodes without weights are larger than 2 GB",
-                             "Store the network's constants as initializers and open it again.")
+            raise InputError(
+                f"{path} cannot be written",
+                "its nodes without weights are larger than 2 GB",
+                "Store the network's constants as initializers and open it again.",
+            )
         output.write(proto.SerializeToString(deterministic=True))
         output.flush()
     return WrittenModel(path, data)
@@ -210,13 +243,18 @@ def write_onnx_export(context: ExportContext) -> WrittenExport:
     counts: dict[str, int] = {}
     for group in network.groups:
         precision = config.precision_of(group)
-        label = (f"{group.file_precision.label} as in the file"
-                 if precision is Precision.FILE and group.file_precision is not None else precision.label)
+        label = (
+            f"{group.file_precision.label} as in the file"
+            if precision is Precision.FILE and group.file_precision is not None
+            else precision.label
+        )
         counts[label] = counts.get(label, 0) + 1
     count_texts = [f"{counted_noun_text(count, 'group')} in {label}" for label, count in sorted(counts.items())]
     runtime_notes = (onnxruntime_loading_note(typed_network.model), qdq_loss_debug_note(typed_network.model))
-    return WrittenExport([written_model.path, *written_model.data_files],
-                         (", ".join(count_texts), *typed_network.notes, *filter(None, runtime_notes)))
+    return WrittenExport(
+        [written_model.path, *written_model.data_files],
+        (", ".join(count_texts), *typed_network.notes, *filter(None, runtime_notes)),
+    )
 
 
 def split_off_weights(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
@@ -231,21 +269,30 @@ def split_off_weights(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndar
     model, weights = lowered_model.clone(), dict[str, np.ndarray]()
     for name, value in model.graph.initializers.items():
         tensor = value.const_value
-        if tensor is None or tensor.dtype is ir.DataType.STRING or tensor.dtype.bitwidth < 8 or (
-                tensor.nbytes <= _SMALL_TENSOR_BYTES and not isinstance(tensor, ir.ExternalTensor)):
+        if (
+            tensor is None
+            or tensor.dtype is ir.DataType.STRING
+            or tensor.dtype.bitwidth < 8
+            or (tensor.nbytes <= _SMALL_TENSOR_BYTES and not isinstance(tensor, ir.ExternalTensor))
+        ):
             continue
         weights[name] = np.ascontiguousarray(tensor.numpy())
-        value.const_value = ir.ExternalTensor("", 0, tensor.nbytes, tensor.dtype,
-                                              shape=ir.Shape(tensor.shape.numpy()), name=name)
+        value.const_value = ir.ExternalTensor(
+            "", 0, tensor.nbytes, tensor.dtype, shape=ir.Shape(tensor.shape.numpy()), name=name
+        )
     return ir.to_proto(model).SerializeToString(), weights
 
 
 def _refuse_overwriting_source_model(path: Path, network: Network) -> None:
     for source_file in (network.path, *network.external_files):
         if os.path.realpath(path) == os.path.realpath(source_file) or (
-                os.path.exists(path) and source_file.exists() and os.path.samefile(path, source_file)):
-            raise InputError(f"{path} is the network itself", "an export never replaces the file it was made from",
-                             "Choose another name.")
+            os.path.exists(path) and source_file.exists() and os.path.samefile(path, source_file)
+        ):
+            raise InputError(
+                f"{path} is the network itself",
+                "an export never replaces the file it was made from",
+                "Choose another name.",
+            )
 
 
 # -- weights in memory ----------------------------------------------------------------------------------------------
@@ -266,8 +313,14 @@ def _write_weights(graph: ir.Graph, stream: BinaryIO, data_file: str) -> None:
         stream.write(bytes(-stream.tell() % _ALIGNMENT))
         offset = stream.tell()
         stream.write(tensor.tobytes())
-        value.const_value = ir.ExternalTensor(data_file, offset, stream.tell() - offset, tensor.dtype,
-                                              shape=ir.Shape(tensor.shape.numpy()), name=value.name or "")
+        value.const_value = ir.ExternalTensor(
+            data_file,
+            offset,
+            stream.tell() - offset,
+            tensor.dtype,
+            shape=ir.Shape(tensor.shape.numpy()),
+            name=value.name or "",
+        )
 
 
 # -- weights in files -----------------------------------------------------------------------------------------------
@@ -286,8 +339,7 @@ def _iterate_external_tensors(graph: onnx.GraphProto) -> Iterator[onnx.TensorPro
 
 
 def _copy_external_data(proto: onnx.ModelProto, data_file: str, network: Network, path: Path) -> tuple[Path, ...]:
-    """Copies the external data files beside the export, makes the network refer to the copies, and returns their paths.
-    """
+    """Copies the external data files beside the export, makes the network refer to the copies, and returns their paths."""
     names: dict[str, str] = {}
     for tensor in _iterate_external_tensors(proto.graph):
         entry = next(entry for entry in tensor.external_data if entry.key == "location")
@@ -298,15 +350,17 @@ def _copy_external_data(proto: onnx.ModelProto, data_file: str, network: Network
 
 
 def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
-    """Copies a data file of the original network beside the export, unless it is already there; returns its location.
-    """
+    """Copies a data file of the original network beside the export, unless it is already there; returns its location."""
     folder = network.path.parent
     if os.path.realpath(folder) == os.path.realpath(path.parent):
         return file_location
     source = folder / file_location
     if not source.is_file():
-        raise InputError(f"external data of {network.name} cannot be read", f"{source.name} is missing",
-                         "Put the data file beside the .onnx file, under the name it was exported with.")
+        raise InputError(
+            f"external data of {network.name} cannot be read",
+            f"{source.name} is missing",
+            "Put the data file beside the .onnx file, under the name it was exported with.",
+        )
     name, count = source.name, 0
     while (destination := path.with_name(name)) == path or os.path.lexists(find_content_path(destination)):
         if destination != path and _is_copied_file(source, find_content_path(destination)):
@@ -320,8 +374,12 @@ def _copy_weights_file(file_location: str, network: Network, path: Path) -> str:
 
 def _is_copied_file(source: Path, destination: Path) -> bool:
     """Returns True if a file is not a link and has the same content as another file."""
-    return (destination.is_file() and not destination.is_symlink() and destination.stat().st_nlink == 1
-            and filecmp.cmp(source, destination, shallow=False))
+    return (
+        destination.is_file()
+        and not destination.is_symlink()
+        and destination.stat().st_nlink == 1
+        and filecmp.cmp(source, destination, shallow=False)
+    )
 
 
 def _copy_stream_content(source: BinaryIO, destination: BinaryIO) -> None:
@@ -345,7 +403,8 @@ def _choose_weights_file_name(path: Path, network: Network) -> str:
     name, count = f"{path.name}.data", 0
     source_files = {os.path.realpath(file) for file in network.external_files}
     while os.path.lexists(destination := path.with_name(name)) and (
-            not path.exists() or destination.is_symlink() or os.path.realpath(destination) in source_files):
+        not path.exists() or destination.is_symlink() or os.path.realpath(destination) in source_files
+    ):
         count += 1
         name = f"{path.name}_{count}.data"
     return name

@@ -30,8 +30,9 @@ PREVIEW_HEADER = ("layer", "op", "asked", "made", "kernel", "around it", "")
 # -- requested precisions ---------------------------------------------------------------------------------------------
 
 
-def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
-                               preview: Preview | None = None) -> dict[str, Any]:
+def quantization_scheme_record(
+    network: NetworkOutline, config: PrecisionConfig, preview: Preview | None = None
+) -> dict[str, Any]:
     """Returns a JSON record of the quantization that a config requests.
 
     The record counts groups by operator and precision. It lists the groups that do not run in the quantized precision,
@@ -69,46 +70,59 @@ def quantization_scheme_record(network: NetworkOutline, config: PrecisionConfig,
             reason = f"{group.file_precision.label} in the file"
         skipped.setdefault(reason or f"another precision than {quantized.label} is requested", []).append(group.name)
     record: dict[str, Any] = {
-        "quantized": quantized.value, "other": config.other.value, "as_in_file": uses_file_precision,
+        "quantized": quantized.value,
+        "other": config.other.value,
+        "as_in_file": uses_file_precision,
         "operators": operators,
-        "skipped": [{"why": reason, "groups": names, "macs": sum(macs_by_group[name]
-                                                                 for name in names)}
-                    for reason, names in skipped.items()]
+        "skipped": [
+            {"why": reason, "groups": names, "macs": sum(macs_by_group[name] for name in names)}
+            for reason, names in skipped.items()
+        ],
     }
     record["skipped"].sort(key=lambda item: -item["macs"])
     if total_macs := sum(macs_by_group.values()):
         skipped_macs = sum(item["macs"] for item in record["skipped"])
         record["macs"] = {"all": total_macs, "asked": total_macs - skipped_macs}
         if preview is not None and preview.refusal is None:
-            record["macs"]["made"] = sum(macs_by_group[name]
-                                         for name, implementation in preview.implementations.items()
-                                         if implementation.precision is quantized)
+            record["macs"]["made"] = sum(
+                macs_by_group[name]
+                for name, implementation in preview.implementations.items()
+                if implementation.precision is quantized
+            )
     return record
 
 
-def _runs_in_quantized_precision(group: FusionGroup, requested_precision: Precision, quantized_precision: Precision,
-                                 uses_file_precision: bool) -> bool:
+def _runs_in_quantized_precision(
+    group: FusionGroup, requested_precision: Precision, quantized_precision: Precision, uses_file_precision: bool
+) -> bool:
     """Returns True if a group runs in the quantized precision of the config.
 
     If the config has the file precision, any quantized type counts.
     """
     nearest = group.resolve_file_precision(requested_precision)
-    return (nearest is quantized_precision
-            or uses_file_precision and quantized_precision in QUANTIZED_TYPES and nearest in QUANTIZED_TYPES)
+    return (
+        nearest is quantized_precision
+        or uses_file_precision
+        and quantized_precision in QUANTIZED_TYPES
+        and nearest in QUANTIZED_TYPES
+    )
 
 
 def quantization_scheme_blocks(scheme_record: Mapping[str, Any]) -> list[Block]:
     """Returns the report blocks of a `quantization_scheme_record`: a table by operator, and lines."""
     columns = list(dict.fromkeys(label for counts in scheme_record["operators"].values() for label in counts))
     rows = [["operator", *columns]]
-    rows += [[operator, *(str(counts.get(label, "")) for label in columns)]
-             for operator, counts in scheme_record["operators"].items()]
+    rows += [
+        [operator, *(str(counts.get(label, "")) for label in columns)]
+        for operator, counts in scheme_record["operators"].items()
+    ]
     quantized_label = scheme_record["quantized"].upper()
     lines = _skipped_group_lines(scheme_record)
     if "macs" in scheme_record:
         macs = scheme_record["macs"]
-        builder_text = (f"; the builder computes {percent_text(macs['made'] / macs['all'])} in it"
-                        if "made" in macs else "")
+        builder_text = (
+            f"; the builder computes {percent_text(macs['made'] / macs['all'])} in it" if "made" in macs else ""
+        )
         share = percent_text(macs["asked"] / macs["all"])
         verb = "in the file" if scheme_record["as_in_file"] else "asked"
         lines.insert(0, f"{share} of {macs['all'] / 1e6:.4g} million MACs {verb} in {quantized_label}{builder_text}")
@@ -119,15 +133,16 @@ def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
     """Returns one line for each reason why groups do not run in the quantized precision, with the groups."""
     quantized_label, lines = scheme_record["quantized"].upper(), []
     for skipped in scheme_record["skipped"]:
-        share = f", {percent_text(skipped['macs'] / scheme_record['macs']['all'])} of the MACs" if skipped[
-            "macs"] else ""
-        lines += ([
+        share = (
+            f", {percent_text(skipped['macs'] / scheme_record['macs']['all'])} of the MACs" if skipped["macs"] else ""
+        )
+        lines += [
             f"not "
             f"{quantized_label}: "
             f"{counted_noun_text(len(skipped['groups']), 'group')} "
             f"({name_list_text(skipped['groups'], _MAX_NAMES)}){share}: "
             f"{skipped['why']}"
-        ])
+        ]
     return lines
 
 
@@ -135,16 +150,21 @@ def _skipped_group_lines(scheme_record: Mapping[str, Any]) -> list[str]:
 
 
 def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
-    """Returns the JSON record of a preview: the implementation of each group, and the groups in unrequested precisions.
-    """
+    """Returns the JSON record of a preview: the implementation of each group, and the groups in unrequested precisions."""
     record: dict[str, Any] = {
-        "format": PREVIEW_FORMAT, "version": PREVIEW_VERSION,
-        "model": {"name": network.name, "structure_sha256": network.structure_sha256
-                  }, "builder": "TensorRT-RTX", "release": preview.builder_release,
-        "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}", "gpu_here": preview.is_gpu_present,
-        "seconds": round(preview.preview_s, 3), "kernels": len(preview.kernels), "stand_alone_qdq": preview.qdq_count,
+        "format": PREVIEW_FORMAT,
+        "version": PREVIEW_VERSION,
+        "model": {"name": network.name, "structure_sha256": network.structure_sha256},
+        "builder": "TensorRT-RTX",
+        "release": preview.builder_release,
+        "gpu": f"SM{preview.compute_capability[0]}{preview.compute_capability[1]}",
+        "gpu_here": preview.is_gpu_present,
+        "seconds": round(preview.preview_s, 3),
+        "kernels": len(preview.kernels),
+        "stand_alone_qdq": preview.qdq_count,
         "not_as_asked": list(preview.find_groups_in_unrequested_precision(network, config)),
-        **unused_qdq_record(network, config, preview), "groups": {}
+        **unused_qdq_record(network, config, preview),
+        "groups": {},
     }
     for group in network.groups:
         requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
@@ -154,33 +174,41 @@ def preview_record(network: NetworkOutline, config: PrecisionConfig, preview: Pr
             entry |= {"made": precision.value} if precision is not None else {}
             entry |= {
                 "as_asked": not has_unrequested_precision(group, config, preview.implementations),
-                "shares_kernel_with": list(implementation.sharing_groups), "attention_kernel": implementation.in_mha,
-                "reformats": implementation.reformat_count, "casts": implementation.cast_count,
-                "stand_alone_qdq": implementation.qdq_count
+                "shares_kernel_with": list(implementation.sharing_groups),
+                "attention_kernel": implementation.in_mha,
+                "reformats": implementation.reformat_count,
+                "casts": implementation.cast_count,
+                "stand_alone_qdq": implementation.qdq_count,
             }
         marks = [mark for mark in preview.list_group_remarks(group, config) if mark != STANDALONE_QDQ]
         record["groups"][group.name] = entry | ({"marks": marks} if marks else {})
     return record
 
 
-def preview_rows(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                 titles_by_group: Mapping[str, str]) -> list[list[str]]:
+def preview_rows(
+    network: NetworkOutline, config: PrecisionConfig, preview: Preview, titles_by_group: Mapping[str, str]
+) -> list[list[str]]:
     """Returns one table row per group, with the columns of `PREVIEW_HEADER`."""
     rows = []
     for group in network.groups:
         requested, implementation = config.precision_of(group), preview.implementations.get(group.name)
-        rows.append([
-            titles_by_group.get(group.name, group.name), group.operator,
-            group.precision_label(requested),
-            group_precision_text(implementation, group, requested),
-            kernel_sharing_text(implementation, group, titles_by_group),
-            adjacent_layers_text(implementation), ", ".join(preview.list_group_remarks(group, config))
-        ])
+        rows.append(
+            [
+                titles_by_group.get(group.name, group.name),
+                group.operator,
+                group.precision_label(requested),
+                group_precision_text(implementation, group, requested),
+                kernel_sharing_text(implementation, group, titles_by_group),
+                adjacent_layers_text(implementation),
+                ", ".join(preview.list_group_remarks(group, config)),
+            ]
+        )
     return rows
 
 
-def group_precision_text(implementation: GroupImplementation | None, group: FusionGroup,
-                         requested_precision: Precision) -> str:
+def group_precision_text(
+    implementation: GroupImplementation | None, group: FusionGroup, requested_precision: Precision
+) -> str:
     """Returns the precision of a group in the engine as text.
 
     It is "fused" if the kernel does not report a precision, and "" if no engine layer names the group.
@@ -191,19 +219,19 @@ def group_precision_text(implementation: GroupImplementation | None, group: Fusi
     return precision.label if precision is not None else "fused"
 
 
-def groups_in_kernel_text(implementation: GroupImplementation, group: FusionGroup,
-                          titles_by_group: Mapping[str, str]) -> str:
-    """Returns a text with the other groups in the kernel of a group. Names within the scope of the group are shortened.
-    """
+def groups_in_kernel_text(
+    implementation: GroupImplementation, group: FusionGroup, titles_by_group: Mapping[str, str]
+) -> str:
+    """Returns a text with the other groups in the kernel of a group. Names within the scope of the group are shortened."""
     scope_prefix = titles_by_group.get(group.name, "").rpartition("/")[0] + "/"
     names = [titles_by_group.get(name, name).removeprefix(scope_prefix) for name in implementation.sharing_groups]
     return name_list_text(names, _MAX_NAMES)
 
 
-def kernel_sharing_text(implementation: GroupImplementation | None, group: FusionGroup,
-                        titles_by_group: Mapping[str, str]) -> str:
-    """Returns a text with the groups that share a kernel with a group: "alone", "with q, k", "in MHA with Softmax, PV".
-    """
+def kernel_sharing_text(
+    implementation: GroupImplementation | None, group: FusionGroup, titles_by_group: Mapping[str, str]
+) -> str:
+    """Returns a text with the groups that share a kernel with a group: "alone", "with q, k", "in MHA with Softmax, PV"."""
     if implementation is None:
         return "no kernel is named after it"
     mates_text = groups_in_kernel_text(implementation, group, titles_by_group)
@@ -216,11 +244,14 @@ def adjacent_layers_text(implementation: GroupImplementation | None) -> str:
     """Returns a text that counts the casts, reformats and unfused Q/DQ around the kernel of a group."""
     if implementation is None:
         return ""
-    counts = ((implementation.cast_count, "cast"), (implementation.reformat_count - implementation.cast_count,
-                                                    "reformat"), (implementation.qdq_count, "unfused Q/DQ"))
-    return ", ".join(f"{count} {noun}" if "/" in noun else counted_noun_text(count, noun)
-                     for count, noun in counts
-                     if count)
+    counts = (
+        (implementation.cast_count, "cast"),
+        (implementation.reformat_count - implementation.cast_count, "reformat"),
+        (implementation.qdq_count, "unfused Q/DQ"),
+    )
+    return ", ".join(
+        f"{count} {noun}" if "/" in noun else counted_noun_text(count, noun) for count, noun in counts if count
+    )
 
 
 def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> list[str]:
@@ -232,23 +263,30 @@ def preview_summary_lines(network: NetworkOutline, config: PrecisionConfig, prev
     shared_count = sum(bool(implementation.sharing_groups) for implementation in preview.implementations.values())
     groups = len(network.groups)
     gpu_text = "the GPU here" if preview.is_gpu_present else "no such GPU is here; nothing was executed"
-    lines = ([
+    lines = [
         f"preview: "
         f"{preview.builder_text} "
         f"({gpu_text}), in {preview.preview_s:.1f} s: {counted_noun_text(len(preview.kernels), 'kernel')} "
         f"for {counted_noun_text(groups, 'group')}, {shared_count} of which share one"
-    ])
+    ]
     reported = sum(
-        group_precision_text(preview.implementations.get(group.name), group, config.precision_of(group)) not in (
-            "", "fused") for group in network.groups)
-    lines.append(f"{reported - len(other_groups)} run as requested, {len(other_groups)} in another precision" + (
-        f"; {groups - reported} not reported" if reported < groups else ""))
+        group_precision_text(preview.implementations.get(group.name), group, config.precision_of(group))
+        not in ("", "fused")
+        for group in network.groups
+    )
+    lines.append(
+        f"{reported - len(other_groups)} run as requested, {len(other_groups)} in another precision"
+        + (f"; {groups - reported} not reported" if reported < groups else "")
+    )
     if preview.qdq_count:
         lines.append(f"{preview.qdq_count} unfused Q/DQ: a fusion did not happen")
-    lines += (f"{unused.group_name}: {unused.description}"
-              for unused in find_unused_quantization(network, config, preview))
-    for title, names in (("no effect on the engine", preview.ineffective_groups), ("splits a fused attention",
-                                                                                   preview.mha_breakers)):
+    lines += (
+        f"{unused.group_name}: {unused.description}" for unused in find_unused_quantization(network, config, preview)
+    )
+    for title, names in (
+        ("no effect on the engine", preview.ineffective_groups),
+        ("splits a fused attention", preview.mha_breakers),
+    ):
         if names:
             lines.append(f"{title}: {name_list_text(names)}")
     lines += (f"fusion barrier {tensor}: {effect.description}" for tensor, effect in preview.barrier_effects.items())
@@ -260,41 +298,59 @@ def unbuilt_engine_lines(network: NetworkOutline, config: PrecisionConfig, previ
     the groups that are not quantized.
     """
     if preview.refusal is not None:
-        return [f"no preview: {preview.refusal.description}"
-                + (f"; {preview.refusal.next_step}" if preview.refusal.is_rtx_missing else "")]
+        return [
+            f"no preview: {preview.refusal.description}"
+            + (f"; {preview.refusal.next_step}" if preview.refusal.is_rtx_missing else "")
+        ]
     kernel_precisions: dict[frozenset[str], str] = {}
     for name, implementation in preview.implementations.items():
         group = network.get_group(name)
         precision_text = group_precision_text(implementation, group, config.precision_of(group))
         kernel_precisions.setdefault(frozenset((name, *implementation.sharing_groups)), precision_text)
     counts = Counter(kernel_precisions.values())
-    texts = [f"{count} in {text}" if text != "fused" else f"{count} fused, of unknown precision"
-             for text, count in counts.most_common()]
+    texts = [
+        f"{count} in {text}" if text != "fused" else f"{count} fused, of unknown precision"
+        for text, count in counts.most_common()
+    ]
     if (other_count := len(preview.kernels) - len(kernel_precisions)) > 0:
         texts.append(f"{other_count} for reformats, Q/DQ and other nodes")
     scheme = quantization_scheme_record(network, config, preview)
     quantized_label = str(scheme["quantized"]).upper()
-    lines = [*preview_summary_lines(network, config, preview), f"kernels: {', '.join(texts)}",
-             *_skipped_group_lines(scheme)]
-    if other_groups := [name for name in preview.find_groups_in_unrequested_precision(network, config)
-                        if config.precision_of(network.get_group(name)).value == scheme["quantized"]]:
-        lines.append(f"requested in {quantized_label}, and in another precision in the preview: "
-                     f"{name_list_text(other_groups, _MAX_NAMES)}")
+    lines = [
+        *preview_summary_lines(network, config, preview),
+        f"kernels: {', '.join(texts)}",
+        *_skipped_group_lines(scheme),
+    ]
+    if other_groups := [
+        name
+        for name in preview.find_groups_in_unrequested_precision(network, config)
+        if config.precision_of(network.get_group(name)).value == scheme["quantized"]
+    ]:
+        lines.append(
+            f"requested in {quantized_label}, and in another precision in the preview: "
+            f"{name_list_text(other_groups, _MAX_NAMES)}"
+        )
     return lines
 
 
-def config_preview_sections(network: NetworkOutline, config: PrecisionConfig, preview: Preview | None,
-                            scheme: Mapping[str, Any] | None) -> list[Section]:
+def config_preview_sections(
+    network: NetworkOutline, config: PrecisionConfig, preview: Preview | None, scheme: Mapping[str, Any] | None
+) -> list[Section]:
     """Returns the sections of the report on a preview and on the requested precisions. Without a preview or a scheme,
     its section is empty.
     """
     preview_blocks: list[Block] = []
     if preview is not None:
         titles_by_group = group_titles(build_scope_tree(network.layers, network.groups))
-        preview_blocks = [Table([PREVIEW_HEADER, *preview_rows(network, config, preview, titles_by_group)], 7),
-                          preview_summary_lines(network, config, preview)]
-    return [Section("", [[f"{network.name}: {config.defaults_text}"]]), Section("Engine preview", preview_blocks),
-            Section("Requested precisions", quantization_scheme_blocks(scheme) if scheme is not None else [])]
+        preview_blocks = [
+            Table([PREVIEW_HEADER, *preview_rows(network, config, preview, titles_by_group)], 7),
+            preview_summary_lines(network, config, preview),
+        ]
+    return [
+        Section("", [[f"{network.name}: {config.defaults_text}"]]),
+        Section("Engine preview", preview_blocks),
+        Section("Requested precisions", quantization_scheme_blocks(scheme) if scheme is not None else []),
+    ]
 
 
 LINT_FORMAT, LINT_VERSION = "trt-tui/lint", 1
@@ -330,17 +386,35 @@ def qdq_check_record(network: NetworkOutline, findings: Sequence[QdqFinding] | N
     """
     rule_by_name = {rule.name: rule for rule in QDQ_RULES}
     return {
-        "format": LINT_FORMAT, "version": LINT_VERSION,
+        "format": LINT_FORMAT,
+        "version": LINT_VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256},
         "has_qdq": findings is not None,
-        "findings": [{
-            "rule": finding.rule, "node": finding.node, **({"group": finding.group} if finding.group else {}),
-            "title": rule_by_name[finding.rule].title, "detail": finding.detail,
-            "effects": list(rule_by_name[finding.rule].effects),
-            "consequence": rule_by_name[finding.rule].consequence, "repair": rule_by_name[finding.rule].repair,
-            **({"repair_precision": finding.repair_precision.value} if finding.repair_precision is not None else {}),
-            **({"conversions": [{"engine_layer": name, **({"ms": ms} if ms is not None else {})}
-                                for name, ms in finding.conversions]} if finding.conversions else {}),
-            "sources": list(rule_by_name[finding.rule].sources)
-        } for finding in findings or ()]
+        "findings": [
+            {
+                "rule": finding.rule,
+                "node": finding.node,
+                **({"group": finding.group} if finding.group else {}),
+                "title": rule_by_name[finding.rule].title,
+                "detail": finding.detail,
+                "effects": list(rule_by_name[finding.rule].effects),
+                "consequence": rule_by_name[finding.rule].consequence,
+                "repair": rule_by_name[finding.rule].repair,
+                **(
+                    {"repair_precision": finding.repair_precision.value} if finding.repair_precision is not None else {}
+                ),
+                **(
+                    {
+                        "conversions": [
+                            {"engine_layer": name, **({"ms": ms} if ms is not None else {})}
+                            for name, ms in finding.conversions
+                        ]
+                    }
+                    if finding.conversions
+                    else {}
+                ),
+                "sources": list(rule_by_name[finding.rule].sources),
+            }
+            for finding in findings or ()
+        ],
     }

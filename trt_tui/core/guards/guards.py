@@ -230,16 +230,25 @@ class GuardFacts:
             output_name: The judged output; "" for the worst one.
         """
         outputs = self.fp32_accuracy.on_compared_samples.outputs if self.fp32_accuracy is not None else {}
-        fp32_ratios = [10**(-output.errors.sqnr_db / 10) for name, output in outputs.items()
-                       if output.errors.sqnr_db is not None and output_name in ("", name)]
-        ratio = 10**(-sqnr_db / 10) - max(fp32_ratios, default=0.0)
+        fp32_ratios = [
+            10 ** (-output.errors.sqnr_db / 10)
+            for name, output in outputs.items()
+            if output.errors.sqnr_db is not None and output_name in ("", name)
+        ]
+        ratio = 10 ** (-sqnr_db / 10) - max(fp32_ratios, default=0.0)
         return -10 * math.log10(ratio) if ratio > 0 else math.inf
 
     def merge_newer_facts(self, newer_facts: GuardFacts) -> GuardFacts:
         """Returns a copy of these facts that is updated with all facts in ``newer_facts``."""
         defaults = vars(_NO_FACTS)
-        return dataclasses.replace(self, **{name: value for name, value in vars(newer_facts).items()
-                                            if value is not defaults[name] and value != defaults[name]})
+        return dataclasses.replace(
+            self,
+            **{
+                name: value
+                for name, value in vars(newer_facts).items()
+                if value is not defaults[name] and value != defaults[name]
+            },
+        )
 
 
 _NO_FACTS = GuardFacts()
@@ -332,8 +341,9 @@ def fp32_miss_text(guard_facts: GuardFacts) -> str:
     if accuracy is None or not missed:
         return ""
     reference_text = escape_hidden_characters(guard_facts.reference_name)
-    return (f"FP32 itself misses the target against {reference_text}: "
-            + ", ".join(target.measured_value_text(accuracy) for target in missed))
+    return f"FP32 itself misses the target against {reference_text}: " + ", ".join(
+        target.measured_value_text(accuracy) for target in missed
+    )
 
 
 def find_framework_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
@@ -348,17 +358,23 @@ def find_framework_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
     require_fact(facts.framework_errors or facts.fp32_accuracy or None, "FP32 is the reference")
     if summary := fp32_miss_text(facts):
         yield (
-            summary, "no precision of a layer corrects that: both compute something else, or their inputs differ",
-            "Compare the weights, the exports and the preprocessing of both sides before any layer.")
+            summary,
+            "no precision of a layer corrects that: both compute something else, or their inputs differ",
+            "Compare the weights, the exports and the preprocessing of both sides before any layer.",
+        )
         return
     for name, errors in (facts.framework_errors or {}).items():
-        bad = errors.nonfinite_count or not errors.exact and (errors.sqnr_db is None
-                                                              or errors.sqnr_db < MIN_FRAMEWORK_SQNR_DB)
+        bad = (
+            errors.nonfinite_count
+            or not errors.exact
+            and (errors.sqnr_db is None or errors.sqnr_db < MIN_FRAMEWORK_SQNR_DB)
+        )
         if bad and errors.mismatch is None:
             yield (
                 f"FP32 differs from the framework: {errors.sqnr_text('')} dB at {escape_hidden_characters(name)}",
                 "two FP32 runtimes agree to 100 dB and more, so this is not a precision problem",
-                "Check the export and the preprocessing of both sides before any layer.")
+                "Check the export and the preprocessing of both sides before any layer.",
+            )
 
 
 def find_equal_samples(facts: GuardFacts) -> Iterator[Alarm]:
@@ -375,7 +391,8 @@ def find_equal_samples(facts: GuardFacts) -> Iterator[Alarm]:
         yield (
             f"all {counted_noun_text(equal_count, 'judged sample')} are the same",
             "ranges and errors of a single input say nothing about other inputs, and a PASS on it proves nothing",
-            "Give samples that differ from each other, as production feeds them.")
+            "Give samples that differ from each other, as production feeds them.",
+        )
 
 
 MIN_SPREAD_RATIO = 2.0
@@ -414,7 +431,8 @@ def find_input_mismatches(facts: GuardFacts) -> Iterator[Alarm]:
                 f"calibration inputs differ from judged inputs: {quantity} of {escape_hidden_characters(name)}",
                 f"{explanation} (calibration {_input_stats_text(calibration_stats)}; judged "
                 f"{_input_stats_text(judged_stats)}): one of the two does not match production",
-                "Prepare both with the same code.")
+                "Prepare both with the same code.",
+            )
 
 
 def _input_stats_text(input_stats: InputStats) -> str:
@@ -423,7 +441,8 @@ def _input_stats_text(input_stats: InputStats) -> str:
     return (
         f"{number_text(float(input_stats.minimum.min()) + 0.0)} to "
         f"{number_text(float(input_stats.maximum.max()))}, mean {means}, "
-        f"std {number_text(std)}")
+        f"std {number_text(std)}"
+    )
 
 
 def _describe_input_difference(calibration_stats: InputStats, judged_stats: InputStats) -> tuple[str, str] | None:
@@ -446,10 +465,12 @@ def _describe_input_difference(calibration_stats: InputStats, judged_stats: Inpu
     if differences is None:
         return None
     both = np.concatenate([calibration_stats.mean, judged_stats.mean])
-    std = np.sqrt(np.mean(np.square(np.concatenate([calibration_stats.std, judged_stats.std])), 0)
-                  + both.var(0)) + _TINY
+    std = (
+        np.sqrt(np.mean(np.square(np.concatenate([calibration_stats.std, judged_stats.std])), 0) + both.var(0)) + _TINY
+    )
     channels = [
-        channel for channel in np.flatnonzero(differences[1])
+        channel
+        for channel in np.flatnonzero(differences[1])
         if abs(differences[0][channel]) >= MIN_MEAN_SHIFT * std[channel]
     ]
     if not channels:
@@ -460,7 +481,7 @@ def _describe_input_difference(calibration_stats: InputStats, judged_stats: Inpu
         "mean",
         f"the mean "
         f"{channel_text}is "
-        f"{number_text(float(differences[0][worst]))} off, of a std of {number_text(float(std[worst]))}"
+        f"{number_text(float(differences[0][worst]))} off, of a std of {number_text(float(std[worst]))}",
     )
 
 
@@ -494,26 +515,46 @@ def _compare_column_means(first_array: np.ndarray, second_array: np.ndarray) -> 
     spread = sum(np.square(rows - rows.mean(0)).sum(0) for rows in (first_array, second_array)) / (count - 2)
     difference = first_array.mean(0) - second_array.mean(0)
     errors = np.sqrt(spread * (1 / len(first_array) + 1 / len(second_array))) + _TINY
-    return difference, np.abs(difference) / errors > (MIN_STANDARD_ERRORS
-                                                      if count >= FEW_SAMPLES else MIN_STANDARD_ERRORS_FEW)
+    return difference, np.abs(difference) / errors > (
+        MIN_STANDARD_ERRORS if count >= FEW_SAMPLES else MIN_STANDARD_ERRORS_FEW
+    )
 
 
 def _has_reversed_channels(calibration_stats: InputStats, judged_stats: InputStats) -> bool:
     if calibration_stats.channel_count != 3:
         return False
-    calibration_offsets, judged_offsets = (stats.mean - stats.mean.mean(1, keepdims=True)
-                                           for stats in (calibration_stats, judged_stats))
-    direct, reversed_order = _compare_column_means(calibration_offsets, judged_offsets), _compare_column_means(
-        calibration_offsets[:, ::-1], judged_offsets)
+    calibration_offsets, judged_offsets = (
+        stats.mean - stats.mean.mean(1, keepdims=True) for stats in (calibration_stats, judged_stats)
+    )
+    direct, reversed_order = (
+        _compare_column_means(calibration_offsets, judged_offsets),
+        _compare_column_means(calibration_offsets[:, ::-1], judged_offsets),
+    )
     if direct is None or reversed_order is None or not direct[1].any() or reversed_order[1].any():
         return False
     return bool(np.abs(reversed_order[0]).max() < 0.5 * np.abs(direct[0]).max())
 
 
-_SCALING_OPERATORS = frozenset((
-    "Add", "BatchNormalization", "Div", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
-    "LpNormalization", "MeanVarianceNormalization", "Mul", "QuantizeLinear", "RMSNormalization", "ReduceMax",
-    "ReduceMean", "ReduceMin", "ReduceSum", "Sub"))
+_SCALING_OPERATORS = frozenset(
+    (
+        "Add",
+        "BatchNormalization",
+        "Div",
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "LpNormalization",
+        "MeanVarianceNormalization",
+        "Mul",
+        "QuantizeLinear",
+        "RMSNormalization",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceSum",
+        "Sub",
+    )
+)
 """Operators by which a network brings its input into another range, or begins a decomposed normalisation."""
 
 
@@ -549,7 +590,8 @@ def find_byte_images(facts: GuardFacts) -> Iterator[Alarm]:
             f"{escape_hidden_characters(name)} holds bytes: does production divide them by 255?",
             f"all values of {counted_noun_text(sample_count, 'sample')} are whole numbers from 0 to 255, and the "
             "network does not scale this input; if it expects 0 to 1, all ranges and errors are of other values",
-            "Prepare the data as production does. If production feeds bytes too, the data are right.")
+            "Prepare the data as production does. If production feeds bytes too, the data are right.",
+        )
 
 
 def find_unfit_label_warnings(facts: GuardFacts) -> Iterator[Alarm]:
@@ -570,15 +612,21 @@ def find_unfit_label_warnings(facts: GuardFacts) -> Iterator[Alarm]:
         array, output = escape_hidden_characters(labels.label_array), escape_hidden_characters(labels.output)
         summary = f"labels in {array} do not fit the {labels.class_count} classes of {output}"
         if labels.one_hot_size is not None:
-            yield (summary, f"a one-hot row there has {labels.one_hot_size} columns",
-                   "Give labels of the classes that the network was trained on.")
+            yield (
+                summary,
+                f"a one-hot row there has {labels.one_hot_size} columns",
+                "Give labels of the classes that the network was trained on.",
+            )
             continue
-        starts_at_one = labels.outside == (labels.class_count, ) and not labels.has_class_0
+        starts_at_one = labels.outside == (labels.class_count,) and not labels.has_class_0
         yield (
-            summary, f"{name_list_text(list(map(str, labels.outside)), 5)} occur there, and classes are 0 to "
+            summary,
+            f"{name_list_text(list(map(str, labels.outside)), 5)} occur there, and classes are 0 to "
             f"{labels.class_count - 1}" + ("; class 0 never occurs, as if labels begin at 1" * starts_at_one),
-            "Subtract 1 from the labels." if starts_at_one else
-            "Correct the labels, or leave these samples out: no run can be right about them.")
+            "Subtract 1 from the labels."
+            if starts_at_one
+            else "Correct the labels, or leave these samples out: no run can be right about them.",
+        )
 
 
 MIN_BATCH_SQNR_DB = 80.0
@@ -603,7 +651,8 @@ def find_batch_dependence(facts: GuardFacts) -> Iterator[Alarm]:
                 f"{escape_hidden_characters(name)} depends on the other samples of the batch",
                 f"FP32 of a sample alone {difference} against FP32 of the same sample in a batch of "
                 f"{facts.compared_batch}; rounding alone leaves over {MIN_BATCH_SQNR_DB:.0f} dB",
-                "Measure at the batch of production (--batch), or export the network in inference mode.")
+                "Measure at the batch of production (--batch), or export the network in inference mode.",
+            )
 
 
 def find_missing_classes(facts: GuardFacts) -> Iterator[Alarm]:
@@ -624,21 +673,26 @@ def find_missing_classes(facts: GuardFacts) -> Iterator[Alarm]:
     require_fact(facts.range_facts, "no layer needs a range")
     for class_facts in all_class_facts:
         missing = sorted(class_facts.judged_counts.keys() - class_facts.calibration_counts.keys())
-        if missing and (2 * len(class_facts.judged_counts) <= class_facts.calibration_samples
-                        or len(missing) > _estimate_classes_missed_by_chance(class_facts)):
+        if missing and (
+            2 * len(class_facts.judged_counts) <= class_facts.calibration_samples
+            or len(missing) > _estimate_classes_missed_by_chance(class_facts)
+        ):
             yield (
                 f"{len(missing)} of {len(class_facts.judged_counts)} classes in "
                 f"{escape_hidden_characters(class_facts.label_array)} have no calibration sample",
                 f"{counted_noun_text(class_facts.calibration_samples, 'sample')} calibrate, none of class "
                 f"{name_list_text([str(label) for label in missing])}: values that occur only in these classes are "
                 "not in the ranges",
-                "Give --calib-data with every class.")
+                "Give --calib-data with every class.",
+            )
 
 
 def _estimate_classes_missed_by_chance(class_facts: LabelClassFacts) -> float:
     """Returns the number of classes that a random choice of the calibration samples could miss."""
-    missed = [(1 - min(1.0, count / class_facts.judged_samples))**class_facts.calibration_samples
-              for count in class_facts.judged_counts.values()]
+    missed = [
+        (1 - min(1.0, count / class_facts.judged_samples)) ** class_facts.calibration_samples
+        for count in class_facts.judged_counts.values()
+    ]
     return sum(missed) + 2 * math.sqrt(sum(share * (1 - share) for share in missed))
 
 
@@ -661,13 +715,15 @@ def _amax_ratio(amax_pair: tuple[float, float]) -> float:
 
 
 def find_exceeded_ranges(facts: GuardFacts) -> dict[str, float]:
-    """Returns the tensors whose values far exceed their range, with the ratio of both; {} if the ranges are not stale.
-    """
+    """Returns the tensors whose values far exceed their range, with the ratio of both; {} if the ranges are not stale."""
     ranges = facts.range_facts
     if ranges is None or not ranges.checked_samples or not any(find_stale_ranges(facts)):
         return {}
-    return {tensor: expected_amax / amax for tensor, (amax, expected_amax) in ranges.mismatches.items()
-            if expected_amax > amax}
+    return {
+        tensor: expected_amax / amax
+        for tensor, (amax, expected_amax) in ranges.mismatches.items()
+        if expected_amax > amax
+    }
 
 
 def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
@@ -683,14 +739,18 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
     Single tensors with outliers can differ by more, so one tensor alone does not count until it loses 3 bits.
     """
     ranges = require_fact(facts.range_facts, "no layer needs a range")
-    require_fact(bool(ranges.checked_samples), "the ranges were measured on these samples"
-            if ranges.source == MEASURED_SOURCE else "no samples")
+    require_fact(
+        bool(ranges.checked_samples),
+        "the ranges were measured on these samples" if ranges.source == MEASURED_SOURCE else "no samples",
+    )
     mismatches = ranges.mismatches
     if not mismatches:
         return
     worst = max(mismatches, key=lambda tensor: _amax_ratio(mismatches[tensor]))
-    if len(mismatches) <= MAX_MISMATCHED_SHARE * ranges.compared_tensors and _amax_ratio(
-            mismatches[worst]) < MIN_SINGLE_RANGE_RATIO:
+    if (
+        len(mismatches) <= MAX_MISMATCHED_SHARE * ranges.compared_tensors
+        and _amax_ratio(mismatches[worst]) < MIN_SINGLE_RANGE_RATIO
+    ):
         return
     amax, expected_amax = mismatches[worst]
     range_source = "cache" if ranges.source == CACHE_SOURCE else "config"
@@ -701,7 +761,8 @@ def find_stale_ranges(facts: GuardFacts) -> Iterator[Alarm]:
         f"has {number_text(amax)}, and the samples need {number_text(expected_amax)}, as after another training or "
         "preprocessing",
         f"Calibrate again on current samples: leave this {range_source}'s ranges out"
-        f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data.")
+        f"{' (no --calib-cache)' if range_source == 'cache' else ''} and give --calib-data.",
+    )
 
 
 OLDEST_CACHE_RELEASE, NEWEST_CACHE_RELEASE = (8, 6), (10, 99)
@@ -730,20 +791,27 @@ def find_foreign_cache(facts: GuardFacts) -> Iterator[Alarm]:
         yield (
             f"{name} is a cache of TensorRT {header.release}, and {ranges.builder_release} works here",
             "releases fuse and name tensors differently, and do not accept each other's caches",
-            f"Calibrate with {ranges.builder_release}, or here with --calib-data.")
+            f"Calibrate with {ranges.builder_release}, or here with --calib-data.",
+        )
     elif not OLDEST_CACHE_RELEASE <= release[:2] <= NEWEST_CACHE_RELEASE:
-        yield (f"{name} is a cache of TensorRT {header.release}",
-               "8.6 to 10 are supported here, and releases do not accept each other's caches",
-               "Calibrate with the release that builds, or here with --calib-data.")
+        yield (
+            f"{name} is a cache of TensorRT {header.release}",
+            "8.6 to 10 are supported here, and releases do not accept each other's caches",
+            "Calibrate with the release that builds, or here with --calib-data.",
+        )
     cache_method = header.range_method or header.algorithm
-    for method, requirement in ((ranges.fallback_method, "but the missing ranges are measured by"),
-                                (ranges.requested_method, "and the requested method is")):
+    for method, requirement in (
+        (ranges.fallback_method, "but the missing ranges are measured by"),
+        (ranges.requested_method, "and the requested method is"),
+    ):
         if method and method != cache_method:
             yield (
                 f"{name} was made by {cache_method}, {requirement} {method}",
                 "ranges of two methods clip differently, and the results here belong to neither",
                 f"Calibrate all of it by {method} with --calib-data, or use --calib-method {cache_method}."
-                if cache_method in RANGE_METHODS else f"Calibrate all of it by {method} with --calib-data.")
+                if cache_method in RANGE_METHODS
+                else f"Calibrate all of it by {method} with --calib-data.",
+            )
             return
 
 
@@ -766,8 +834,9 @@ def find_few_samples(facts: GuardFacts) -> Iterator[Alarm]:
     if ranges.calibration_samples >= MIN_CALIBRATION_SAMPLES:
         return
     subject = "calibration is"
-    next_step = (f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch "
-                 "calibrates.")
+    next_step = (
+        f"Give {MIN_CALIBRATION_SAMPLES} or more with --calib-data, or more --data: every fourth batch calibrates."
+    )
     if ranges.source == CONFIG_SOURCE:
         subject = f"the ranges of {escape_hidden_characters(ranges.source_name)} are"
         next_step = f"Calibrate again on {MIN_CALIBRATION_SAMPLES} or more: leave this config's ranges out."
@@ -775,7 +844,8 @@ def find_few_samples(facts: GuardFacts) -> Iterator[Alarm]:
         f"{subject} from {counted_noun_text(ranges.calibration_samples, 'sample')}",
         f"with fewer than {MIN_CALIBRATION_SAMPLES} the ranges miss rare values, and {facts.quantized_type} "
         "looks better here than it is",
-        next_step)
+        next_step,
+    )
 
 
 MIN_CHANGE_DB = 1.0
@@ -797,24 +867,29 @@ def find_sample_divergence(facts: GuardFacts) -> Iterator[Alarm]:
     that INT8 looks better with few samples than it is.
     """
     require_fact(len(facts.convergence) > 1, facts.no_convergence_reason or "it was not measured")
-    quarter_db, half_db, full_db = values_db = [facts.sqnr_without_fp32_error(point.sqnr_db)
-                                                for point in facts.convergence]
+    quarter_db, half_db, full_db = values_db = [
+        facts.sqnr_without_fp32_error(point.sqnr_db) for point in facts.convergence
+    ]
     gain, before = full_db - half_db, half_db - quarter_db
     is_reversed = (before if gain > 0 else -before) < -MAX_STEADY_CHANGE_DB
     min_change_db = MIN_REVERSED_CHANGE_DB if is_reversed else MIN_CHANGE_DB
     if not all(map(math.isfinite, values_db)) or abs(gain) < min_change_db:
         return
-    points_text = ", ".join(f"{value_db:.1f} dB with {point.samples}"
-                            for value_db, point in zip(values_db, facts.convergence, strict=True))
+    points_text = ", ".join(
+        f"{value_db:.1f} dB with {point.samples}" for value_db, point in zip(values_db, facts.convergence, strict=True)
+    )
     if gain > 0:
-        yield ("more calibration samples would help",
-               f"{facts.quantized_type} gives {points_text}, and still rises",
-               "Give more with --calib-data.")
+        yield (
+            "more calibration samples would help",
+            f"{facts.quantized_type} gives {points_text}, and still rises",
+            "Give more with --calib-data.",
+        )
     else:
         yield (
             f"{facts.quantized_type} falls with more calibration samples",
             f"it gives {points_text}: outliers in a few samples widen all ranges",
-            "Give more samples, and try --calib-method percentile or entropy, which leave them out.")
+            "Give more samples, and try --calib-method percentile or entropy, which leave them out.",
+        )
 
 
 MIN_CLIPPED_SHARE = 0.001
@@ -843,22 +918,29 @@ def find_clipped_values(facts: GuardFacts) -> Iterator[Alarm]:
     shares_over_limit = {
         tensor: clipped.judged_share
         for tensor, clipped in clipped_shares.items()
-        if tensor in exceeded_ranges or clipped.judged_share >= MIN_CLIPPED_SHARE and (
-            clipped.judged_share >= MIN_CALIBRATION_RATIO
-            * clipped.calibration_share or is_external and clipped.judged_share >= MIN_EXTERNAL_RANGE_SHARE)
+        if tensor in exceeded_ranges
+        or clipped.judged_share >= MIN_CLIPPED_SHARE
+        and (
+            clipped.judged_share >= MIN_CALIBRATION_RATIO * clipped.calibration_share
+            or is_external
+            and clipped.judged_share >= MIN_EXTERNAL_RANGE_SHARE
+        )
     }
     if not shares_over_limit:
         return
     worst = sorted(shares_over_limit, key=lambda tensor: -shares_over_limit[tensor])
-    shares = ", ".join(f"{escape_hidden_characters(tensor)} {100 * shares_over_limit[tensor]:.2g} %"
-                       for tensor in worst[:MAX_NAMED_TENSORS])
+    shares = ", ".join(
+        f"{escape_hidden_characters(tensor)} {100 * shares_over_limit[tensor]:.2g} %"
+        for tensor in worst[:MAX_NAMED_TENSORS]
+    )
     ratio = max((exceeded_ranges.get(tensor, 0.0) for tensor in worst), default=0.0)
     reached_text = f"; values reach {number_text(ratio, 2)} times a range" if ratio else ""
     more = f" and {len(worst) - MAX_NAMED_TENSORS} more" if len(worst) > MAX_NAMED_TENSORS else ""
     yield (
         f"judged values are outside the range of {counted_noun_text(len(shares_over_limit), 'tensor')}",
         f"they are clipped: {shares}{more}{reached_text}; the calibration samples had smaller values",
-        "Calibrate on samples like the judged samples (--calib-data), or on more samples.")
+        "Calibrate on samples like the judged samples (--calib-data), or on more samples.",
+    )
 
 
 MAX_GAIN_DB = 1.0
@@ -883,11 +965,13 @@ def find_fp16_error_floor(facts: GuardFacts) -> Iterator[Alarm]:
     Source: errors of INT8 layers and of FP16 roundings add up. A run within 1 dB of FP16 has four fifths of its error
     from FP16 (10^-0.1 = 0.79). All its INT8 layers together cause the last fifth.
     """
-    accuracy, fp16_accuracy = accuracies = [require_fact(accuracy, "the runs are not measured")
-                                            for accuracy in (facts.accuracy, facts.fp16_accuracy)]
+    accuracy, fp16_accuracy = accuracies = [
+        require_fact(accuracy, "the runs are not measured") for accuracy in (facts.accuracy, facts.fp16_accuracy)
+    ]
     require_fact(all(item.samples >= item.total for item in accuracies), "the runs are not measured")
-    require_fact(facts.float_type == "fp16" and facts.is_quantized,
-                 "the run does not combine quantized types with FP16")
+    require_fact(
+        facts.float_type == "fp16" and facts.is_quantized, "the run does not combine quantized types with FP16"
+    )
     for item in accuracies:
         require_fact(_sqnr_against_fp32_db(item, facts), "no SQNR was measured")
     run_db, fp16_db = (_sqnr_against_fp32_db(item.on_compared_samples, facts) for item in accuracies)
@@ -896,15 +980,19 @@ def find_fp16_error_floor(facts: GuardFacts) -> Iterator[Alarm]:
     results = [judge_accuracy(facts.targets[:1], item) for item in accuracies]
     if fp32_miss_text(facts) or any(result is None or result.passes for result in results):
         return
-    if any(target.error_metric is None and (target.margin_to_bound(fp16_accuracy) or 0.0) > (
-            target.margin_to_bound(accuracy) or 0.0) for target in facts.targets[:1]):  # FP16 helps
+    if any(
+        target.error_metric is None
+        and (target.margin_to_bound(fp16_accuracy) or 0.0) > (target.margin_to_bound(accuracy) or 0.0)
+        for target in facts.targets[:1]
+    ):  # FP16 helps
         return
     if math.isfinite(run_db) and fp16_db - run_db < MAX_GAIN_DB:
         yield (
             f"FP16 rounding alone causes the error of {facts.run_name}",
             f"FP16 throughout has {fp16_db:.1f} dB, {facts.run_name} {run_db:.1f}, and both miss the "
             f"target: raising layers from {facts.quantized_type} to FP16 does not help",
-            "Raise the layers with large shares in the FP16 run to FP32, or use --other bf16.")
+            "Raise the layers with large shares in the FP16 run to FP32, or use --other bf16.",
+        )
 
 
 MIN_FLOAT_SHARE = 1 / 3
@@ -923,26 +1011,28 @@ def find_float_fallback(facts: GuardFacts) -> Iterator[Alarm]:
     accuracy. Floating point has half the rate of INT8. With a third of the products in it, the gain of INT8 over FP16
     falls from 2 to 1.5 (Amdahl). Reformats between the layers come on top.
     """
-    float_work = require_fact(facts.float_work, "the work of some layers is unknown" if facts.is_quantized else
-                         "no layer is requested in a quantized type")
+    float_work = require_fact(
+        facts.float_work,
+        "the work of some layers is unknown" if facts.is_quantized else "no layer is requested in a quantized type",
+    )
     if float_work.float_share >= MIN_FLOAT_SHARE:
-        measure = ("the time that they take in the INT8 engine"
-                   if float_work.is_timed else "their multiply-accumulates")
+        measure = "the time that they take in the INT8 engine" if float_work.is_timed else "their multiply-accumulates"
         fp16_accuracy = facts.fp16_accuracy if facts.float_type == "fp16" else None
         yield (
             f"{percent_text(float_work.float_share)} of {facts.quantized_type} work runs in floating point",
             f"{float_work.float_groups} of the {float_work.total_groups} layers that could run in "
             f"{facts.quantized_type} do not, with {percent_text(float_work.float_share)} of {measure}: most of the "
             f"saving of {facts.quantized_type} is lost",
-            "FP16 between them overflows, which no range can repair: try --other bf16, which has the range "
-            "of FP32." if fp16_accuracy is not None and fp16_accuracy.nonfinite_count else
-            "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
-            "before layers are raised.")
+            "FP16 between them overflows, which no range can repair: try --other bf16, which has the range of FP32."
+            if fp16_accuracy is not None and fp16_accuracy.nonfinite_count
+            else "Consider quantization-aware training, or try other ranges (--calib-method) and zero-cost changes "
+            "before layers are raised.",
+        )
 
 
-
-def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
-                             engine_result: EngineResult | None) -> FloatWorkShare | None:
+def measure_float_work_share(
+    network: NetworkOutline, config: PrecisionConfig, engine_result: EngineResult | None
+) -> FloatWorkShare | None:
     """Returns the share of a config's quantizable work that is executed in floating point.
 
     Returns None if the default precision of the config is not a quantized type, or if the work is unknown.
@@ -955,29 +1045,39 @@ def measure_float_work_share(network: NetworkOutline, config: PrecisionConfig,
         return None
     quantizable_groups = [group for group in network.groups if config.quantized in group.allowed_precisions]
     float_groups = [group for group in quantizable_groups if config.precision_of(group) not in QUANTIZED_TYPES]
-    implementations = (engine_result.implementations
-                       if engine_result is not None and engine_result.is_built_as_requested else {})
+    implementations = (
+        engine_result.implementations if engine_result is not None and engine_result.is_built_as_requested else {}
+    )
     times = {
         name: implementation.latency_ms
         for name, implementation in implementations.items()
         if implementation.latency_ms is not None
     }
     is_timed = all(group.name in times for group in quantizable_groups)
-    weights = times if is_timed else {group.name: float(sum(network.get_layer(name).macs or 0 for name in group.layers))
-                                      for group in quantizable_groups}
+    weights = (
+        times
+        if is_timed
+        else {
+            group.name: float(sum(network.get_layer(name).macs or 0 for name in group.layers))
+            for group in quantizable_groups
+        }
+    )
     total = sum(weights[group.name] for group in quantizable_groups)
     if not total or not all(weights[group.name] for group in quantizable_groups) and not is_timed:
         return None  # some sizes are unknown, so a share of the others would not be a share of the whole
     return FloatWorkShare(
-        sum(weights[group.name] for group in float_groups) / total, is_timed, len(float_groups),
-        len(quantizable_groups))
+        sum(weights[group.name] for group in float_groups) / total, is_timed, len(float_groups), len(quantizable_groups)
+    )
 
 
 GUARDS = (
     Guard("framework", "FP32 against the reference", find_framework_mismatches),
     Guard("constant-inputs", "judged samples that are all the same", find_equal_samples),
-    Guard("unlike-inputs", "calibration inputs against judged inputs: min, max, mean, std, channel order",
-          find_input_mismatches),
+    Guard(
+        "unlike-inputs",
+        "calibration inputs against judged inputs: min, max, mean, std, channel order",
+        find_input_mismatches,
+    ),
     Guard("byte-images", "images of whole numbers from 0 to 255 in a float input", find_byte_images),
     Guard("unfit-labels", "class labels against the classes of the output", find_unfit_label_warnings),
     Guard("batch-dependent", "FP32 of single samples against the batch in use", find_batch_dependence),
@@ -985,8 +1085,11 @@ GUARDS = (
     Guard("foreign-cache", "release and method in a calibration cache's first line", find_foreign_cache),
     Guard("few-samples", f"fewer than {MIN_CALIBRATION_SAMPLES} calibration samples", find_few_samples),
     Guard("missing-classes", "classes that no calibration sample has", find_missing_classes),
-    Guard("more-samples", "the quantized run with a quarter, a half and all of the calibration samples",
-          find_sample_divergence),
+    Guard(
+        "more-samples",
+        "the quantized run with a quarter, a half and all of the calibration samples",
+        find_sample_divergence,
+    ),
     Guard("beyond-range", "judged values outside their range", find_clipped_values),
     Guard("fp16-floor", "error of FP16 rounding alone against the error of the run", find_fp16_error_floor),
     Guard("back-in-float", "share of the quantized work that runs in floating point", find_float_fallback),
@@ -999,8 +1102,9 @@ def run_guards(guard_facts: GuardFacts) -> tuple[GuardResult, ...]:
     results = []
     for guard in GUARDS:
         try:
-            results.append(GuardResult(guard, tuple(GuardWarning(guard.name, *alarm)
-                                                    for alarm in guard.find_alarms(guard_facts))))
+            results.append(
+                GuardResult(guard, tuple(GuardWarning(guard.name, *alarm) for alarm in guard.find_alarms(guard_facts)))
+            )
         except MissingFactsError as error:
             results.append(GuardResult(guard, (), str(error)))
     return tuple(results)

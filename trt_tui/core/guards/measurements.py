@@ -1,5 +1,4 @@
-"""The measurement of facts that guards check: statistics of inputs and labels, FP32 executions, and range mismatches.
-"""
+"""The measurement of facts that guards check: statistics of inputs and labels, FP32 executions, and range mismatches."""
 
 from collections import Counter
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
@@ -64,8 +63,11 @@ def measure_input_stats(samples: Samples) -> dict[str, InputStats]:
             if array.size and (array.dtype.kind == "f" or array.dtype == np.uint8):
                 sample_arrays = array if array.ndim and len(array) == rows else array[None]
                 stats_by_input.setdefault(name, []).extend(map(_measure_channel_stats, sample_arrays))
-    return {name: InputStats(*np.moveaxis(np.stack(rows), 1, 0)) for name, rows in stats_by_input.items()
-            if len({row.shape for row in rows}) == 1}
+    return {
+        name: InputStats(*np.moveaxis(np.stack(rows), 1, 0))
+        for name, rows in stats_by_input.items()
+        if len({row.shape for row in rows}) == 1
+    }
 
 
 def count_samples_if_all_equal(samples: Samples) -> int:
@@ -74,8 +76,9 @@ def count_samples_if_all_equal(samples: Samples) -> int:
     Raises:
         InputError: The data cannot be read.
     """
-    hashes = (digest for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES)
-              for digest in hash_samples(samples, index))
+    hashes = (
+        digest for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES) for digest in hash_samples(samples, index)
+    )
     first = next(hashes, None)
     return samples.count if samples.count > 1 and all(digest == first for digest in hashes) else 0
 
@@ -94,10 +97,20 @@ def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
     for index in select_evenly_spaced_feeds(samples, MAX_SAMPLES):
         rows = samples.count_samples_of_feed(index)
         for name, array in samples.read_feed(index).items():
-            is_image = array.dtype.kind == "f" and array.ndim > 2 and len(array) == rows and array.size and sum(
-                size >= MIN_IMAGE_SIZE for size in array.shape[1:]) > 1
-            if not is_image or counts.get(name) == 0 or array.min() < 0 or array.max() > 255 or not (
-                    np.equal(np.rint(array), array).all()):
+            is_image = (
+                array.dtype.kind == "f"
+                and array.ndim > 2
+                and len(array) == rows
+                and array.size
+                and sum(size >= MIN_IMAGE_SIZE for size in array.shape[1:]) > 1
+            )
+            if (
+                not is_image
+                or counts.get(name) == 0
+                or array.min() < 0
+                or array.max() > 255
+                or not (np.equal(np.rint(array), array).all())
+            ):
                 counts[name] = 0
                 continue
             counts[name] = counts.get(name, 0) + rows
@@ -105,8 +118,9 @@ def count_samples_with_byte_images(samples: Samples) -> dict[str, int]:
     return {name: count for name, count in counts.items() if count and largest[name] > 127}
 
 
-def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, per_pixel: bool,
-                      mask_names: Collection[str] = ()) -> tuple[UnfitLabels, ...]:
+def find_unfit_labels(
+    samples: Samples, output_name: str, class_count: int, *, per_pixel: bool, mask_names: Collection[str] = ()
+) -> tuple[UnfitLabels, ...]:
     """Finds arrays of labels that do not fit the classes of an output.
 
     Args:
@@ -120,8 +134,9 @@ def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, p
     for name in samples.label_names:
         if name in mask_names or name not in samples.per_sample_array_names:
             continue
-        arrays = [samples.read_labels(index)[name] for index in
-                  select_evenly_spaced_feeds(samples, MAX_LABELLED_SAMPLES)]
+        arrays = [
+            samples.read_labels(index)[name] for index in select_evenly_spaced_feeds(samples, MAX_LABELLED_SAMPLES)
+        ]
         arrays = [array.reshape([len(array), *(size for size in array.shape[1:] if size != 1)]) for array in arrays]
         if any(array.dtype.kind not in "iuf" or not len(array) for array in arrays):
             continue
@@ -137,11 +152,13 @@ def find_unfit_labels(samples: Samples, output_name: str, class_count: int, *, p
                 counts.update(np.unique(row).tolist())
         if not per_pixel and len(counts) == sum(counts.values()) > 1:
             continue  # numbers of samples
-        ignored = {-1, -100} | ({255} if class_count <= 255 and all(
-            value < 200 for value in counts if value != 255) else set())
+        ignored = {-1, -100} | (
+            {255} if class_count <= 255 and all(value < 200 for value in counts if value != 255) else set()
+        )
         inside = sum(count for value, count in counts.items() if 0 <= value < class_count)
-        outside = {value: count for value, count in counts.items()
-                   if not 0 <= value < class_count and value not in ignored}
+        outside = {
+            value: count for value, count in counts.items() if not 0 <= value < class_count and value not in ignored
+        }
         if outside and inside >= sum(outside.values()):
             found.append(UnfitLabels(name, output_name, class_count, tuple(sorted(outside)), 0 in counts))
     return tuple(found)
@@ -157,12 +174,13 @@ def _measure_channel_stats(sample: np.ndarray) -> np.ndarray:
     axes = (0, sample.ndim - 1) if sample.ndim > 1 else ()
     axis = next((axis for axis in axes if sample.shape[axis] <= MAX_CHANNELS), None)
     flat = sample.reshape(1, -1) if axis is None else np.moveaxis(sample, axis, 0).reshape(sample.shape[axis], -1)
-    selected = flat[:, ::max(1, flat.shape[1] // MAX_VALUES_PER_CHANNEL)].astype(np.float64)
+    selected = flat[:, :: max(1, flat.shape[1] // MAX_VALUES_PER_CHANNEL)].astype(np.float64)
     return np.stack([selected.mean(1), selected.std(1), flat.min(1).astype(np.float64), flat.max(1).astype(np.float64)])
 
 
-def count_samples_by_label_class(calibration_samples: Samples, judged_samples: Samples,
-                                 mask_names: Collection[str] = ()) -> tuple[LabelClassFacts, ...]:
+def count_samples_by_label_class(
+    calibration_samples: Samples, judged_samples: Samples, mask_names: Collection[str] = ()
+) -> tuple[LabelClassFacts, ...]:
     """Counts the samples of each class, for every array of labels that has class numbers in both sets of samples.
 
     Args:
@@ -181,8 +199,10 @@ def count_samples_by_label_class(calibration_samples: Samples, judged_samples: S
             continue
         calibration_counts, calibration_sample_count = _count_samples_by_class(calibration_samples, name)
         class_facts.append(
-            LabelClassFacts(name, dict(judged_counts), judged_sample_count, dict(calibration_counts),
-                            calibration_sample_count))
+            LabelClassFacts(
+                name, dict(judged_counts), judged_sample_count, dict(calibration_counts), calibration_sample_count
+            )
+        )
     return tuple(class_facts)
 
 
@@ -211,8 +231,7 @@ def _count_samples_by_class(samples: Samples, label_name: str) -> tuple[Counter[
 MAX_COMPARED_SAMPLES = 4
 
 
-def measure_batch_dependence(analysis: Analysis,
-                             feed_indices: Sequence[int]) -> Generator[None, None, GuardFacts]:
+def measure_batch_dependence(analysis: Analysis, feed_indices: Sequence[int]) -> Generator[None, None, GuardFacts]:
     """Measures the SQNR between FP32 outputs of single samples and of the same samples in a batch.
 
     Yields between two executions.
@@ -224,8 +243,14 @@ def measure_batch_dependence(analysis: Analysis,
     if not can_mix_samples(samples, [feed_index]):
         return GuardFacts(no_batch_reason="the inputs have no row for each sample")
     rows = range(min(samples.count_samples_of_feed(feed_index), MAX_COMPARED_SAMPLES))
-    fixed_size = next((size for info in analysis.network.inputs if info.name in samples.per_sample_array_names
-                       and isinstance(size := first_dimension(info), int)), 1)
+    fixed_size = next(
+        (
+            size
+            for info in analysis.network.inputs
+            if info.name in samples.per_sample_array_names and isinstance(size := first_dimension(info), int)
+        ),
+        1,
+    )
     alone = analysis.copy_with_batches([[(feed_index, row)] * fixed_size for row in rows])
     outputs = [output for output in analysis.judged_outputs if output.kind == FLOAT_KIND]
     sums = {output.name: ErrorSums() for output in outputs}
@@ -235,20 +260,27 @@ def measure_batch_dependence(analysis: Analysis,
         for row in rows:
             outputs_alone = alone.get_fp32_outputs(row)
             for output in outputs:
-                expected, got = (take_judged_slice(tensors[output.tensor], output)
-                                 for tensors in (in_batch, outputs_alone))
-                if expected.shape[:1] == (samples.count_samples_of_feed(feed_index), ) and (
-                        got.shape == (fixed_size, *expected.shape[1:])):
+                expected, got = (
+                    take_judged_slice(tensors[output.tensor], output) for tensors in (in_batch, outputs_alone)
+                )
+                if expected.shape[:1] == (samples.count_samples_of_feed(feed_index),) and (
+                    got.shape == (fixed_size, *expected.shape[1:])
+                ):
                     sums[output.name].add_tensor_pair(expected[row], got[0])
             yield
     except TrtTuiError as error:
         return GuardFacts(no_batch_reason=f"single samples are not executed: {error.title}")
-    differences = {name: output_sums.compute_error_metrics().comparable_sqnr_db
-                   for name, output_sums in sums.items() if output_sums.count}
+    differences = {
+        name: output_sums.compute_error_metrics().comparable_sqnr_db
+        for name, output_sums in sums.items()
+        if output_sums.count
+    }
     if not differences:
         return GuardFacts(no_batch_reason="no float output has a row for each sample")
-    return GuardFacts(batch_sqnr_db=differences, compared_batch=counted_noun_text(
-        samples.count_rows_of_full_feed(feed_index), "sample"))
+    return GuardFacts(
+        batch_sqnr_db=differences,
+        compared_batch=counted_noun_text(samples.count_rows_of_full_feed(feed_index), "sample"),
+    )
 
 
 MAX_CHECKED_SAMPLES = 32
@@ -263,8 +295,15 @@ CLIPPING_FACTOR = 1.1
 RangeMismatches = dict[str, tuple[float, float]]
 
 
-def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend, *,
-                           method_clips: bool, progress: RunProgress | None = None) -> tuple[RangeMismatches, int, int]:
+def find_mismatched_ranges(
+    model: ir.Model,
+    ranges: Mapping[str, float],
+    samples: Samples,
+    backend: Backend,
+    *,
+    method_clips: bool,
+    progress: RunProgress | None = None,
+) -> tuple[RangeMismatches, int, int]:
     """Finds ranges that contradict the values in samples.
 
     Args:
@@ -281,14 +320,20 @@ def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples
     selected_samples = samples.select_feeds(list(select_evenly_spaced_feeds(samples, MAX_CHECKED_SAMPLES)))
     minmax_ranges = calibrate(model, list(ranges), selected_samples, backend, progress=progress).ranges
     compared = {tensor: amax for tensor, amax in ranges.items() if amax > 0 and minmax_ranges[tensor] > 0}
-    mismatches: RangeMismatches = {tensor: (amax, minmax_ranges[tensor]) for tensor, amax in compared.items()
-                                   if is_range_mismatched(amax, minmax_ranges[tensor], minmax_ranges[tensor])}
-    below = sorted((tensor for tensor in mismatches if mismatches[tensor][0] < mismatches[tensor][1]),
-                   key=lambda tensor: mismatches[tensor][0] / mismatches[tensor][1])
+    mismatches: RangeMismatches = {
+        tensor: (amax, minmax_ranges[tensor])
+        for tensor, amax in compared.items()
+        if is_range_mismatched(amax, minmax_ranges[tensor], minmax_ranges[tensor])
+    }
+    below = sorted(
+        (tensor for tensor in mismatches if mismatches[tensor][0] < mismatches[tensor][1]),
+        key=lambda tensor: mismatches[tensor][0] / mismatches[tensor][1],
+    )
     if method_clips and below:
         checked_tensors = below[:MAX_CHECKED_RANGES]
-        for tensor, stats in collect_tensor_stats(model, checked_tensors, selected_samples, backend,
-                                                  progress=progress).items():
+        for tensor, stats in collect_tensor_stats(
+            model, checked_tensors, selected_samples, backend, progress=progress
+        ).items():
             min_amax = min(stats.ranges.values())
             if is_range_mismatched(mismatches[tensor][0], min_amax, minmax_ranges[tensor]):
                 mismatches[tensor] = (mismatches[tensor][0], min_amax)
@@ -296,14 +341,17 @@ def find_mismatched_ranges(model: ir.Model, ranges: Mapping[str, float], samples
                 del mismatches[tensor]
         for tensor in below[MAX_CHECKED_RANGES:]:  # these ranges are closer to the samples than all checked ones
             amax, reached = mismatches[tensor]
-            if not any(checked in mismatches
-                       for checked in checked_tensors) or reached / amax < MAX_RANGE_RATIO * MAX_RANGE_RATIO:
+            if (
+                not any(checked in mismatches for checked in checked_tensors)
+                or reached / amax < MAX_RANGE_RATIO * MAX_RANGE_RATIO
+            ):
                 del mismatches[tensor]
     return mismatches, len(compared), selected_samples.count
 
 
-def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend
-                           ) -> Iterator[dict[str, float]]:
+def measure_clipped_shares(
+    model: ir.Model, ranges: Mapping[str, float], samples: Samples, backend: Backend
+) -> Iterator[dict[str, float]]:
     """Measures the share of values above `CLIPPING_FACTOR` times the range of their tensor. Yields the shares by tensor
     after each feed.
 
@@ -317,10 +365,13 @@ def measure_clipped_shares(model: ir.Model, ranges: Mapping[str, float], samples
     outputs = {}
     for tensor, amax in ranges.items():
         value = probe.get_fp32_value(tensor)
-        over = probe.append_operator("ThresholdedRelu", probe.append_operator("Abs", value),
-                                     alpha=amax * CLIPPING_FACTOR)
-        outputs[tensor] = (*probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
-                           probe.add_tensor_shape(tensor))
+        over = probe.append_operator(
+            "ThresholdedRelu", probe.append_operator("Abs", value), alpha=amax * CLIPPING_FACTOR
+        )
+        outputs[tensor] = (
+            *probe.add_reductions(probe.append_operator("Sign", over), "ReduceSum"),
+            probe.add_tensor_shape(tensor),
+        )
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
     with probe.load_statistics_runner(backend, samples) as runner:
         for feed in samples.iterate_feeds():

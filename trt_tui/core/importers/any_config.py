@@ -36,11 +36,13 @@ from trt_tui.formatting import name_list_text
 
 SUPPORTED_FILES_TEXT = (
     "a precision.json, a trtexec or Polygraphy command, Python that sets layer.precision of listed layers, or a call, "
-    "command or lists of ModelOpt")
+    "command or lists of ModelOpt"
+)
 
 
-def read_any_config(path: Path | str, network: Network, *, force: bool = False,
-                    sha256: str | None = None) -> LoadedConfig:
+def read_any_config(
+    path: Path | str, network: Network, *, force: bool = False, sha256: str | None = None
+) -> LoadedConfig:
     """Reads a config for a network from precision.json or from a file of another tool.
 
     The arguments are those of `trt_tui.core.moves.config_file.read_config`. For a file of another tool, the warnings
@@ -64,9 +66,11 @@ def read_any_config(path: Path | str, network: Network, *, force: bool = False,
         elif is_tensorrt_script(text):
             settings = read_tensorrt_script(text, network, path)
         elif path.suffix.lower() in _CPP_SUFFIXES or _CPP_PATTERN.search(text):
-            raise InputError(f"{path.name} is C++, which is not read", f"supported files: {SUPPORTED_FILES_TEXT}",
-                             adjacent_config_text(path, "Name one of them, such as a trtexec line with "
-                                                      "--layerPrecisions."))
+            raise InputError(
+                f"{path.name} is C++, which is not read",
+                f"supported files: {SUPPORTED_FILES_TEXT}",
+                adjacent_config_text(path, "Name one of them, such as a trtexec line with --layerPrecisions."),
+            )
         elif modelopt_commands := find_modelopt_commands(text, path):
             settings = read_modelopt_calls(modelopt_commands, network, path)
         elif has_command_line(text):
@@ -74,15 +78,21 @@ def read_any_config(path: Path | str, network: Network, *, force: bool = False,
         elif is_modelopt_record(record := _parse_json_or_yaml(text, path)):
             settings = read_modelopt(record, network, path)
         elif _CACHE_HEADER.match(text):
-            raise InputError(f"{path.name} is a calibration cache, not a config",
-                             "it contains ranges but no precisions", "Name it with --calib-cache.")
+            raise InputError(
+                f"{path.name} is a calibration cache, not a config",
+                "it contains ranges but no precisions",
+                "Name it with --calib-cache.",
+            )
         elif path.suffix.lower() == ".py":
             settings = read_tensorrt_script(text, network, path)
         if settings is not None:
             return build_config(settings, network, path.name, force=force)
         if path.suffix.lower() in (".yaml", ".yml", ".sh", ".txt", ".md") and not text.lstrip().startswith("{"):
-            raise InputError(f"{path.name} is not a file that --config can read",
-                             f"supported files: {SUPPORTED_FILES_TEXT}", "Name one of them.")
+            raise InputError(
+                f"{path.name} is not a file that --config can read",
+                f"supported files: {SUPPORTED_FILES_TEXT}",
+                "Name one of them.",
+            )
         return read_config(path, network, force=force, sha256=sha256)
 
 
@@ -103,8 +113,11 @@ def _refuse_folder_or_network(path: Path) -> None:
         InputError: The path is one of them.
     """
     if path.suffix.lower() == ".onnx" and path.is_file():
-        raise InputError(f"{path.name} is a network, not a config", "its precisions are in its nodes",
-                         "Open it as MODEL: --precision file uses its own precisions.")
+        raise InputError(
+            f"{path.name} is a network, not a config",
+            "its precisions are in its nodes",
+            "Open it as MODEL: --precision file uses its own precisions.",
+        )
     if path.is_dir() and (path / "precision.json").is_file():
         raise InputError(f"{path} is a folder", "its config is in precision.json", f"Name {path / 'precision.json'}.")
 
@@ -122,15 +135,18 @@ def read_command_script(text: str, network: Network, file: Path) -> ImportedSett
         candidate for candidate in command_lines if _precision_sort_key(candidate)[1] or candidate.uses_rtx
     ]
     if not precision_commands:
-        raise InputError(f"{file.name} sets no precisions",
-                         f"it holds {len(command_lines)} commands of trtexec or Polygraphy, and none has any of "
-                         "--fp16, --int8, --layerPrecisions",
-                         adjacent_config_text(file, "Name a config, or a line that has one of them."))
+        raise InputError(
+            f"{file.name} sets no precisions",
+            f"it holds {len(command_lines)} commands of trtexec or Polygraphy, and none has any of "
+            "--fp16, --int8, --layerPrecisions",
+            adjacent_config_text(file, "Name a config, or a line that has one of them."),
+        )
     command = max(precision_commands, key=_precision_sort_key)
     settings = read_command(command, network, file)
     if other_lines := [str(candidate.line_number) for candidate in precision_commands if candidate is not command]:
         settings.notes.append(
-            f"line {name_list_text(other_lines)} is another command; line {command.line_number} is used")
+            f"line {name_list_text(other_lines)} is another command; line {command.line_number} is used"
+        )
     for match in _OMISSIONS_PATTERN.finditer(text):
         settings.restore_omitted_settings(_parse_json_or_yaml(match[1], file))
     return settings
@@ -144,7 +160,8 @@ def _precision_sort_key(command: CommandLine) -> tuple[int, int]:
     list_length = sum(
         len(entry)
         for name in ("layerPrecisions", "layer-precisions", *SCRIPT_OPTIONS)
-        for entry in command.options.get(name, ()))
+        for entry in command.options.get(name, ())
+    )
     return list_length, sum(name in options for name in command.options)
 
 

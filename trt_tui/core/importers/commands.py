@@ -74,8 +74,11 @@ def find_constants(tree: ast.Module) -> dict[str, Any]:
             changes[node.arg] += 2
         elif isinstance(node, ast.Name):
             changes[node.id] += not isinstance(node.ctx, ast.Load)
-        elif isinstance(node, ast.Attribute | ast.Subscript) and isinstance(node.value, ast.Name) and (
-                isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load)):
+        elif (
+            isinstance(node, ast.Attribute | ast.Subscript)
+            and isinstance(node.value, ast.Name)
+            and (isinstance(node, ast.Attribute) or not isinstance(node.ctx, ast.Load))
+        ):
             changes[node.value.id] += 2  # such as NAMES.append("/fc")
     constants: dict[str, Any] = {}
     for node in ast.walk(tree):
@@ -117,8 +120,11 @@ def source_text(node: ast.AST) -> str:
         return "a long expression"
 
 
-_WORD_PART = re.compile(r"""'(?P<single>[^']*+)'|"(?P<double>(?:[^"\\]++|\\.)*+)"|\\(?P<escaped>.)|"""
-                        r"""(?P<plain>[^\s'"\\]++)""", re.S)
+_WORD_PART = re.compile(
+    r"""'(?P<single>[^']*+)'|"(?P<double>(?:[^"\\]++|\\.)*+)"|\\(?P<escaped>.)|"""
+    r"""(?P<plain>[^\s'"\\]++)""",
+    re.S,
+)
 _SHELL_WORD = re.compile(rf"(?P<word>(?:{re.sub('P<[a-z]+>', ':', _WORD_PART.pattern)})++)|\S", re.S)
 """A word of a shell script, or the beginning of a quote or an escape that does not end."""
 
@@ -126,18 +132,34 @@ _ESCAPED_CHARACTER = re.compile(r'\\(["\\$`])')
 
 TRTEXEC, POLYGRAPHY = "trtexec", "Polygraphy"
 
-_CONSTRAINTS_OF_OPTIONS = {"strictTypeConstraints": "obey", "strictTypes": "obey", "strict-types": "obey",
-                           "obey-precision-constraints": "obey", "prefer-precision-constraints": "prefer"}
+_CONSTRAINTS_OF_OPTIONS = {
+    "strictTypeConstraints": "obey",
+    "strictTypes": "obey",
+    "strict-types": "obey",
+    "obey-precision-constraints": "obey",
+    "prefer-precision-constraints": "prefer",
+}
 """Older options of trtexec and Polygraphy, with their meaning as values of ``--precisionConstraints``."""
 
 CONSTRAINT_OPTIONS = ("precisionConstraints", "precision-constraints", *_CONSTRAINTS_OF_OPTIONS)
 
 _POLYGRAPHY_PATTERN = re.compile(
-    r"(?:\bpolygraphy|\$\{?POLYGRAPHY\b[^\s\"]*)\"?\s+(?:-\S+\s+)*(?:convert|run|debug\s+\w+)\b")
+    r"(?:\bpolygraphy|\$\{?POLYGRAPHY\b[^\s\"]*)\"?\s+(?:-\S+\s+)*(?:convert|run|debug\s+\w+)\b"
+)
 _TRTEXEC_PATTERN = re.compile(r"\btrtexec\b|\$\{?TRTEXEC\b")
-_POLYGRAPHY_OPTIONS = frozenset((
-    "tf32", "layer-precisions", "precision-constraints", "calibration-cache", "calib-base-cls",
-    "calibration-base-class", "trt-network-postprocess-script", "trt-npps", "strongly-typed"))
+_POLYGRAPHY_OPTIONS = frozenset(
+    (
+        "tf32",
+        "layer-precisions",
+        "precision-constraints",
+        "calibration-cache",
+        "calib-base-cls",
+        "calibration-base-class",
+        "trt-network-postprocess-script",
+        "trt-npps",
+        "strongly-typed",
+    )
+)
 _RTX_PATTERN = re.compile(r"\bPOLYGRAPHY_USE_TENSORRT_RTX=[\"']?(?!0\b)\w")
 _ASSIGNMENT_PATTERN = re.compile(r"^\s*(?:export\s+)?(\w+)=(?:\"([^\"]*)\"|'([^']*)'|(\S*))\s*$")
 _VARIABLE_PATTERN = re.compile(r"\$\{(\w+)(?::-([^{}]*))?\}|\$(\w+)")
@@ -155,6 +177,7 @@ def split_shell_words(line: str, location: str) -> list[str]:
     Raises:
         InputError: A quote has no end.
     """
+
     def unquote(part: re.Match[str]) -> str:
         text = part[part.lastgroup or 0]
         return _ESCAPED_CHARACTER.sub(r"\1", text) if part.lastgroup == "double" else text
@@ -233,8 +256,11 @@ def split_command(line: str, values: Mapping[str, str], location: str) -> list[s
         text = values.get(match[1] or match[3] or "", match[2] or match[0])
         total_length += len(text)
         if total_length > MAX_TEXT_BYTES:
-            raise InputError(f"{location}: a line is too long",
-                             f"with its variables it has over {MAX_TEXT_BYTES:,} characters", "Write the command out.")
+            raise InputError(
+                f"{location}: a line is too long",
+                f"with its variables it has over {MAX_TEXT_BYTES:,} characters",
+                "Write the command out.",
+            )
         return text
 
     return split_shell_words(_VARIABLE_PATTERN.sub(replace_variable, line), location)
@@ -256,8 +282,11 @@ def parse_commands(text: str, file_name: str) -> Iterator[CommandLine]:
             continue
         arguments = split_command(line, values, f"{file_name}, line {line_number}")
         options = parse_options(arguments)
-        is_polygraphy = bool(_POLYGRAPHY_PATTERN.search(line)) or not _TRTEXEC_PATTERN.search(line) and not (
-            _POLYGRAPHY_OPTIONS.isdisjoint(options))
+        is_polygraphy = (
+            bool(_POLYGRAPHY_PATTERN.search(line))
+            or not _TRTEXEC_PATTERN.search(line)
+            and not (_POLYGRAPHY_OPTIONS.isdisjoint(options))
+        )
         onnx_paths = [argument for argument in arguments if argument.endswith(".onnx") and not argument.startswith("-")]
         model = options["onnx"][-1] if options.get("onnx") else onnx_paths[0] if is_polygraphy and onnx_paths else ""
         yield CommandLine(line_number, POLYGRAPHY if is_polygraphy else TRTEXEC, options, model, is_polygraphy and rtx)
@@ -289,14 +318,20 @@ def constraint_notes(constraint: str, setting: str, condition: str) -> list[str]
         condition: The options with which the precisions have an effect.
     """
     if constraint == "prefer":
-        return ["prefer allows TensorRT another precision where the requested one has no kernel; here the precisions "
-                "are applied, as with obey"]
-    return [] if constraint == "obey" else [
-        f"{setting} only with {condition}, which is not set; here the precisions are applied"]
+        return [
+            "prefer allows TensorRT another precision where the requested one has no kernel; here the precisions "
+            "are applied, as with obey"
+        ]
+    return (
+        []
+        if constraint == "obey"
+        else [f"{setting} only with {condition}, which is not set; here the precisions are applied"]
+    )
 
 
 def refuse_strongly_typed_build(
-        file: Path, reason: str = "its precisions are in the ONNX file that it names, not in the command") -> None:
+    file: Path, reason: str = "its precisions are in the ONNX file that it names, not in the command"
+) -> None:
     """Raises the error for a command that builds a strongly typed network. Such a command contains no precisions.
 
     Args:
@@ -306,8 +341,11 @@ def refuse_strongly_typed_build(
     Raises:
         InputError: Always.
     """
-    raise InputError(f"{file.name} builds a strongly typed network", reason,
-                     adjacent_config_text(file, "Open that file: --precision file uses its own precisions."))
+    raise InputError(
+        f"{file.name} builds a strongly typed network",
+        reason,
+        adjacent_config_text(file, "Open that file: --precision file uses its own precisions."),
+    )
 
 
 def adjacent_config_text(file: Path, next_step: str) -> str:
@@ -342,12 +380,22 @@ def parse_name_and_types(entry_text: str) -> tuple[str, Precision | None, bool]:
     return name, precision, are_integers
 
 
-_PRECISION_BY_NAME = {**PRECISION_BY_NAME, "FLOAT": Precision.FP32, "HALF": Precision.FP16, "BF16": Precision.BF16,
-                      "INT8": Precision.INT8, "FP8": Precision.FP8, "INT4": Precision.INT4}
+_PRECISION_BY_NAME = {
+    **PRECISION_BY_NAME,
+    "FLOAT": Precision.FP32,
+    "HALF": Precision.FP16,
+    "BF16": Precision.BF16,
+    "INT8": Precision.INT8,
+    "FP8": Precision.FP8,
+    "INT4": Precision.INT4,
+}
 
 _FLOAT_FLAGS, _QUANTIZED_FLAGS = ("FP16", "BF16"), ("INT8", "FP8", "INT4")
-_CONSTRAINT_FLAGS = {"OBEY_PRECISION_CONSTRAINTS": "obey", "STRICT_TYPES": "obey",
-                     "PREFER_PRECISION_CONSTRAINTS": "prefer"}
+_CONSTRAINT_FLAGS = {
+    "OBEY_PRECISION_CONSTRAINTS": "obey",
+    "STRICT_TYPES": "obey",
+    "PREFER_PRECISION_CONSTRAINTS": "prefer",
+}
 _FLAGS = (*_FLOAT_FLAGS, *_QUANTIZED_FLAGS, "TF32", *_CONSTRAINT_FLAGS)
 """The members of ``trt.BuilderFlag`` that are read."""
 
@@ -363,8 +411,11 @@ def is_tensorrt_script(text: str) -> bool:
     A postprocess script of Polygraphy defines a function. The file name does not matter.
     """
     first_line = next(iter(text.splitlines()), "")
-    if not any(word in text for word in ("def ", *_SETTERS, "BuilderFlag.")) or first_line.startswith("#!") and (
-            "python" not in first_line):
+    if (
+        not any(word in text for word in ("def ", *_SETTERS, "BuilderFlag."))
+        or first_line.startswith("#!")
+        and ("python" not in first_line)
+    ):
         return False
     try:
         tree = parse_script(text)
@@ -373,8 +424,9 @@ def is_tensorrt_script(text: str) -> bool:
     return any(isinstance(statement, ast.FunctionDef) for statement in tree.body) or bool(find_setter_lines(tree))
 
 
-def read_tensorrt_script(text: str, network: Network, file: Path, function_name: str = "postprocess", *,
-                           must_set: bool = True) -> ImportedSettings:
+def read_tensorrt_script(
+    text: str, network: Network, file: Path, function_name: str = "postprocess", *, must_set: bool = True
+) -> ImportedSettings:
     """Reads the layer precisions that a Python script with the TensorRT API sets.
 
     Args:
@@ -389,10 +441,16 @@ def read_tensorrt_script(text: str, network: Network, file: Path, function_name:
     try:
         tree = parse_script(text)
     except UNREADABLE_SCRIPT_ERRORS as error:
-        cause = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else (
-            str(error) or "it is nested too deep")
-        raise InputError(f"{file.name} is not readable Python code", cause,
-                         "Name a postprocess script, a trtexec line, or a precision.json.") from None
+        cause = (
+            f"line {error.lineno}: {error.msg}"
+            if isinstance(error, SyntaxError)
+            else (str(error) or "it is nested too deep")
+        )
+        raise InputError(
+            f"{file.name} is not readable Python code",
+            cause,
+            "Name a postprocess script, a trtexec line, or a precision.json.",
+        ) from None
     constants = find_constants(tree)
     settings = _read_exported_script(tree, constants, network, file)
     if settings is not None:
@@ -409,23 +467,30 @@ def read_tensorrt_script(text: str, network: Network, file: Path, function_name:
         settings.optional_names = set(reader.layer_names)
     is_empty = must_set and not settings.layer_precisions and not reader.has_precision_flags
     if (reader.unread_lines or is_empty) and any(
-            isinstance(node, ast.Attribute) and node.attr == "STRONGLY_TYPED" for node in ast.walk(tree)):
+        isinstance(node, ast.Attribute) and node.attr == "STRONGLY_TYPED" for node in ast.walk(tree)
+    ):
         refuse_strongly_typed_build(file, "its precisions are in the ONNX file that it reads, not in the script")
     if reader.unread_lines:
         lines = [f"line {number}: {line}" for number, line in sorted(reader.unread_lines.items())]
-        raise InputError(f"{file.name} sets precisions in a way that is not read", name_list_text(lines, 3),
-                         "List the layers (if layer.name in [...]: layer.precision = trt.float32), or name a "
-                         "trtexec line or a precision.json.")
+        raise InputError(
+            f"{file.name} sets precisions in a way that is not read",
+            name_list_text(lines, 3),
+            "List the layers (if layer.name in [...]: layer.precision = trt.float32), or name a "
+            "trtexec line or a precision.json.",
+        )
     if is_empty:
-        raise InputError(f"{file.name} sets no precisions that could be read on {network.name}",
-                         "it sets layer.precision of no layer",
-                         "Name a postprocess script, a trtexec line, or a precision.json.")
+        raise InputError(
+            f"{file.name} sets no precisions that could be read on {network.name}",
+            "it sets layer.precision of no layer",
+            "Name a postprocess script, a trtexec line, or a precision.json.",
+        )
     reader.set_default_precisions(settings)
     return settings
 
 
-def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], network: Network,
-                          file: Path) -> ImportedSettings | None:
+def _read_exported_script(
+    tree: ast.Module, constants: Mapping[str, Any], network: Network, file: Path
+) -> ImportedSettings | None:
     """Reads the settings of a script that trt-tui exported; returns None for any other script.
 
     The script has a table of layers. The other settings are in the command in its heading.
@@ -444,15 +509,16 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
         return None
     try:
         settings.layer_precisions = {
-            str(name): Precision(precision_name)
-            for name, precision_name in layer_table["precisions"].items()
+            str(name): Precision(precision_name) for name, precision_name in layer_table["precisions"].items()
         }
         settings.output_precisions = {
-            str(name): Precision(precision_name)
-            for name, precision_name in layer_table.get("output_types", {}).items()
+            str(name): Precision(precision_name) for name, precision_name in layer_table.get("output_types", {}).items()
         }
-        settings.ranges = {str(name): abs(float(amax)) for name, amax in layer_table.get("ranges", {}).items()
-                           if abs(float(amax)) <= MAX_AMAX}
+        settings.ranges = {
+            str(name): abs(float(amax))
+            for name, amax in layer_table.get("ranges", {}).items()
+            if abs(float(amax)) <= MAX_AMAX
+        }
     except (ValueError, TypeError, AttributeError):  # the user edited the script: it is read like any other
         return None
     float_types = [item for item in (Precision.FP16, Precision.BF16) if item.value in flags]
@@ -465,9 +531,21 @@ def _read_exported_script(tree: ast.Module, constants: Mapping[str, Any], networ
 def _find_called_functions(tree: ast.Module, name: str) -> list[ast.FunctionDef]:
     """Finds a function of a script and the functions that it calls; [] if the script lacks it."""
     functions = {node.name: node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
-    return [functions[called] for called in iterate_reachable([name], lambda caller: [
-        node.id for node in ast.walk(functions[caller]) if isinstance(node, ast.Name) and node.id in functions])
-            ] if name in functions else []
+    return (
+        [
+            functions[called]
+            for called in iterate_reachable(
+                [name],
+                lambda caller: [
+                    node.id
+                    for node in ast.walk(functions[caller])
+                    if isinstance(node, ast.Name) and node.id in functions
+                ],
+            )
+        ]
+        if name in functions
+        else []
+    )
 
 
 class _ScriptReader:
@@ -483,8 +561,11 @@ class _ScriptReader:
 
     def __init__(self, tree: ast.Module, constants: Mapping[str, Any]) -> None:
         self._constants = constants
-        self._layer_texts = {source_text(node.value) for node in ast.walk(tree)
-                             if isinstance(node, ast.Attribute) and node.attr in (*_SETTERS, "name")}
+        self._layer_texts = {
+            source_text(node.value)
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Attribute) and node.attr in (*_SETTERS, "name")
+        }
         self.layer_names: list[str] = []
         self.output_layer_names: list[str] = []
         self.precision: Precision | None = None
@@ -499,8 +580,11 @@ class _ScriptReader:
         pending: list[tuple[ast.AST, tuple[str, list[str]] | None, bool]] = [(root, None, True)]
         while pending:
             node, condition, is_readable = pending.pop()
-            children = [child for child in ast.iter_child_nodes(node)
-                        if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case)]
+            children = [
+                child
+                for child in ast.iter_child_nodes(node)
+                if isinstance(child, ast.stmt | ast.ExceptHandler | ast.match_case)
+            ]
             if isinstance(node, ast.If):
                 names = self._read_name_condition(node.test)
                 is_gpu_check = "platform_has_fast_" in source_text(node.test)
@@ -509,20 +593,31 @@ class _ScriptReader:
                 pending += [(child, names or condition, is_branch_readable) for child in reversed(node.body)]
                 continue
             if isinstance(node, ast.For | ast.While) and find_setter_lines(node):
-                self.unread_lines |= {child.lineno: f"{source_text(child)} in a loop over layers"
-                                      for child in ast.walk(node) if isinstance(child, _LOOP_EXITS)}
+                self.unread_lines |= {
+                    child.lineno: f"{source_text(child)} in a loop over layers"
+                    for child in ast.walk(node)
+                    if isinstance(child, _LOOP_EXITS)
+                }
             is_readable = is_readable and not isinstance(node, ast.ExceptHandler | ast.match_case)
             pending += [(child, condition, is_readable) for child in reversed(children)]
-            if not children and isinstance(node, ast.stmt) and self._may_set_precision(node) and not (
-                    is_readable and self._read_setter(node, condition)):
+            if (
+                not children
+                and isinstance(node, ast.stmt)
+                and self._may_set_precision(node)
+                and not (is_readable and self._read_setter(node, condition))
+            ):
                 self.unread_lines[node.lineno] = source_text(node)
 
     def _may_set_precision(self, statement: ast.stmt) -> bool:
         """Returns True if a statement may set a precision, directly or in a function that it calls with a layer."""
         call = statement.value if isinstance(statement, ast.Expr) else None
-        return bool(find_setter_lines(statement)) or isinstance(call, ast.Call) and isinstance(
-            call.func, ast.Name) and call.func.id != "print" and any(
-                source_text(argument) in self._layer_texts for argument in call.args)
+        return (
+            bool(find_setter_lines(statement))
+            or isinstance(call, ast.Call)
+            and isinstance(call.func, ast.Name)
+            and call.func.id != "print"
+            and any(source_text(argument) in self._layer_texts for argument in call.args)
+        )
 
     def _read_name_condition(self, test: ast.expr) -> tuple[str, list[str]] | None:
         """Reads a condition on the name of a layer; returns the source text of the layer, and the names.
@@ -532,10 +627,17 @@ class _ScriptReader:
         if isinstance(test, ast.BoolOp) and isinstance(test.op, ast.Or):
             parts = [self._read_name_condition(value) for value in test.values]
             names = [name for part in parts if part is not None for name in part[1]]
-            return (parts[0][0], names) if parts[0] is not None and all(
-                part is not None and part[0] == parts[0][0] for part in parts) else None
-        if not (isinstance(test, ast.Compare) and len(test.ops) == 1 and isinstance(test.left, ast.Attribute)
-                and test.left.attr == "name"):
+            return (
+                (parts[0][0], names)
+                if parts[0] is not None and all(part is not None and part[0] == parts[0][0] for part in parts)
+                else None
+            )
+        if not (
+            isinstance(test, ast.Compare)
+            and len(test.ops) == 1
+            and isinstance(test.left, ast.Attribute)
+            and test.left.attr == "name"
+        ):
             return None
         try:
             value = read_literal(test.comparators[0], self._constants)
@@ -555,10 +657,18 @@ class _ScriptReader:
         """
         call = statement.value if isinstance(statement, ast.Expr) else None
         if flags := [node.attr for node in ast.walk(statement) if isinstance(node, ast.Attribute) and _is_flag(node)]:
-            is_or = isinstance(statement, ast.AugAssign) and isinstance(statement.op, ast.BitOr) and not any(
-                isinstance(node, ast.IfExp) for node in ast.walk(statement))
-            method = call.func.attr if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and [
-                type(argument) for argument in call.args] == [ast.Attribute] else ""
+            is_or = (
+                isinstance(statement, ast.AugAssign)
+                and isinstance(statement.op, ast.BitOr)
+                and not any(isinstance(node, ast.IfExp) for node in ast.walk(statement))
+            )
+            method = (
+                call.func.attr
+                if isinstance(call, ast.Call)
+                and isinstance(call.func, ast.Attribute)
+                and [type(argument) for argument in call.args] == [ast.Attribute]
+                else ""
+            )
             self.flags |= dict.fromkeys(flags, method != "clear_flag")
             return condition is None and (is_or or method in ("set_flag", "clear_flag"))
         if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
@@ -568,9 +678,14 @@ class _ScriptReader:
         else:
             return False
         precision = _PRECISION_BY_NAME.get(source_text(value).rpartition(".")[2])
-        if (precision is None or self.precision not in (None, precision) or condition is None
-                or not isinstance(target, ast.Attribute) or target.attr not in ("precision", "set_output_type")
-                or source_text(target.value) != condition[0]):
+        if (
+            precision is None
+            or self.precision not in (None, precision)
+            or condition is None
+            or not isinstance(target, ast.Attribute)
+            or target.attr not in ("precision", "set_output_type")
+            or source_text(target.value) != condition[0]
+        ):
             return False
         self.precision = precision
         (self.layer_names if target.attr == "precision" else self.output_layer_names).extend(condition[1])
@@ -585,24 +700,30 @@ class _ScriptReader:
         """Sets the default precisions from the builder flags, or from the precision of the layers."""
         flags = [name for name, is_set in self.flags.items() if is_set]
         if self.has_precision_flags:
-            apply_precision_flags(settings, *([name.lower() for name in names if name in flags]
-                                              for names in (_FLOAT_FLAGS, _QUANTIZED_FLAGS)))
+            apply_precision_flags(
+                settings,
+                *([name.lower() for name in names if name in flags] for names in (_FLOAT_FLAGS, _QUANTIZED_FLAGS)),
+            )
             settings.tf32 = self.flags.get("TF32", True)
             if settings.tf32:
-                settings.notes.append("FP32 layers may use TF32, which TensorRT allows unless the script clears "
-                                      "BuilderFlag.TF32")
+                settings.notes.append(
+                    "FP32 layers may use TF32, which TensorRT allows unless the script clears BuilderFlag.TF32"
+                )
         else:
             settings.quantized = self.precision if self.precision not in (None, Precision.FP32) else Precision.FP16
             settings.other = Precision.BF16 if self.precision is Precision.BF16 else Precision.FP16
             other_text = f" in {settings.other.label}" if settings.quantized is not settings.other else ""
             settings.notes.append(
                 f"it does not set the other layers, which are read as {settings.quantized.label}{other_text}; "
-                "the flags of a build command set them (--int8 --fp16)")
+                "the flags of a build command set them (--int8 --fp16)"
+            )
         constraints = {value for flag, value in _CONSTRAINT_FLAGS.items() if flag in flags}
         if settings.layer_precisions and (self.has_precision_flags or constraints):
             settings.notes += constraint_notes(
-                max(constraints, default=""), "TensorRT applies layer.precision",
-                "BuilderFlag.OBEY_PRECISION_CONSTRAINTS or PREFER_PRECISION_CONSTRAINTS")
+                max(constraints, default=""),
+                "TensorRT applies layer.precision",
+                "BuilderFlag.OBEY_PRECISION_CONSTRAINTS or PREFER_PRECISION_CONSTRAINTS",
+            )
 
 
 def find_setter_lines(tree: ast.AST) -> list[int]:
@@ -617,8 +738,9 @@ def _is_flag(node: ast.Attribute) -> bool:
 def _is_setter(node: ast.expr) -> bool:
     if isinstance(node, ast.Call) and source_text(node.func) == "setattr":
         return any(isinstance(argument, ast.Constant) and argument.value in _SETTERS for argument in node.args)
-    return isinstance(node, ast.Attribute) and (_is_flag(node) or node.attr in _SETTERS and (
-        isinstance(node.ctx, ast.Store) or node.attr.startswith("set_")))
+    return isinstance(node, ast.Attribute) and (
+        _is_flag(node) or node.attr in _SETTERS and (isinstance(node.ctx, ast.Store) or node.attr.startswith("set_"))
+    )
 
 
 SCRIPT_OPTIONS = ("trt-network-postprocess-script", "trt-npps")
@@ -648,20 +770,37 @@ class _PrecisionOptions:
 
     @property
     def precision_options(self) -> tuple[str, ...]:
-        return ("fp16", "bf16", *self.quantized_flags, self.strongly_typed, *self.precision_lists, self.cache,
-                *self.others[0])
+        return (
+            "fp16",
+            "bf16",
+            *self.quantized_flags,
+            self.strongly_typed,
+            *self.precision_lists,
+            self.cache,
+            *self.others[0],
+        )
 
 
 COMMAND_FORMS = {
     TRTEXEC: _PrecisionOptions(
-        "stronglyTyped", ("int8", "fp8", "int4"), ("layerPrecisions", "layerOutputTypes"), "calib",
+        "stronglyTyped",
+        ("int8", "fp8", "int4"),
+        ("layerPrecisions", "layerOutputTypes"),
+        "calib",
         ("trtexec applies precisions and types of layers", "--precisionConstraints=obey or prefer"),
-        (("best",), ("noTF32", "onnx"))),
+        (("best",), ("noTF32", "onnx")),
+    ),
     POLYGRAPHY: _PrecisionOptions(
-        "strongly-typed", ("int8", "fp8"), ("layer-precisions",), "calibration-cache",
+        "strongly-typed",
+        ("int8", "fp8"),
+        ("layer-precisions",),
+        "calibration-cache",
         ("Polygraphy applies precisions of layers", "--precision-constraints obey or prefer"),
-        (SCRIPT_OPTIONS, (*_DATA_LOADER_OPTIONS, *_CONFIG_SCRIPT_OPTIONS, "tf32", "calib-base-cls",
-                          "calibration-base-class")))
+        (
+            SCRIPT_OPTIONS,
+            (*_DATA_LOADER_OPTIONS, *_CONFIG_SCRIPT_OPTIONS, "tf32", "calib-base-cls", "calibration-base-class"),
+        ),
+    ),
 }
 """The options of each tool."""
 
@@ -678,13 +817,15 @@ def read_command(command: CommandLine, network: Network, file: Path) -> Imported
     if command.uses_rtx:
         refuse_strongly_typed_build(file, "TensorRT-RTX supports no other, and Polygraphy passes no precision to it")
     options = {*command.options, *(("fp16", "int8") if command.tool == TRTEXEC and "best" in command.options else ())}
-    apply_precision_flags(settings, *([flag for flag in flags if flag in options]
-                                      for flags in (("fp16", "bf16"), form.quantized_flags)))
+    apply_precision_flags(
+        settings, *([flag for flag in flags if flag in options] for flags in (("fp16", "bf16"), form.quantized_flags))
+    )
     settings.tf32 = "noTF32" not in options if command.tool == TRTEXEC else "tf32" in options
     if settings.tf32 and command.tool == TRTEXEC:
         settings.notes.append("FP32 layers may use TF32, as in trtexec without --noTF32")
-    for option, precisions in zip(form.precision_lists, (settings.layer_precisions, settings.output_precisions),
-                                  strict=False):
+    for option, precisions in zip(
+        form.precision_lists, (settings.layer_precisions, settings.output_precisions), strict=False
+    ):
         _read_precision_list(command, option, network, precisions, settings.unread_lines)
     for script in (script for option in SCRIPT_OPTIONS for script in command.options.get(option, ())):
         _add_script_settings(settings, script, network, file)
@@ -708,31 +849,39 @@ def _add_range_notes(settings: ImportedSettings, command: CommandLine, network: 
         if network.source_model is None:
             settings.unread_lines.append(
                 f"{Path(command.model_path).name} has its own Q/DQ nodes, which set the INT8 layers and their ranges; "
-                "open it instead of this network")
+                "open it instead of this network"
+            )
     elif settings.cache_path is None and command.tool == TRTEXEC:
         option = "--best" if "best" in command.options else "--int8"
-        settings.notes.append(f"trtexec invents the INT8 ranges for {option} without --calib: its engine is valid "
-                              "for timing only. Here ranges are measured on the data")
+        settings.notes.append(
+            f"trtexec invents the INT8 ranges for {option} without --calib: its engine is valid "
+            "for timing only. Here ranges are measured on the data"
+        )
     elif settings.cache_path is None and not settings.ranges:
-        data_text = ("on random inputs, for it names no --calibration-cache and no data loader"
-                     if command.options.keys().isdisjoint(_DATA_LOADER_OPTIONS) else
-                     "on the samples of its data loader")
+        data_text = (
+            "on random inputs, for it names no --calibration-cache and no data loader"
+            if command.options.keys().isdisjoint(_DATA_LOADER_OPTIONS)
+            else "on the samples of its data loader"
+        )
         settings.notes.append(f"Polygraphy calibrates INT8 {data_text}. Here ranges are measured on the data")
 
 
-def _read_precision_list(command: CommandLine, option: str, network: Network, precisions: dict[str, Precision],
-                         unread_lines: list[str]) -> None:
+def _read_precision_list(
+    command: CommandLine, option: str, network: Network, precisions: dict[str, Precision], unread_lines: list[str]
+) -> None:
     """Reads the ``name:type`` entries of an option. Those of trtexec are separated by commas and may have wildcards."""
     names, entries = [layer.name for layer in network.layers], command.options.get(option, ())
     is_trtexec = command.tool == TRTEXEC
     default_precision: Precision | None = None
-    for entry in filter(None, (part.strip().strip("'\"") for part in ",".join(entries).split(","))
-                        ) if is_trtexec else entries:
+    for entry in (
+        filter(None, (part.strip().strip("'\"") for part in ",".join(entries).split(","))) if is_trtexec else entries
+    ):
         name, precision, are_integers = parse_name_and_types(entry)
         if precision is None:
             if not are_integers:
                 unread_lines.append(
-                    f"--{option} {entry!r}: not NAME:TYPE with a type of {', '.join(PRECISION_BY_NAME)}")
+                    f"--{option} {entry!r}: not NAME:TYPE with a type of {', '.join(PRECISION_BY_NAME)}"
+                )
         elif name == "*" and is_trtexec:
             default_precision = precision
         elif is_trtexec and "*" in name and name not in names and "(Unnamed Layer*" not in name:
@@ -765,15 +914,19 @@ def _add_script_settings(settings: ImportedSettings, script_file: str, network: 
     Raises:
         InputError: The script does not exist or cannot be read.
     """
-    script_name, _, function_name = script_file.rpartition(":") if not script_file.endswith(".py") else (script_file,
-                                                                                                         "", "")
+    script_name, _, function_name = (
+        script_file.rpartition(":") if not script_file.endswith(".py") else (script_file, "", "")
+    )
     path = file.parent / (script_name or script_file)
     if not path.is_file():
-        raise InputError(f"{file.name} names the script {script_name or script_file}, which is not there",
-                         "the precisions of layers are in that script",
-                         f"Put it beside {file.name}, or name the script itself with --config.")
-    script_settings = read_tensorrt_script(read_text(path, max_bytes=MAX_SCRIPT_BYTES), network, path, function_name
-                                             or "postprocess", must_set=False)
+        raise InputError(
+            f"{file.name} names the script {script_name or script_file}, which is not there",
+            "the precisions of layers are in that script",
+            f"Put it beside {file.name}, or name the script itself with --config.",
+        )
+    script_settings = read_tensorrt_script(
+        read_text(path, max_bytes=MAX_SCRIPT_BYTES), network, path, function_name or "postprocess", must_set=False
+    )
     settings.layer_precisions.update(script_settings.layer_precisions)
     settings.optional_names |= script_settings.optional_names
     settings.output_precisions.update(script_settings.output_precisions)
@@ -805,35 +958,52 @@ def read_builder_options(text: str) -> BuilderOptions:
             raise InputError(
                 f"--trtexec: {option} is not an option of the builder that trt-tui passes on",
                 suggestion_question(find_similar_names(option, known)),
-                _OTHER_WAYS.get(option.removeprefix("--"), f"Use {', '.join(specs)}, or --profile=N with "
-                                                           f"{', '.join(_SHAPE_BOUNDS)}."))
+                _OTHER_WAYS.get(
+                    option.removeprefix("--"),
+                    f"Use {', '.join(specs)}, or --profile=N with {', '.join(_SHAPE_BOUNDS)}.",
+                ),
+            )
         else:
             name, spec = specs[option]
             if (value := _parse_builder_value(spec, value_text)) is None:
                 choices = f", with {' or '.join(spec.choices)}" if spec.choices else ""
-                raise InputError(f"--trtexec: {argument} is not valid",
-                                 f"the form is {spec.trtexec.format('VALUE')}{choices}",
-                                 "Write it as trtexec takes it.")
+                raise InputError(
+                    f"--trtexec: {argument} is not valid",
+                    f"the form is {spec.trtexec.format('VALUE')}{choices}",
+                    "Write it as trtexec takes it.",
+                )
             values[name] = (*values.get(name, ()), value) if spec.value_kind == "files" else value
     if "0" in shapes_by_profile:
-        raise InputError("--trtexec: the shapes of the first profile are those of --shapes", "",
-                         "Use --shapes, or write --profile=1 before the shapes of a further profile.")
+        raise InputError(
+            "--trtexec: the shapes of the first profile are those of --shapes",
+            "",
+            "Use --shapes, or write --profile=1 before the shapes of a further profile.",
+        )
     if empty := [number for number, shapes in shapes_by_profile.items() if not shapes]:
-        raise InputError(f"--trtexec: --profile={empty[0]} has no shapes", "",
-                         f"Write {', '.join(_SHAPE_BOUNDS)} behind it, or leave it out.")
+        raise InputError(
+            f"--trtexec: --profile={empty[0]} has no shapes",
+            "",
+            f"Write {', '.join(_SHAPE_BOUNDS)} behind it, or leave it out.",
+        )
     return BuilderOptions(**values, profiles=tuple(map(_profile_text, shapes_by_profile.values())))
 
 
 _SHAPE_BOUNDS = ("--minShapes", "--optShapes", "--maxShapes")
 _OTHER_WAYS = {
-    **dict.fromkeys((*COMMAND_FORMS[TRTEXEC].precision_options, *CONSTRAINT_OPTIONS, "noTF32"),
-                    "The config sets precisions: give --precision, or write the command of trtexec to a file and give "
-                    "--config FILE."),
-    "onnx": "Leave it out: MODEL is the network.", "shapes": "Use --shapes of trt-tui.",
-    "saveEngine": "Use trt-tui build with -o model.engine.", "loadEngine": "Use trt-tui compare with --engine FILE.",
-    "workspace": "Use --memPoolSize=workspace:MIB.", "plugins": "Use --staticPlugins=LIB.so."}
+    **dict.fromkeys(
+        (*COMMAND_FORMS[TRTEXEC].precision_options, *CONSTRAINT_OPTIONS, "noTF32"),
+        "The config sets precisions: give --precision, or write the command of trtexec to a file and give "
+        "--config FILE.",
+    ),
+    "onnx": "Leave it out: MODEL is the network.",
+    "shapes": "Use --shapes of trt-tui.",
+    "saveEngine": "Use trt-tui build with -o model.engine.",
+    "loadEngine": "Use trt-tui compare with --engine FILE.",
+    "workspace": "Use --memPoolSize=workspace:MIB.",
+    "plugins": "Use --staticPlugins=LIB.so.",
+}
 """The next step for an option of trtexec that is not one of `BuilderOptions`."""
-_MIB_BY_SUFFIX = {"B": 2.0 ** -20, "K": 2.0 ** -10, "M": 1, "": 1, "G": 1 << 10}
+_MIB_BY_SUFFIX = {"B": 2.0**-20, "K": 2.0**-10, "M": 1, "": 1, "G": 1 << 10}
 """The MiB of a size with one of the suffixes of trtexec."""
 
 
@@ -841,12 +1011,17 @@ def _profile_text(shape_texts: Mapping[str, str]) -> str:
     """Returns an optimization profile in the form of ``--shapes``. Missing minimum, optimum or maximum shapes are
     copied from another.
     """
-    default = next((text for bound in ("--optShapes", "--maxShapes", *_SHAPE_BOUNDS)
-                    if (text := shape_texts.get(bound))), "")
-    bounds = [dict(entry.rpartition(":")[::2] for entry in re.split(r"(?<=\d),", shape_texts.get(bound) or default))
-              for bound in _SHAPE_BOUNDS]
-    return ",".join(":".join((name, *(shapes.get(name, "") for shapes in bounds)))
-                    for name in {**bounds[1], **bounds[0], **bounds[2]})
+    default = next(
+        (text for bound in ("--optShapes", "--maxShapes", *_SHAPE_BOUNDS) if (text := shape_texts.get(bound))), ""
+    )
+    bounds = [
+        dict(entry.rpartition(":")[::2] for entry in re.split(r"(?<=\d),", shape_texts.get(bound) or default))
+        for bound in _SHAPE_BOUNDS
+    ]
+    return ",".join(
+        ":".join((name, *(shapes.get(name, "") for shapes in bounds)))
+        for name in {**bounds[1], **bounds[0], **bounds[2]}
+    )
 
 
 def _parse_builder_value(spec: BuilderOptionSpec, text: str) -> Any:

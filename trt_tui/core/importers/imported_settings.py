@@ -19,9 +19,17 @@ from trt_tui.errors import InputError
 from trt_tui.formatting import counted_noun_text, name_list_text
 
 PRECISION_BY_NAME = {
-    "fp32": Precision.FP32, "float32": Precision.FP32, "float": Precision.FP32, "fp16": Precision.FP16,
-    "float16": Precision.FP16, "half": Precision.FP16, "bf16": Precision.BF16, "bfloat16": Precision.BF16,
-    "int8": Precision.INT8, "fp8": Precision.FP8, "int4": Precision.INT4
+    "fp32": Precision.FP32,
+    "float32": Precision.FP32,
+    "float": Precision.FP32,
+    "fp16": Precision.FP16,
+    "float16": Precision.FP16,
+    "half": Precision.FP16,
+    "bf16": Precision.BF16,
+    "bfloat16": Precision.BF16,
+    "int8": Precision.INT8,
+    "fp8": Precision.FP8,
+    "int4": Precision.INT4,
 }
 """Precisions by the names that the tools use."""
 
@@ -85,22 +93,27 @@ class ImportedSettings:
                 self.layer_precisions.setdefault(str(name), precisions[precision_name])
         # FP16 around quantized layers needs the flag, which the user may have removed since the export.
         if (boundary_type := precisions.get(str(omission_record.get("around")))) is not None and (
-                boundary_type is not Precision.FP16 or self.other is boundary_type):
+            boundary_type is not Precision.FP16 or self.other is boundary_type
+        ):
             self.other = boundary_type
 
 
-def apply_precision_flags(settings: ImportedSettings, float_flags: Sequence[str],
-                          quantized_flags: Sequence[str]) -> None:
+def apply_precision_flags(
+    settings: ImportedSettings, float_flags: Sequence[str], quantized_flags: Sequence[str]
+) -> None:
     """Sets the default precisions from builder flags, which are keys of `PRECISION_BY_NAME`."""
-    float_precisions, quantized_precisions = [PRECISION_BY_NAME[flag] for flag in float_flags
-                                              ], [PRECISION_BY_NAME[flag] for flag in quantized_flags]
+    float_precisions, quantized_precisions = (
+        [PRECISION_BY_NAME[flag] for flag in float_flags],
+        [PRECISION_BY_NAME[flag] for flag in quantized_flags],
+    )
     settings.other = float_precisions[0] if float_precisions else Precision.FP32
     settings.quantized = quantized_precisions[0] if quantized_precisions else settings.other
     if len(float_precisions) + bool(quantized_precisions) > 1:
         labels = " and ".join(precision.label for precision in (*quantized_precisions[:1], *float_precisions[:1]))
         settings.notes.append(
             f"TensorRT chooses between {labels} for layers without a setting; here layers that can run in "
-            f"{(quantized_precisions or float_precisions)[0].label} do so, the others run in {settings.other.label}")
+            f"{(quantized_precisions or float_precisions)[0].label} do so, the others run in {settings.other.label}"
+        )
     settings.unread_lines += [
         f"--{precision.value}: {quantized_precisions[0].label} is used" for precision in quantized_precisions[1:]
     ]
@@ -125,11 +138,12 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
             previous_config, config = config, config.with_group_precision([group], precision, "file")
             adopted_rows += [group.name] if not is_named and config != previous_config else []
         elif is_named:
-            refused_groups.setdefault((precision, group.refusal_reasons.get(precision, "it cannot")),
-                                      []).append(group.name)
+            refused_groups.setdefault((precision, group.refusal_reasons.get(precision, "it cannot")), []).append(
+                group.name
+            )
     unread_lines += [
-        f"{name_list_text(names, 3)} in {precision.label}: {reason}" for (precision,
-                                                                          reason), names in refused_groups.items()
+        f"{name_list_text(names, 3)} in {precision.label}: {reason}"
+        for (precision, reason), names in refused_groups.items()
     ]
     unread_lines += _unread_output_type_lines(settings, network, config)
     ranges, method, notes = _read_ranges(settings, network, unread_lines)
@@ -143,18 +157,23 @@ def build_config(settings: ImportedSettings, network: Network, file_name: str, *
     if len(unread_lines) > MAX_LISTED:
         lines.append(f"{file_name}: not read: {counted_noun_text(len(unread_lines) - MAX_LISTED, 'entry')} more")
     count = len(config.moves)
-    defaults_text = config.defaults_text.rstrip(
-        ".") if settings.quantized is not settings.other else f"all in {settings.other.label}"
-    lines.insert(0,
-                 f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} set to "
-                 "another precision")
+    defaults_text = (
+        config.defaults_text.rstrip(".")
+        if settings.quantized is not settings.other
+        else f"all in {settings.other.label}"
+    )
+    lines.insert(
+        0,
+        f"{file_name}: read as {settings.tool}: {defaults_text}; {counted_noun_text(count, 'row')} set to "
+        "another precision",
+    )
     return LoadedConfig(config, Calibration(method, 0, "", ranges), warnings=tuple(lines))
 
 
-def _find_layer_precisions(settings: ImportedSettings, network: Network, file_name: str, force: bool,
-                           unread_lines: list[str]) -> dict[str, Precision]:
-    """Returns the imported precisions by layer of the network. Unknown names are added to the unread lines, or refused.
-    """
+def _find_layer_precisions(
+    settings: ImportedSettings, network: Network, file_name: str, force: bool, unread_lines: list[str]
+) -> dict[str, Precision]:
+    """Returns the imported precisions by layer of the network. Unknown names are added to the unread lines, or refused."""
     finder, layer_precisions, unknown_names = LayerFinder(network), {}, []
     for name, precision in settings.layer_precisions.items():
         layers = (name,) if network.has_layer(name) else finder.find_named_layers(name, "")[0]
@@ -165,20 +184,30 @@ def _find_layer_precisions(settings: ImportedSettings, network: Network, file_na
         else:
             unknown_names.append(name)
     layer_names = [layer.name for layer in network.layers]
-    similar_names = {name: match for name in unknown_names[:_MAX_SUGGESTIONS]
-                     for match in difflib.get_close_matches(name, layer_names, 1, 0.6)}
+    similar_names = {
+        name: match
+        for name in unknown_names[:_MAX_SUGGESTIONS]
+        for match in difflib.get_close_matches(name, layer_names, 1, 0.6)
+    }
     if not force and (not layer_precisions or not settings.optional_names.issuperset(unknown_names)) and unknown_names:
-        raise InputError(f"{file_name} names layers that {network.name} does not have", name_list_text(unknown_names),
-                         f"Did you mean {', '.join(dict.fromkeys(similar_names.values()))}? --force leaves them out."
-                         if similar_names else
-                         "Open the network that it was made for, or use --force to leave them out.")
-    unread_lines += [f"{name}: {network.name} has no such layer" + (
-        f"; did you mean {similar_names[name]}?" if name in similar_names else "") for name in unknown_names]
+        raise InputError(
+            f"{file_name} names layers that {network.name} does not have",
+            name_list_text(unknown_names),
+            f"Did you mean {', '.join(dict.fromkeys(similar_names.values()))}? --force leaves them out."
+            if similar_names
+            else "Open the network that it was made for, or use --force to leave them out.",
+        )
+    unread_lines += [
+        f"{name}: {network.name} has no such layer"
+        + (f"; did you mean {similar_names[name]}?" if name in similar_names else "")
+        for name in unknown_names
+    ]
     return layer_precisions
 
 
-def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network: Network, unread_lines: list[str]
-                             ) -> Iterable[tuple[FusionGroup, Precision, bool]]:
+def _choose_group_precisions(
+    layer_precisions: Mapping[str, Precision], network: Network, unread_lines: list[str]
+) -> Iterable[tuple[FusionGroup, Precision, bool]]:
     """Yields each group with imported precisions, the chosen one, and True if the file names one of its main layers.
 
     The precisions of main layers have priority. If the file names no main layer, the highest precision of the other
@@ -198,7 +227,8 @@ def _choose_group_precisions(layer_precisions: Mapping[str, Precision], network:
         other_layers = [layer for layer, precision in precisions.items() if precision is not chosen_precision]
         if other_layers and any(layer in group.main_layers for layer in other_layers):
             unread_lines.append(
-                f"{name_list_text(other_layers, 3)}: {name} has one precision, {chosen_precision.label}")
+                f"{name_list_text(other_layers, 3)}: {name} has one precision, {chosen_precision.label}"
+            )
         yield group, chosen_precision, bool(main_precisions)
 
 
@@ -219,15 +249,17 @@ def _unread_output_type_lines(settings: ImportedSettings, network: Network, conf
             boundary_type = Precision.FP32  # TensorRT has no kernels from INT8 to BF16
         if requested is not boundary_type and requested is not precision:
             differing_layers.append(name)
-    return [
-        f"types of the results of {name_list_text(differing_layers, 3)}: a result has the type of what computes it"
-    ] if differing_layers else []
+    return (
+        [f"types of the results of {name_list_text(differing_layers, 3)}: a result has the type of what computes it"]
+        if differing_layers
+        else []
+    )
 
 
-def _read_ranges(settings: ImportedSettings, network: Network,
-                 unread_lines: list[str]) -> tuple[dict[str, float], str, list[str]]:
-    """Reads the ranges in the file or in its calibration cache; returns them with their method and notes for the user.
-    """
+def _read_ranges(
+    settings: ImportedSettings, network: Network, unread_lines: list[str]
+) -> tuple[dict[str, float], str, list[str]]:
+    """Reads the ranges in the file or in its calibration cache; returns them with their method and notes for the user."""
     ranges = {tensor: amax for tensor, amax in settings.ranges.items() if tensor in network.calibrated_tensors}
     method, notes = "", list[str]()
     if settings.cache_path is not None:
@@ -236,12 +268,14 @@ def _read_ranges(settings: ImportedSettings, network: Network,
             if not ranges:
                 ranges, match_notes = select_network_ranges(
                     _drop_unneeded_ranges(read_calibration_cache(settings.cache_path), network),
-                    network.calibrated_tensors)
+                    network.calibrated_tensors,
+                )
                 notes += match_notes
         except InputError as error:
             if not ranges:
                 unread_lines.append(
-                    f"calibration cache {settings.cache_path.name}: {error.title}; name its path with --calib-cache")
+                    f"calibration cache {settings.cache_path.name}: {error.title}; name its path with --calib-cache"
+                )
     return {tensor: amax for tensor, amax in ranges.items() if tensor not in settings.excluded_ranges}, method, notes
 
 
@@ -251,5 +285,9 @@ def _drop_unneeded_ranges(cached_ranges: Mapping[str, float], network: Network) 
     TensorRT needs these ranges, but a config does not. TensorRT gives the constant ``c`` the tensor name ``c_output``.
     """
     calibrated_tensors, constants = set(network.calibrated_tensors), network.constant_tensors
-    return {tensor: amax for tensor, amax in cached_ranges.items() if tensor in calibrated_tensors or not (
-        network.has_tensor(tensor) or tensor.removesuffix("_output") in constants)}
+    return {
+        tensor: amax
+        for tensor, amax in cached_ranges.items()
+        if tensor in calibrated_tensors
+        or not (network.has_tensor(tensor) or tensor.removesuffix("_output") in constants)
+    }

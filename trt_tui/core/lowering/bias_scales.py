@@ -40,12 +40,14 @@ def find_bias_input(network: Network, group: FusionGroup, qdq_site: QdqSite) -> 
     reader = network.get_layer(users[0]) if len(users) == 1 else None
     if layer.op_type != "MatMul" or reader is None or reader.op_type != "Add" or reader.name not in group.layers:
         return None
-    return next(((reader.name, index) for index, name in enumerate(reader.inputs) if name in network.constant_tensors),
-                None)
+    return next(
+        ((reader.name, index) for index, name in enumerate(reader.inputs) if name in network.constant_tensors), None
+    )
 
 
-def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, bias: np.ndarray,
-                                 scale_type: Precision) -> np.ndarray:
+def raise_weight_scales_for_bias(
+    weight_scales: np.ndarray, input_scale: float, bias: np.ndarray, scale_type: Precision
+) -> np.ndarray:
     """Returns weight scales with which ONNX Runtime can quantize a bias, float32; the same array if no scale is raised.
 
     Args:
@@ -64,8 +66,11 @@ def raise_weight_scales_for_bias(weight_scales: np.ndarray, input_scale: float, 
         rounded = _round_up(np.maximum(product, MIN_BIAS_SCALE[scale_type]), dtype)
         tie = (rounded.astype(np.float64) + np.nextafter(rounded, np.zeros_like(rounded))) / 2
         candidate = _round_up(np.maximum(product, tie) / input_scale, dtype)  # the product is rounded, too
-        candidate = np.where(flag_channels_with_bias_overflow(candidate, input_scale, magnitude, scale_type),
-                             _next_larger_floats(candidate), candidate)  # the rounding is exactly at a tie
+        candidate = np.where(
+            flag_channels_with_bias_overflow(candidate, input_scale, magnitude, scale_type),
+            _next_larger_floats(candidate),
+            candidate,
+        )  # the rounding is exactly at a tie
     overflowing &= np.isfinite(candidate)  # no scale is large enough for an infinite bias
     result: np.ndarray = np.where(overflowing, candidate, weight_scales).astype(np.float32)
     return result if overflowing.any() else weight_scales
@@ -113,17 +118,24 @@ class RaisedWeightScales:
         channels = [str(channel) for channel in self.channels]
         scale_text = (
             f"the weight scales of {counted_noun_text(len(channels), 'channel')} ({name_list_text(channels)}) go"
-            if channels[1:] else
-            f"the weight scale of channel {channels[0]} goes" if channels else "its one weight scale goes")
+            if channels[1:]
+            else f"the weight scale of channel {channels[0]} goes"
+            if channels
+            else "its one weight scale goes"
+        )
         channel_text = "" if len(self.channels) < 2 else f" at channel {self.channels[worst]}"
         original_db, raised_db = self.weight_sqnr_db
-        cost = (f"the SQNR of the weight goes from {original_db:.1f} to {raised_db:.1f} dB"
-                if math.isfinite(raised_db) else "the weight stays exact")
+        cost = (
+            f"the SQNR of the weight goes from {original_db:.1f} to {raised_db:.1f} dB"
+            if math.isfinite(raised_db)
+            else "the weight stays exact"
+        )
         return (
             f"{self.layer}: ONNX Runtime cannot quantize its bias under default options, so {scale_text} from "
             f"{number_text(float(self.original_scales[worst]))} to "
             f"{number_text(float(self.raised_scales[worst]))}{channel_text}; it loses "
-            f"{self.max_channel_bit_loss:.1f} bits, and {cost}.")
+            f"{self.max_channel_bit_loss:.1f} bits, and {cost}."
+        )
 
 
 _SUMMED_VALUES = 1 << 20
@@ -134,7 +146,7 @@ def weight_sqnr_db(weight: np.ndarray, dequantized_weight: np.ndarray) -> float:
     """Returns the SQNR of a quantized weight in dB; infinite if it is exact."""
     signal, noise, values, rounded = 0.0, 0.0, weight.reshape(-1), dequantized_weight.reshape(-1)
     for start in range(0, len(values), _SUMMED_VALUES):
-        part = values[start:start + _SUMMED_VALUES].astype(np.float64)
+        part = values[start : start + _SUMMED_VALUES].astype(np.float64)
         signal += float(np.square(part).sum())
-        noise += float(np.square(part - rounded[start:start + _SUMMED_VALUES]).sum())
+        noise += float(np.square(part - rounded[start : start + _SUMMED_VALUES]).sum())
     return 10 * math.log10(signal / noise) if noise else math.inf

@@ -31,8 +31,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import LayerConstraints
 
 
-def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
-                                   ranges: Mapping[str, float]) -> tuple[TypedNetwork, LayerConstraints]:
+def lower_to_explicit_quantization(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float]
+) -> tuple[TypedNetwork, LayerConstraints]:
     """Lowers a config to a network with Q/DQ nodes, and to the layer constraints of the float layers.
 
     Args:
@@ -48,8 +49,12 @@ def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
     network = rewritten_network.network
     precisions: dict[str, Precision] = {}
     output_types: dict[str, Precision] = {}
-    quantized = {(site.layer, site.index) for group in network.groups
-                 if config.precision_of(group) is Precision.INT8 for site in group.activation_qdq_sites()}
+    quantized = {
+        (site.layer, site.index)
+        for group in network.groups
+        if config.precision_of(group) is Precision.INT8
+        for site in group.activation_qdq_sites()
+    }
     flags = set()
     for group in network.groups:
         precision = config.precision_of(group)
@@ -69,8 +74,9 @@ def lower_to_explicit_quantization(network: Network, config: PrecisionConfig,
         precisions.clear()  # all layers are FP32 without constraints
         output_types.clear()
     typed_network = replace(typed_network, notes=(*typed_network.notes, *weak_typing_notes(network, flags)))
-    return typed_network, LayerConstraints(precisions, output_types, {}, frozenset(flags),
-                                           layer_names=tuple(layer.name for layer in network.layers))
+    return typed_network, LayerConstraints(
+        precisions, output_types, {}, frozenset(flags), layer_names=tuple(layer.name for layer in network.layers)
+    )
 
 
 def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_inputs: Set[tuple[str, int]]) -> bool:
@@ -83,4 +89,7 @@ def _has_unfusable_residual_add(network: Network, group: FusionGroup, quantized_
         return True
     return tail in {info.name for info in network.outputs} or any(
         (layer.name, index) not in quantized_inputs
-        for layer in network.layers for index, tensor in enumerate(layer.inputs) if tensor == tail)
+        for layer in network.layers
+        for index, tensor in enumerate(layer.inputs)
+        if tensor == tail
+    )

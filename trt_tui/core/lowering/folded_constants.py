@@ -28,15 +28,21 @@ class FoldedConstants:
         amax_cache: A cache of the largest magnitudes, by constant and edits, which several configs share.
     """
 
-    def __init__(self, network: Network, config: PrecisionConfig | None = None,
-                 amax_cache: MutableMapping[Hashable, np.ndarray] | None = None) -> None:
+    def __init__(
+        self,
+        network: Network,
+        config: PrecisionConfig | None = None,
+        amax_cache: MutableMapping[Hashable, np.ndarray] | None = None,
+    ) -> None:
         self.network = network
         self._amax_cache = {} if amax_cache is None else amax_cache
         self._edits = {} if config is None else _collect_constant_edits(network, config)
         if stale := _list_stale_roundings(self._edits):
-            raise InputError(f"the rounding of {name_list_text(stale)} belongs to another weight",
-                             "another change of the config has edited the weight since it was measured",
-                             "Undo the rounding, or measure it again.")
+            raise InputError(
+                f"the rounding of {name_list_text(stale)} belongs to another weight",
+                "another change of the config has edited the weight since it was measured",
+                "Undo the rounding, or measure it again.",
+            )
 
     @property
     def changed_layer_inputs(self) -> tuple[Port, ...]:
@@ -54,8 +60,9 @@ class FoldedConstants:
         """
         layer, index = layer_input
         input_names = self.network.get_layer(layer).inputs
-        array = self.network.constant_value(
-            input_names[index]) if index < len(input_names) and input_names[index] else None
+        array = (
+            self.network.constant_value(input_names[index]) if index < len(input_names) and input_names[index] else None
+        )
         for _, change in self._edits.get(layer_input, ()):
             if with_rounding or change.weight_edits is None:
                 array = change.edit_constant(array)
@@ -138,11 +145,13 @@ def refuse_edits_under_file_precision(network: Network, config: PrecisionConfig)
             raise InputError(
                 f"{group.name} has file precision, and {MOVE_TEXTS[kind].column} on {subject} changes it",
                 "layers in file precision are written back unchanged",
-                f"Give it {nearest}, the precision nearest to the file, or undo that change.")
+                f"Give it {nearest}, the precision nearest to the file, or undo that change.",
+            )
 
 
-def replace_edited_file_precisions(network: NetworkOutline, config: PrecisionConfig,
-                                   groups: Iterable[FusionGroup]) -> PrecisionConfig:
+def replace_edited_file_precisions(
+    network: NetworkOutline, config: PrecisionConfig, groups: Iterable[FusionGroup]
+) -> PrecisionConfig:
     """Returns a config in which edited groups have the nearest precision instead of their file precision.
 
     Only the given groups change. `refuse_edits_under_file_precision` would refuse edits in file precision.

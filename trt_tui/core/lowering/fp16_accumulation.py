@@ -29,8 +29,13 @@ _FP16_SPLIT_FACTOR = 2.0**13
 def is_depthwise(network: Network, layer: Layer) -> bool:
     """Returns True if a layer is a Conv in which each channel has its own kernel."""
     weight = network.shape(layer.inputs[1]) if len(layer.inputs) > 1 else None
-    return (layer.op_type == "Conv" and weight is not None and len(weight) > 2 and weight[1] == 1
-            and network.node(layer.name).attributes.get_int("group", 1) != 1)
+    return (
+        layer.op_type == "Conv"
+        and weight is not None
+        and len(weight) > 2
+        and weight[1] == 1
+        and network.node(layer.name).attributes.get_int("group", 1) != 1
+    )
 
 
 def is_image_convolution(network: Network, layer: Layer) -> bool:
@@ -38,9 +43,13 @@ def is_image_convolution(network: Network, layer: Layer) -> bool:
     network.
     """
     weight = network.shape(layer.inputs[1]) if layer.op_type == "Conv" and len(layer.inputs) > 1 else None
-    return (weight is not None and weight[2:] == (7, 7) and isinstance(weight[1], int)
-            and weight[1] <= _CHANNEL_MULTIPLE
-            and network.node(layer.name).attributes.get_ints("strides", ()) == (2, 2))
+    return (
+        weight is not None
+        and weight[2:] == (7, 7)
+        and isinstance(weight[1], int)
+        and weight[1] <= _CHANNEL_MULTIPLE
+        and network.node(layer.name).attributes.get_ints("strides", ()) == (2, 2)
+    )
 
 
 def count_accumulator_roundings(network: Network, layer: Layer) -> int:

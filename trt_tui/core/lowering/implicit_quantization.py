@@ -77,10 +77,14 @@ class ImplicitQuantizationConstraints(LayerConstraints):
         return bool(self.precision_flags)
 
     def constraint_arguments(self) -> dict[str, Any]:
-        return {"precisions": {name: precision.value for name, precision in self.precisions.items()},
-                "output_types": {name: precision.value for name, precision in self.output_types.items()},
-                "ranges": dict(self.ranges), "inner": dict(self.inner_ranges), "constants": dict(self.constant_ranges),
-                "names": list(self.layer_names)}
+        return {
+            "precisions": {name: precision.value for name, precision in self.precisions.items()},
+            "output_types": {name: precision.value for name, precision in self.output_types.items()},
+            "ranges": dict(self.ranges),
+            "inner": dict(self.inner_ranges),
+            "constants": dict(self.constant_ranges),
+            "names": list(self.layer_names),
+        }
 
     def calibration_cache_ranges(self) -> dict[str, float]:
         """Returns all ranges under the tensor names that a calibration cache uses.
@@ -90,8 +94,9 @@ class ImplicitQuantizationConstraints(LayerConstraints):
         return {**self.ranges, **{f"{name}_output": amax for name, amax in self.constant_ranges.items()}}
 
 
-def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
-                                   ranges: Mapping[str, float]) -> ImplicitQuantizationConstraints:
+def lower_to_implicit_quantization(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float]
+) -> ImplicitQuantizationConstraints:
     """Lowers a config to an FP32 network with the layer constraints and ranges of implicit quantization.
 
     Args:
@@ -105,10 +110,17 @@ def lower_to_implicit_quantization(network: Network, config: PrecisionConfig,
     rounded_groups = RoundingMove.subject_kind.sort_subjects(network, config.get_moves(RoundingMove))
     config = config.without_moves(RoundingMove)
     rewritten_network = rewrite_network_for_config(network, config)
-    constraints = _ImplicitLowering(rewritten_network.network, config,
-                                    scales.divide_inner_ranges(network, ranges, config)).lower_network()
-    notes = (f"The roundings of {name_list_text(rounded_groups)} are left out: without Q/DQ, TensorRT quantizes the "
-             "weights itself.", ) if rounded_groups else ()
+    constraints = _ImplicitLowering(
+        rewritten_network.network, config, scales.divide_inner_ranges(network, ranges, config)
+    ).lower_network()
+    notes = (
+        (
+            f"The roundings of {name_list_text(rounded_groups)} are left out: without Q/DQ, TensorRT quantizes the "
+            "weights itself.",
+        )
+        if rounded_groups
+        else ()
+    )
     return replace(constraints, notes=(*constraints.notes, *rewritten_network.notes, *notes))
 
 
@@ -126,8 +138,12 @@ class _ImplicitLowering:
         self.constant_ranges: dict[str, float] = {}
         self.estimated_ranges: list[str] = []
         self.refused_layers: dict[str, str] = {}
-        self.quantized_inputs = {(site.layer, site.index) for group in network.groups if self._is_int8(group)
-                                 for site in group.activation_qdq_sites()}
+        self.quantized_inputs = {
+            (site.layer, site.index)
+            for group in network.groups
+            if self._is_int8(group)
+            for site in group.activation_qdq_sites()
+        }
         self.output_names = {info.name for info in network.outputs}
 
     def lower_network(self) -> ImplicitQuantizationConstraints:
@@ -142,12 +158,20 @@ class _ImplicitLowering:
             flags.add(Precision.INT8)
         if not flags:
             self.precisions, self.output_types = {}, {}
-        return ImplicitQuantizationConstraints(self.precisions,
-                                               self.output_types, self.ranges, frozenset(flags), self.network.model,
-                                               tuple(self.estimated_ranges), self.config.tf32, self.refused_layers,
-                                               tuple(self._list_notes(flags)), inner_ranges=self.inner_ranges,
-                                               constant_ranges=self.constant_ranges,
-                                               layer_names=tuple(layer.name for layer in self.network.layers))
+        return ImplicitQuantizationConstraints(
+            self.precisions,
+            self.output_types,
+            self.ranges,
+            frozenset(flags),
+            self.network.model,
+            tuple(self.estimated_ranges),
+            self.config.tf32,
+            self.refused_layers,
+            tuple(self._list_notes(flags)),
+            inner_ranges=self.inner_ranges,
+            constant_ranges=self.constant_ranges,
+            layer_names=tuple(layer.name for layer in self.network.layers),
+        )
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -169,7 +193,8 @@ class _ImplicitLowering:
             elif layer.kind is LayerKind.COPY:
                 # Without a constraint, TensorRT moves values in the fastest type, which can be narrower.
                 if precision is Precision.FP32 or self._find_precision_kinds_of_readers(layer) == {
-                        "quantized", "float"
+                    "quantized",
+                    "float",
                 }:
                     self.output_types[layer.name] = precision
             else:
@@ -190,8 +215,9 @@ class _ImplicitLowering:
                 for tensor in layer.inputs:
                     if tensor in self.network.constant_tensors and self.network.is_fp32(tensor):
                         self.constant_ranges[tensor] = _replace_zero_amax(float(self.network.constant_amax(tensor)))
-            if self._is_result_used_outside_group(
-                    layer, group) and self._find_precision_kinds_of_readers(layer) != {"quantized"}:
+            if self._is_result_used_outside_group(layer, group) and self._find_precision_kinds_of_readers(layer) != {
+                "quantized"
+            }:
                 self.output_types[layer.name] = self._find_float_precision(group)
 
     # -- tensors ------------------------------------------------------------------------------------------------
@@ -200,9 +226,11 @@ class _ImplicitLowering:
         return [self.network.get_layer(name) for name in group.layers]
 
     def _is_result_used_outside_group(self, layer: Layer, group: FusionGroup) -> bool:
-        return any(tensor in self.output_names or any(user not in group.layers
-                                                      for user in self.network.graph.readers.get(tensor, ()))
-                   for tensor in layer.outputs)
+        return any(
+            tensor in self.output_names
+            or any(user not in group.layers for user in self.network.graph.readers.get(tensor, ()))
+            for tensor in layer.outputs
+        )
 
     def _find_precision_kinds_of_readers(self, layer: Layer) -> set[str]:
         """Returns the kinds of layers that read float results of a layer: "quantized" for INT8 layers, "float" for
@@ -212,8 +240,12 @@ class _ImplicitLowering:
         for tensor in layer.outputs:
             if not self.network.is_fp32(tensor):
                 continue
-            uses = [(user, index) for user in self.network.graph.readers.get(tensor, ())
-                    for index, name in enumerate(self.network.get_layer(user).inputs) if name == tensor]
+            uses = [
+                (user, index)
+                for user in self.network.graph.readers.get(tensor, ())
+                for index, name in enumerate(self.network.get_layer(user).inputs)
+                if name == tensor
+            ]
             is_captured = len({user for user, _ in uses}) < len(self.network.graph.readers.get(tensor, ()))
             if tensor in self.output_names or is_captured or not uses:
                 kinds.add("float")
@@ -241,8 +273,9 @@ class _ImplicitLowering:
             for tensor in (group.final_tensor, *group.outputs)
             if tensor in self.amax_by_tensor
         ]
-        return _replace_zero_amax(outside[0] if outside else max(self.amax_by_tensor[site.tensor]
-                                                                 for site in group.activation_qdq_sites()))
+        return _replace_zero_amax(
+            outside[0] if outside else max(self.amax_by_tensor[site.tensor] for site in group.activation_qdq_sites())
+        )
 
     # -- texts --------------------------------------------------------------------------------------------------
 
@@ -259,7 +292,8 @@ class _ImplicitLowering:
             notes.append(
                 f"{counted_noun_text(len(self.estimated_ranges), 'tensor')} inside INT8 groups not calibrated; given "
                 f"the "
-                "group's range, which only matters if TensorRT does not fuse them.")
+                "group's range, which only matters if TensorRT does not fuse them."
+            )
         notes += weak_typing_notes(self.network, flags)
         if self.config.other is Precision.BF16 and any(self._is_int8(group) for group in self.network.groups):
             notes.append("Results of INT8 layers are FP32 in place of BF16: TensorRT has no such INT8 kernels.")
@@ -304,9 +338,16 @@ def find_source_layer(trt_layer_name: str, metadata: str = "", names: Container[
     return base if number.isdigit() and base in names else None
 
 
-def apply_constraints(trt: Any, network: Any, precisions: Mapping[str, str], output_types: Mapping[str, str],
-                      ranges: Mapping[str, float], inner: Mapping[str, float] | None = None,
-                      constants: Mapping[str, float] | None = None, names: Iterable[str] = ()) -> list[str]:
+def apply_constraints(
+    trt: Any,
+    network: Any,
+    precisions: Mapping[str, str],
+    output_types: Mapping[str, str],
+    ranges: Mapping[str, float],
+    inner: Mapping[str, float] | None = None,
+    constants: Mapping[str, float] | None = None,
+    names: Iterable[str] = (),
+) -> list[str]:
     """Sets precisions, output types and ranges in a parsed TensorRT network that is weakly typed.
 
     Args:
@@ -323,10 +364,37 @@ def apply_constraints(trt: Any, network: Any, precisions: Mapping[str, str], out
         types["bf16"] = trt.bfloat16
     float_types = [types[word] for word in types if word != "int8"]
     computes_in_int8 = ("CONVOLUTION", "DECONVOLUTION", "FULLY_CONNECTED", "MATRIX_MULTIPLY")
-    moves = ("SHUFFLE", "IDENTITY", "CAST", "SLICE", "CONCATENATION", "GATHER", "PADDING", "SQUEEZE", "UNSQUEEZE",
-             "SCATTER", "ONE_HOT", "REVERSE_SEQUENCE", "FILL", "NON_ZERO", "NMS")
-    unconstrained = ("CONSTANT", "SHAPE", "ASSERTION", "QUANTIZE", "DEQUANTIZE", "CONDITION", "CONDITIONAL_INPUT",
-                     "CONDITIONAL_OUTPUT", "ITERATOR", "LOOP_OUTPUT", "RECURRENCE", "TRIP_LIMIT")
+    moves = (
+        "SHUFFLE",
+        "IDENTITY",
+        "CAST",
+        "SLICE",
+        "CONCATENATION",
+        "GATHER",
+        "PADDING",
+        "SQUEEZE",
+        "UNSQUEEZE",
+        "SCATTER",
+        "ONE_HOT",
+        "REVERSE_SEQUENCE",
+        "FILL",
+        "NON_ZERO",
+        "NMS",
+    )
+    unconstrained = (
+        "CONSTANT",
+        "SHAPE",
+        "ASSERTION",
+        "QUANTIZE",
+        "DEQUANTIZE",
+        "CONDITION",
+        "CONDITIONAL_INPUT",
+        "CONDITIONAL_OUTPUT",
+        "ITERATOR",
+        "LOOP_OUTPUT",
+        "RECURRENCE",
+        "TRIP_LIMIT",
+    )
     inner, constants, names = inner or {}, constants or {}, frozenset(names)
     assigned_ranges: dict[str, float] = {}
 
@@ -344,12 +412,19 @@ def apply_constraints(trt: Any, network: Any, precisions: Mapping[str, str], out
         name = find_source_layer(layer.name, layer.metadata, names) or ""
         missing.pop(name, None)
         results = [(position, layer.get_output(position)) for position in range(layer.num_outputs)]
-        results = [(position, tensor) for position, tensor in results
-                   if tensor is not None and tensor.dtype in float_types and not tensor.is_shape_tensor]
+        results = [
+            (position, tensor)
+            for position, tensor in results
+            if tensor is not None and tensor.dtype in float_types and not tensor.is_shape_tensor
+        ]
         kind = layer.type.name
         precision = str(precisions[name]) if name in precisions else None
-        if results and precision and kind not in moves + unconstrained and (precision != "int8"
-                                                                            or kind in computes_in_int8):
+        if (
+            results
+            and precision
+            and kind not in moves + unconstrained
+            and (precision != "int8" or kind in computes_in_int8)
+        ):
             layer.precision = types[precision]
         for position, tensor in results:
             # A constant's layer bears its name; what the parser added to reshape a tensor has its range; any other

@@ -23,7 +23,8 @@ def reduces_precision(network: NetworkOutline, config: PrecisionConfig) -> bool:
     """Returns True if any fusion group of a config runs below FP32 or multiplies in TF32."""
     return any(
         _is_below_fp32(group, config.precision_of(group)) or config.tf32 and group.qdq_sites_of_multiplied_inputs()
-        for group in network.groups)
+        for group in network.groups
+    )
 
 
 def _is_below_fp32(group: FusionGroup, precision: Precision) -> bool:
@@ -40,7 +41,8 @@ def quantizes_activations(network: NetworkOutline, config: PrecisionConfig) -> b
 def leaves_quantized_precision_unused(network: NetworkOutline, config: PrecisionConfig) -> bool:
     """Returns True if the default precision of a config is a quantized type in which no fusion group can run."""
     return config.quantized in QUANTIZED_TYPES and all(
-        config.precision_of(group) is not config.quantized for group in network.groups)
+        config.precision_of(group) is not config.quantized for group in network.groups
+    )
 
 
 def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> PrecisionConfig:
@@ -52,13 +54,20 @@ def replace_file_precision(network: NetworkOutline, config: PrecisionConfig) -> 
     if not file_groups:
         return config
     float_types = {group.file_precision.float_type for group in file_groups if group.file_precision is not None}
-    other_precision = config.other if config.other is not Precision.FILE else max(float_types, default=Precision.FP32,
-                                                                                  key=precision_rank)
-    replaced = replace(config, quantized=Precision.INT8 if config.quantized is Precision.FILE else config.quantized,
-                       other=other_precision)
+    other_precision = (
+        config.other
+        if config.other is not Precision.FILE
+        else max(float_types, default=Precision.FP32, key=precision_rank)
+    )
+    replaced = replace(
+        config,
+        quantized=Precision.INT8 if config.quantized is Precision.FILE else config.quantized,
+        other=other_precision,
+    )
     for group in network.groups:
-        replaced = replaced.with_group_precision([group], group.resolve_file_precision(config.precision_of(group)),
-                                                 "file")
+        replaced = replaced.with_group_precision(
+            [group], group.resolve_file_precision(config.precision_of(group)), "file"
+        )
     quantized_tensors = {
         site.tensor
         for group in file_groups
@@ -77,18 +86,22 @@ def no_lower_precision_reason(network: NetworkOutline) -> str:
         refusals = [reason for group in network.groups for reason in group.refusal_reasons.values()]
         notes = [layer.refusal_reason for layer in network.layers if layer.refusal_reason]
         first_reason = next(iter(refusals or notes), "it has no layer in FP32")
-        return (f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and "
-                "therefore exact"
-                + (f". A weakly typed engine is not: {layers_text} may run in lower precisions there"
-                   if (layers_text := subgraph_layers_text(network)) else ""))
+        return (
+            f"No layer of this network can run in lower precision ({first_reason}): every run is FP32 and "
+            "therefore exact"
+            + (
+                f". A weakly typed engine is not: {layers_text} may run in lower precisions there"
+                if (layers_text := subgraph_layers_text(network))
+                else ""
+            )
+        )
     if not any(Precision.INT8 in group.allowed_precisions for group in network.groups):
         return "No layer of this network can run in INT8: the error of the INT8 run comes from the other layers"
     return ""
 
 
 def subgraph_layers_text(network: NetworkOutline) -> str:
-    """Returns a text that counts the float layers inside control flow and the nodes around them; "" if there are none.
-    """
+    """Returns a text that counts the float layers inside control flow and the nodes around them; "" if there are none."""
     layers = [layer for layer in network.layers if layer.body_layers]
     count = sum(layer.body_layers for layer in layers)
     names = name_list_text([layer.name for layer in layers], max_count=3)
@@ -99,23 +112,36 @@ def weak_typing_notes(network: NetworkOutline, precision_flags: Collection[Preci
     """Returns a note on layers whose precision a weakly typed build chooses itself; () if there are none."""
     layers_text = subgraph_layers_text(network)
     flags_text = " and ".join(sorted(flag.label for flag in precision_flags))
-    return ((f"Not judged: {layers_text} run in {flags_text} as TensorRT likes, because they take no precision.", )
-            if layers_text and precision_flags else ())
+    return (
+        (f"Not judged: {layers_text} run in {flags_text} as TensorRT likes, because they take no precision.",)
+        if layers_text and precision_flags
+        else ()
+    )
 
 
 def precision_requirements_text(precision: Precision) -> str:
     """Returns a text for users that names the releases and GPUs that support a precision; "" if all do."""
-    return (TYPED_ONLY_TEXT if precision is Precision.FP16_ACC_FP32 else
-            QUANTIZED_TYPES[precision].requirements_text if precision in QUANTIZED_TYPES else "")
+    return (
+        TYPED_ONLY_TEXT
+        if precision is Precision.FP16_ACC_FP32
+        else QUANTIZED_TYPES[precision].requirements_text
+        if precision in QUANTIZED_TYPES
+        else ""
+    )
 
 
 def find_min_compute_capability(config: PrecisionConfig) -> tuple[int, int] | None:
-    """Returns the lowest compute capability that supports all quantized types of a config; None if it has no such type.
-    """
+    """Returns the lowest compute capability that supports all quantized types of a config; None if it has no such type."""
     precisions = {config.quantized, *(move.precision for move in config.precision_moves.values())}
-    return max((quantized_type.min_compute_capability for precision in precisions if
-                (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
-                and quantized_type.min_compute_capability is not None), default=None)
+    return max(
+        (
+            quantized_type.min_compute_capability
+            for precision in precisions
+            if (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
+            and quantized_type.min_compute_capability is not None
+        ),
+        default=None,
+    )
 
 
 def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) -> str:
@@ -123,12 +149,15 @@ def tensorrt_operators_text(network: NetworkOutline, config: PrecisionConfig) ->
     these operators; "" if there are none.
     """
     precisions = BLOCK_PRECISIONS.intersection(config.precision_of(group) for group in network.groups)
-    return " and ".join(f"{precision.label} ({QUANTIZED_TYPES[precision].requirements_text}, or TensorRT-RTX)"
-                        for precision in sorted(precisions))
+    return " and ".join(
+        f"{precision.label} ({QUANTIZED_TYPES[precision].requirements_text}, or TensorRT-RTX)"
+        for precision in sorted(precisions)
+    )
 
 
-def groups_by_release_dependent_precision(network: NetworkOutline,
-                                          config: PrecisionConfig) -> dict[Precision, list[str]]:
+def groups_by_release_dependent_precision(
+    network: NetworkOutline, config: PrecisionConfig
+) -> dict[Precision, list[str]]:
     """Returns the fusion groups in precisions that only some releases support, by precision.
 
     Such precisions are the quantized types, and FP16 with an FP32 accumulator.
@@ -151,13 +180,20 @@ def refuse_cubic_grid_samples(network: Network, release_name: str) -> None:
         InputError: a GridSample of opset 20 or later has mode cubic.
     """
     if node_names := find_cubic_grid_samples(network.model):
-        raise InputError(f"{release_name} may read {node_names[0]} with another meaning",
-                         CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2)), CUBIC_GRID_NEXT_STEP)
+        raise InputError(
+            f"{release_name} may read {node_names[0]} with another meaning",
+            CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2)),
+            CUBIC_GRID_NEXT_STEP,
+        )
 
 
-def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConfig,
-                                  supported_precisions: Collection[Precision], release_name: str,
-                                  compute_capability: tuple[int, int] | None = None) -> None:
+def refuse_unsupported_precisions(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    supported_precisions: Collection[Precision],
+    release_name: str,
+    compute_capability: tuple[int, int] | None = None,
+) -> None:
     """Refuses a config with a precision that a release or a GPU does not support.
 
     Args:
@@ -172,15 +208,20 @@ def refuse_unsupported_precisions(network: NetworkOutline, config: PrecisionConf
         quantized_type = QUANTIZED_TYPES.get(precision)
         min_capability = quantized_type.min_compute_capability if quantized_type is not None else None
         if precision not in supported_precisions:
-            reason, next_step = (f"{release_name} has no {precision.label}",
-                                 "or build with a release that supports it: " + precision_requirements_text(precision))
+            reason, next_step = (
+                f"{release_name} has no {precision.label}",
+                "or build with a release that supports it: " + precision_requirements_text(precision),
+            )
         elif compute_capability is not None and min_capability is not None and compute_capability < min_capability:
             reason = (
-                f"a GPU of compute capability {compute_capability[0]}.{compute_capability[1]} has no {precision.label}")
+                f"a GPU of compute capability {compute_capability[0]}.{compute_capability[1]} has no {precision.label}"
+            )
             next_step = f"or build for {min_capability[0]}.{min_capability[1]} or later"
         else:
             continue
         layer_text = f", {groups[0]} among them" if len(groups) > 1 else f", {groups[0]}"
-        raise InputError(reason,
-                         f"this config has {counted_noun_text(len(groups), 'layer')} in {precision.label}{layer_text}",
-                         f"Put them in FP16 or INT8, {next_step}.")
+        raise InputError(
+            reason,
+            f"this config has {counted_noun_text(len(groups), 'layer')} in {precision.label}{layer_text}",
+            f"Put them in FP16 or INT8, {next_step}.",
+        )

@@ -39,8 +39,9 @@ class RewrittenNetwork:
     notes: tuple[str, ...] = ()
 
 
-def rewrite_network_for_config(network: Network, config: PrecisionConfig, *,
-                               keeps_neutral_layers: bool = False) -> RewrittenNetwork:
+def rewrite_network_for_config(
+    network: Network, config: PrecisionConfig, *, keeps_neutral_layers: bool = False
+) -> RewrittenNetwork:
     """Returns the network with all changes of a config except precisions; the same network if there are none.
 
     Args:
@@ -59,23 +60,24 @@ def fusion_barrier_output_notes(barrier_tensors: Sequence[str]) -> tuple[str, ..
     """Returns a note for users on network outputs that exist only as fusion barriers; () if there are none."""
     if not barrier_tensors:
         return ()
-    return ((
+    return (
         f"{counted_noun_text(len(barrier_tensors), 'hidden output')} for fusion barriers: "
-        f"{name_list_text(barrier_tensors)}. The application must bind memory for them, but need not read them.", ))
+        f"{name_list_text(barrier_tensors)}. The application must bind memory for them, but need not read them.",
+    )
 
 
 def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str, ...]:
-    return fusion_barrier_output_notes(
-        BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)))
+    return fusion_barrier_output_notes(BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)))
 
 
 class _NetworkRewriter:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
         self.network, self.config, self.norms = network, config, norms
         self.equality_limits = config.list_equality_limits(network)
-        self.folded_constants, self.barrier_tensors = FoldedConstants(network,
-                                                                      config), BarrierMove.subject_kind.sort_subjects(
-                                                                          network, config.get_moves(BarrierMove))
+        self.folded_constants, self.barrier_tensors = (
+            FoldedConstants(network, config),
+            BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)),
+        )
         newest = any(norm.operator == "RMSNormalization" for norm in norms.values())
         self.model = network.convert_model_to_opset(max(RMS_OPSET if newest else 0, network.opset)).clone()
         self.graph = self.model.graph
@@ -111,15 +113,16 @@ class _NetworkRewriter:
             if not value.uses() and not value.is_graph_output():
                 del self.graph.initializers[name]
         self.graph.sort()
-        notes = (*fusion_barrier_output_notes(self._add_fusion_barrier_outputs()),
-                 *(f"{text[:1].upper()}{text[1:]}." for text in self.equality_limits))
+        notes = (
+            *fusion_barrier_output_notes(self._add_fusion_barrier_outputs()),
+            *(f"{text[:1].upper()}{text[1:]}." for text in self.equality_limits),
+        )
         self.nodes = {node.name: node for node in self.graph}
         groups = tuple(self._rebuild_group(group) for group in self.network.groups)
         return RewrittenNetwork(self.network.copy_with_model(self.model, groups), self.layer_changes, notes)
 
     def _add_fusion_barrier_outputs(self) -> list[str]:
-        """Makes the tensors of fusion barriers network outputs if the network still computes them; returns their names.
-        """
+        """Makes the tensors of fusion barriers network outputs if the network still computes them; returns their names."""
         computed = {value.name: value for node in self.graph for value in node.outputs}
         names = [name for name in self.barrier_tensors if name in computed and not computed[name].is_graph_output()]
         self.graph.outputs.extend(computed[name] for name in names)
@@ -132,12 +135,16 @@ class _NetworkRewriter:
         result = next(value for value in nodes[-1].outputs if value.name == normalisation.result)
         inputs = [
             by_name[normalisation.source],
-            self._build_normalisation_parameter(normalisation.scale, normalisation)
+            self._build_normalisation_parameter(normalisation.scale, normalisation),
         ]
         if normalisation.bias is not None:
             inputs.append(self._build_normalisation_parameter(normalisation.bias, normalisation))
-        operator = ir.node(normalisation.operator, inputs,
-                           {"axis": normalisation.axis, "epsilon": normalisation.epsilon}, name=group_name)
+        operator = ir.node(
+            normalisation.operator,
+            inputs,
+            {"axis": normalisation.axis, "epsilon": normalisation.epsilon},
+            name=group_name,
+        )
         self.graph.insert_after(nodes[-1], operator)
         output = operator.outputs[0]
         output.type, output.shape, output.name = result.type, result.shape, result.name
@@ -154,8 +161,14 @@ class _NetworkRewriter:
         group, node = self.network.find_group(layer_name), self.nodes[layer_name]
         numbers = {port[1]: value for port, value in self.replaced_values.items() if port[0] == layer_name}
         source = next((value for index, value in enumerate(node.inputs) if index not in numbers), None)
-        if group is None or group.name == layer_name or source is None or source.producer() is None or len(
-                source.uses()) != 1 or source.is_graph_output():
+        if (
+            group is None
+            or group.name == layer_name
+            or source is None
+            or source.producer() is None
+            or len(source.uses()) != 1
+            or source.is_graph_output()
+        ):
             return
         result, source_name = node.outputs[0], source.name or ""
         ir.convenience.replace_all_uses_with(result, source, replace_graph_outputs=True)
@@ -184,16 +197,25 @@ class _NetworkRewriter:
         removed = set(norm.layers) if norm is not None else set()
         layers = [name for name in group.layers if name in self.nodes and name not in removed]
         if norm is not None:
-            index = sum(name not in removed for name in group.layers[:group.layers.index(norm.layers[-1])])
+            index = sum(name not in removed for name in group.layers[: group.layers.index(norm.layers[-1])])
             layers.insert(index, group.name)
-        sites = tuple(replace(site, tensor=self._find_new_name(self.tensors_by_port.get((site.layer, site.index),
-                                                                                        site.tensor)))
-                      for site in group.sites)
+        sites = tuple(
+            replace(site, tensor=self._find_new_name(self.tensors_by_port.get((site.layer, site.index), site.tensor)))
+            for site in group.sites
+        )
         inner = tuple(name for name in group.shape_layers if name in self.nodes)
-        inputs, outputs = (tuple(dict.fromkeys(map(self._find_new_name, names)))
-                           for names in (group.inputs, group.outputs))
-        return replace(group, layers=tuple(layers), sites=sites, shape_layers=inner, inputs=inputs, outputs=outputs,
-                       final_tensor=self._find_new_name(group.final_tensor))
+        inputs, outputs = (
+            tuple(dict.fromkeys(map(self._find_new_name, names))) for names in (group.inputs, group.outputs)
+        )
+        return replace(
+            group,
+            layers=tuple(layers),
+            sites=sites,
+            shape_layers=inner,
+            inputs=inputs,
+            outputs=outputs,
+            final_tensor=self._find_new_name(group.final_tensor),
+        )
 
     def _find_new_name(self, tensor: str) -> str:
         """Returns the name of a tensor after the removal of neutral layers."""
@@ -202,5 +224,6 @@ class _NetworkRewriter:
         return tensor
 
     def _add_constant(self, array: np.ndarray, name: str) -> ir.Value:
-        return register_constant(self.graph, self.names.make_unique_name(name),
-                                 ir.Tensor(np.asarray(array, np.float32, order="C")))
+        return register_constant(
+            self.graph, self.names.make_unique_name(name), ir.Tensor(np.asarray(array, np.float32, order="C"))
+        )

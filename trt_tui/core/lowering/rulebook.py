@@ -41,12 +41,17 @@ from trt_tui.core.quantized_types import (
 )
 
 ONNX_TYPES = {
-    Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16
+    Precision.FP32: ir.DataType.FLOAT,
+    Precision.FP16: ir.DataType.FLOAT16,
+    Precision.BF16: ir.DataType.BFLOAT16,
 }
 """The ONNX float type of each precision."""
 
-NUMPY_TYPES = {Precision.FP32: np.dtype(np.float32), Precision.FP16: np.dtype(np.float16),
-               Precision.BF16: np.dtype(ml_dtypes.bfloat16)}
+NUMPY_TYPES = {
+    Precision.FP32: np.dtype(np.float32),
+    Precision.FP16: np.dtype(np.float16),
+    Precision.BF16: np.dtype(ml_dtypes.bfloat16),
+}
 """The NumPy float type of each precision."""
 
 REDUCED_OPERAND_TYPES = (*QUANTIZED_TYPES, Precision.TF32)
@@ -65,7 +70,8 @@ ALL_SAME_TYPE = frozenset("Attention GridSample LinearAttention Pow RMSNormaliza
 
 VALUE_PRESERVING = frozenset(
     "Relu MaxPool GlobalMaxPool Max Min Abs Neg Clip Sign ReduceMax ReduceMin Where ThresholdedRelu Floor Ceil "
-    "Round".split())
+    "Round".split()
+)
 """Operators whose results can be represented in the precision of their inputs without rounding."""
 
 _COMMUTING_OPERATORS = frozenset(("Relu",))
@@ -102,13 +108,21 @@ def find_boundary_type(group: FusionGroup, precision: Precision, other_precision
 def precision_refusal_reason(group: FusionGroup, config: PrecisionConfig) -> str:
     """Returns the reason why a fusion group does not get its requested precision; "" if it does."""
     requested = config.requested_precision(group)
-    return group.refusal_reasons.get(config.other,
-                                     group.refusal_reasons[requested]) if requested in group.refusal_reasons else ""
+    return (
+        group.refusal_reasons.get(config.other, group.refusal_reasons[requested])
+        if requested in group.refusal_reasons
+        else ""
+    )
 
 
 def required_opset(float_types: Collection[Precision], quantized_types: Collection[Precision] = ()) -> int:
-    return max([MIN_OPSETS[Precision.FP32], *(MIN_OPSETS[precision] for precision in float_types),
-                *(QUANTIZED_TYPES[precision].min_opset for precision in quantized_types)])
+    return max(
+        [
+            MIN_OPSETS[Precision.FP32],
+            *(MIN_OPSETS[precision] for precision in float_types),
+            *(QUANTIZED_TYPES[precision].min_opset for precision in quantized_types),
+        ]
+    )
 
 
 def find_same_type_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
@@ -120,18 +134,23 @@ def find_same_type_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], t
 
 
 @functools.cache
-def _find_same_type_schema_ports(op_type: str, opset: int, input_count: int,
-                                 output_count: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
+def _find_same_type_schema_ports(
+    op_type: str, opset: int, input_count: int, output_count: int
+) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
     schema = get_onnx_schema(op_type, opset)
     main = schema.outputs[0].type_str
 
-    def flag_same_type_parameters(parameters: Sequence[onnx.defs.OpSchema.FormalParameter],
-                                  count: int) -> tuple[bool, ...]:
-        return tuple(op_type in ALL_SAME_TYPE or parameters[min(index, len(parameters) - 1)].type_str == main
-                     for index in range(count))
+    def flag_same_type_parameters(
+        parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int
+    ) -> tuple[bool, ...]:
+        return tuple(
+            op_type in ALL_SAME_TYPE or parameters[min(index, len(parameters) - 1)].type_str == main
+            for index in range(count)
+        )
 
-    return flag_same_type_parameters(schema.inputs,
-                                     input_count), flag_same_type_parameters(schema.outputs, output_count)
+    return flag_same_type_parameters(schema.inputs, input_count), flag_same_type_parameters(
+        schema.outputs, output_count
+    )
 
 
 def find_compute_type_results(network: Network, layer: Layer) -> list[str]:
@@ -139,8 +158,11 @@ def find_compute_type_results(network: Network, layer: Layer) -> list[str]:
     if layer.kind is LayerKind.OPAQUE:
         return []
     is_typed_output = find_same_type_ports(network.node(layer.name), network.opset)[1]
-    return [tensor for tensor, is_typed in zip(layer.outputs, is_typed_output, strict=True)
-            if is_typed and tensor and network.is_fp32(tensor)]
+    return [
+        tensor
+        for tensor, is_typed in zip(layer.outputs, is_typed_output, strict=True)
+        if is_typed and tensor and network.is_fp32(tensor)
+    ]
 
 
 def round_to_precision(array: np.ndarray, precision: Precision) -> np.ndarray:
@@ -221,8 +243,14 @@ class QdqScale:
     @property
     def weight_cache_key(self) -> tuple[object, ...]:
         """The part of a quantized weight's cache key that depends on the scale."""
-        return (self.stored_type, self.quantized_type.precision, self.axis, self.block_size, self.dequantized_type,
-                self.values.tobytes() if self.original_values is not None else None)
+        return (
+            self.stored_type,
+            self.quantized_type.precision,
+            self.axis,
+            self.block_size,
+            self.dequantized_type,
+            self.values.tobytes() if self.original_values is not None else None,
+        )
 
     def broadcast_to_shape(self, shape: Sequence[int]) -> np.ndarray:
         """Returns the scale values in a form that broadcasts to the shape of the tensor."""
@@ -256,8 +284,11 @@ class GroupLowering:
     def operand_type(self) -> Precision | None:
         """The type of `REDUCED_OPERAND_TYPES` to which activations are converted; None if they are not converted."""
         quantized_type = QUANTIZED_TYPES.get(self.precision)
-        return (self.precision if self.precision is Precision.TF32
-                or quantized_type is not None and quantized_type.quantizes_activations else None)
+        return (
+            self.precision
+            if self.precision is Precision.TF32 or quantized_type is not None and quantized_type.quantizes_activations
+            else None
+        )
 
 
 _NO_SCALES: Mapping[QdqSite, QdqScale] = {}
@@ -268,17 +299,26 @@ ScaleCache = dict[tuple[object, ...], Mapping[QdqSite, QdqScale]]
 
 def operand_qdq_sites(group: FusionGroup, precision: Precision) -> tuple[QdqSite, ...]:
     """Returns the inputs of a fusion group whose activations are converted to a type of `REDUCED_OPERAND_TYPES`."""
-    return (group.qdq_sites_of_multiplied_inputs()
-            if precision is Precision.TF32 else group.activation_qdq_sites_at_precision(precision))
+    return (
+        group.qdq_sites_of_multiplied_inputs()
+        if precision is Precision.TF32
+        else group.activation_qdq_sites_at_precision(precision)
+    )
 
 
 def uses_tf32(group: FusionGroup, config: PrecisionConfig) -> bool:
     return config.tf32 and bool(group.qdq_sites_of_multiplied_inputs())
 
 
-def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, with_casts: bool = True,
-                  folded_constants: FoldedConstants | None = None,
-                  scale_cache: ScaleCache | None = None) -> dict[str, GroupLowering]:
+def plan_lowering(
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    *,
+    with_casts: bool = True,
+    folded_constants: FoldedConstants | None = None,
+    scale_cache: ScaleCache | None = None,
+) -> dict[str, GroupLowering]:
     """Returns the precision, boundary type and scales of each fusion group in a config, by group name, in network
     order.
 
@@ -293,14 +333,15 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
     """
     common_ranges = scales.compute_activation_ranges(network, ranges, config)
     amax = {
-        quantized_type.precision: common_ranges if
-        (type_ranges := select_ranges_for_type(ranges, quantized_type)) is ranges else scales.compute_activation_ranges(
-            network, type_ranges, config)
+        quantized_type.precision: common_ranges
+        if (type_ranges := select_ranges_for_type(ranges, quantized_type)) is ranges
+        else scales.compute_activation_ranges(network, type_ranges, config)
         for quantized_type in TYPES_WITH_RANGES
     }
     fixed_scales = {
         (subject, precision): weight_scales
-        for (_, subject), move in config.moves.items() for precision in QUANTIZED_TYPES
+        for (_, subject), move in config.moves.items()
+        for precision in QUANTIZED_TYPES
         if (weight_scales := move.find_weight_scales(precision)) is not None
     }
     folded_constants = folded_constants or FoldedConstants(network)
@@ -311,17 +352,32 @@ def plan_lowering(network: Network, config: PrecisionConfig, ranges: Mapping[str
         if precision is Precision.FP32 and uses_tf32(group, config):
             precision = Precision.TF32
         quantized_type = QUANTIZED_TYPES.get(precision)
-        group_scales = _NO_SCALES if quantized_type is None else _compute_qdq_scales(
-            folded_constants, group, quantized_type, amax.get(precision, {}),
-            boundary_type if with_casts else Precision.FP32, scale_cache, fixed_scales.get((group.name, precision)))
+        group_scales = (
+            _NO_SCALES
+            if quantized_type is None
+            else _compute_qdq_scales(
+                folded_constants,
+                group,
+                quantized_type,
+                amax.get(precision, {}),
+                boundary_type if with_casts else Precision.FP32,
+                scale_cache,
+                fixed_scales.get((group.name, precision)),
+            )
+        )
         group_lowerings[group.name] = GroupLowering(precision, boundary_type, group_scales)
     return group_lowerings
 
 
-def _compute_qdq_scales(folded_constants: FoldedConstants, group: FusionGroup, quantized_type: QuantizedType,
-                        amax_by_tensor: Mapping[str, float], boundary_type: Precision,
-                        scale_cache: ScaleCache | None = None,
-                        fixed_scales: np.ndarray | None = None) -> Mapping[QdqSite, QdqScale]:
+def _compute_qdq_scales(
+    folded_constants: FoldedConstants,
+    group: FusionGroup,
+    quantized_type: QuantizedType,
+    amax_by_tensor: Mapping[str, float],
+    boundary_type: Precision,
+    scale_cache: ScaleCache | None = None,
+    fixed_scales: np.ndarray | None = None,
+) -> Mapping[QdqSite, QdqScale]:
     """Returns the scales of a fusion group by Q/DQ site. All operands of one layer get scales of the same type.
 
     Args:
@@ -329,63 +385,93 @@ def _compute_qdq_scales(folded_constants: FoldedConstants, group: FusionGroup, q
     """
     network = folded_constants.network
     sites = group.qdq_sites_at_precision(quantized_type.precision)
-    biases = {site: bias_scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"} \
-        if quantized_type.precision is Precision.INT8 else {}
+    biases = (
+        {site: bias_scales.find_bias_input(network, group, site) for site in sites if site.role == "weight"}
+        if quantized_type.precision is Precision.INT8
+        else {}
+    )
     if scale_cache is not None:
-        cache_key = (group.name, quantized_type.precision, boundary_type,
-                     *(folded_constants.constant_edit_key((site.layer, site.index)) if site.role == "weight"
-                       else amax_by_tensor.get(site.tensor) for site in sites),
-                     *(folded_constants.constant_edit_key(port) for port in biases.values() if port is not None))
+        cache_key = (
+            group.name,
+            quantized_type.precision,
+            boundary_type,
+            *(
+                folded_constants.constant_edit_key((site.layer, site.index))
+                if site.role == "weight"
+                else amax_by_tensor.get(site.tensor)
+                for site in sites
+            ),
+            *(folded_constants.constant_edit_key(port) for port in biases.values() if port is not None),
+        )
         if cache_key not in scale_cache:
-            scale_cache[cache_key] = _compute_qdq_scales(folded_constants, group, quantized_type, amax_by_tensor,
-                                                         boundary_type, fixed_scales=fixed_scales)
+            scale_cache[cache_key] = _compute_qdq_scales(
+                folded_constants, group, quantized_type, amax_by_tensor, boundary_type, fixed_scales=fixed_scales
+            )
         return scale_cache[cache_key]
     exact_scales = {
         site: scales.compute_weight_scale(folded_constants, site, quantized_type, fixed_scales)
-        if site.role == "weight" else scales.compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
+        if site.role == "weight"
+        else scales.compute_activation_scale(amax_by_tensor, site.tensor, quantized_type)
         for site in sites
     }
     scale_types = {
-        layer: scales.choose_scale_type((scale
-                                         for site, scale in exact_scales.items()
-                                         if site.layer == layer), boundary_type, quantized_type)
+        layer: scales.choose_scale_type(
+            (scale for site, scale in exact_scales.items() if site.layer == layer), boundary_type, quantized_type
+        )
         for layer in dict.fromkeys(site.layer for site in sites)
     }
     scales_by_site = {}
     for site, scale in exact_scales.items():
-        axis, block = scales.find_weight_scale_layout(network, site,
-                                                      quantized_type) if site.role == "weight" else (None, None)
-        tensor_scale = float(scales.compute_tensor_scale(folded_constants, site, quantized_type)) \
-            if quantized_type.block_scale_type and site.role == "weight" else 1.0
-        scales_by_site[site] = QdqScale(round_to_precision(scale, scale_types[site.layer]), scale_types[site.layer],
-                                        quantized_type, axis, block,
-                                        None if quantized_type.quantizes_activations else boundary_type,
-                                        tensor_scale=tensor_scale)
+        axis, block = (
+            scales.find_weight_scale_layout(network, site, quantized_type) if site.role == "weight" else (None, None)
+        )
+        tensor_scale = (
+            float(scales.compute_tensor_scale(folded_constants, site, quantized_type))
+            if quantized_type.block_scale_type and site.role == "weight"
+            else 1.0
+        )
+        scales_by_site[site] = QdqScale(
+            round_to_precision(scale, scale_types[site.layer]),
+            scale_types[site.layer],
+            quantized_type,
+            axis,
+            block,
+            None if quantized_type.quantizes_activations else boundary_type,
+            tensor_scale=tensor_scale,
+        )
     for site, port in biases.items():
-        if port is not None and scale_types[
-                site.layer] is boundary_type:  # if Casts are between, ONNX Runtime does not quantize the bias
+        if (
+            port is not None and scale_types[site.layer] is boundary_type
+        ):  # if Casts are between, ONNX Runtime does not quantize the bias
             scales_by_site[site] = _raise_weight_scale_for_bias(folded_constants, scales_by_site, site, port)
     return scales_by_site
 
 
-def _raise_weight_scale_for_bias(folded_constants: FoldedConstants, scales_by_site: Mapping[QdqSite, QdqScale],
-                                 qdq_site: QdqSite, bias_input: tuple[str, int]) -> QdqScale:
+def _raise_weight_scale_for_bias(
+    folded_constants: FoldedConstants,
+    scales_by_site: Mapping[QdqSite, QdqScale],
+    qdq_site: QdqSite,
+    bias_input: tuple[str, int],
+) -> QdqScale:
     """Returns the scale of a weight, raised if ONNX Runtime could otherwise not quantize the bias of the layer."""
     scale = scales_by_site[qdq_site]
     input_scales = [
-        site_scale for other_site, site_scale in scales_by_site.items()
+        site_scale
+        for other_site, site_scale in scales_by_site.items()
         if other_site.layer == qdq_site.layer and other_site.role == "input"
     ]
     bias = folded_constants.compute_constant(bias_input)
     if len(input_scales) != 1 or bias is None:
         return scale
-    values = bias_scales.raise_weight_scales_for_bias(scale.values, float(input_scales[0].values),
-                                                      round_to_precision(bias, scale.stored_type), scale.stored_type)
+    values = bias_scales.raise_weight_scales_for_bias(
+        scale.values, float(input_scales[0].values), round_to_precision(bias, scale.stored_type), scale.stored_type
+    )
     return scale if values is scale.values else replace(scale, values=values, original_values=scale.values)
 
 
-def find_raised_weight_scales(network: Network, group_lowerings: Mapping[str, GroupLowering],
-                              folded_constants: FoldedConstants | None = None) -> list[RaisedWeightScales]:
+def find_raised_weight_scales(
+    network: Network, group_lowerings: Mapping[str, GroupLowering], folded_constants: FoldedConstants | None = None
+) -> list[RaisedWeightScales]:
     """Returns the weight scales that were raised for a bias, with their cost in accuracy, in network order.
 
     Args:
@@ -399,12 +485,20 @@ def find_raised_weight_scales(network: Network, group_lowerings: Mapping[str, Gr
                 continue
             weight = folded_constants.compute_constant((site.layer, site.index))
             assert weight is not None
-            costs = [weight_sqnr_db(weight, quantize_dequantize_weight(weight, used_scale))
-                     for used_scale in (replace(scale, values=scale.original_values), scale)]
+            costs = [
+                weight_sqnr_db(weight, quantize_dequantize_weight(weight, used_scale))
+                for used_scale in (replace(scale, values=scale.original_values), scale)
+            ]
             changed = np.flatnonzero(scale.values != scale.original_values)
-            raised.append(RaisedWeightScales(site.layer, tuple(map(int, changed)) if scale.axis is not None else (),
-                                             scale.original_values.ravel()[changed], scale.values.ravel()[changed],
-                                             (costs[0], costs[1])))
+            raised.append(
+                RaisedWeightScales(
+                    site.layer,
+                    tuple(map(int, changed)) if scale.axis is not None else (),
+                    scale.original_values.ravel()[changed],
+                    scale.values.ravel()[changed],
+                    (costs[0], costs[1]),
+                )
+            )
     return raised
 
 
@@ -418,8 +512,11 @@ def quantize_dequantize_weight(weight_array: np.ndarray, qdq_scale: QdqScale) ->
     step = qdq_scale.broadcast_to_shape(weight.shape)
     result: np.ndarray = qdq_scale.quantized_type.quantize(weight / step)
     result *= step
-    return result if qdq_scale.dequantized_type is None else round_to_precision(
-        round_to_precision(result, qdq_scale.stored_type), qdq_scale.dequantized_type)
+    return (
+        result
+        if qdq_scale.dequantized_type is None
+        else round_to_precision(round_to_precision(result, qdq_scale.stored_type), qdq_scale.dequantized_type)
+    )
 
 
 def round_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
@@ -457,8 +554,12 @@ class GatedFeatures:
     norm_operators: bool = False
 
     @classmethod
-    def from_precisions(cls, float_types: Iterable[Precision], boundary_types: Iterable[Precision],
-                        quantized_types: Iterable[Precision] = (Precision.INT8,)) -> GatedFeatures:
+    def from_precisions(
+        cls,
+        float_types: Iterable[Precision],
+        boundary_types: Iterable[Precision],
+        quantized_types: Iterable[Precision] = (Precision.INT8,),
+    ) -> GatedFeatures:
         """Builds the features for some precisions. FP32 is ignored, because every group supports it."""
         return cls(frozenset(float_types) - {Precision.FP32}, frozenset(boundary_types), frozenset(quantized_types))
 
@@ -468,23 +569,34 @@ class GatedFeatures:
         requested = {precision.value_type for precision in config.precision_by_group(network).values()}
         quantized_types = requested & QUANTIZED_TYPES.keys()
         tf32 = any(uses_tf32(group, config) for group in network.groups)
-        precisions = cls.from_precisions(requested & {*HALF_PRECISIONS, Precision.FILE},
-                                         {config.other} if quantized_types else (),
-                                         quantized_types | ({Precision.TF32} if tf32 else set()))
-        return replace(precisions, editable_constants=has_constant_edits(config),
-                       norm_operators=bool(list_normalisation_rewrites(config)))
+        precisions = cls.from_precisions(
+            requested & {*HALF_PRECISIONS, Precision.FILE},
+            {config.other} if quantized_types else (),
+            quantized_types | ({Precision.TF32} if tf32 else set()),
+        )
+        return replace(
+            precisions,
+            editable_constants=has_constant_edits(config),
+            norm_operators=bool(list_normalisation_rewrites(config)),
+        )
 
     def __or__(self, more: GatedFeatures) -> GatedFeatures:
-        return GatedFeatures(self.float_types | more.float_types, self.boundary_types | more.boundary_types,
-                             self.quantized_types | more.quantized_types, self.editable_constants
-                             or more.editable_constants, self.norm_operators or more.norm_operators)
+        return GatedFeatures(
+            self.float_types | more.float_types,
+            self.boundary_types | more.boundary_types,
+            self.quantized_types | more.quantized_types,
+            self.editable_constants or more.editable_constants,
+            self.norm_operators or more.norm_operators,
+        )
 
     def includes_features(self, required_features: GatedFeatures) -> bool:
-        return (self.float_types >= required_features.float_types
-                and self.boundary_types >= required_features.boundary_types
-                and self.quantized_types >= required_features.quantized_types
-                and self.editable_constants >= required_features.editable_constants
-                and self.norm_operators >= required_features.norm_operators)
+        return (
+            self.float_types >= required_features.float_types
+            and self.boundary_types >= required_features.boundary_types
+            and self.quantized_types >= required_features.quantized_types
+            and self.editable_constants >= required_features.editable_constants
+            and self.norm_operators >= required_features.norm_operators
+        )
 
     def find_operand_types(self, group: FusionGroup) -> dict[Precision, frozenset[Precision]]:
         """Returns the types to which the activations of a group can be converted, by boundary type.
@@ -493,8 +605,11 @@ class GatedFeatures:
         in its float type, because its weights are inputs of the graph.
         """
         operand_types: dict[Precision, set[Precision]] = {}
-        if (Precision.FILE in self.float_types and group.file_precision is not None
-                and not group.file_precision.is_plain_fp32):
+        if (
+            Precision.FILE in self.float_types
+            and group.file_precision is not None
+            and not group.file_precision.is_plain_fp32
+        ):
             operand_types[Precision.FILE] = {Precision.FILE}
         for precision in HALF_PRECISIONS:
             if precision in self.float_types and precision in group.allowed_precisions:
@@ -503,8 +618,9 @@ class GatedFeatures:
             if precision in self.quantized_types and precision in group.allowed_precisions:
                 for other_precision in sorted(self.boundary_types):
                     boundary_type = find_boundary_type(group, precision, other_precision)
-                    operand_types.setdefault(
-                        boundary_type, set()).add(precision if quantized_type.quantizes_activations else boundary_type)
+                    operand_types.setdefault(boundary_type, set()).add(
+                        precision if quantized_type.quantizes_activations else boundary_type
+                    )
         if Precision.TF32 in self.quantized_types and group.qdq_sites_of_multiplied_inputs():
             operand_types.setdefault(Precision.FP32, set()).add(Precision.TF32)
         return {boundary_type: frozenset(precisions) for boundary_type, precisions in operand_types.items()}

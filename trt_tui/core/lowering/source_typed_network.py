@@ -51,24 +51,40 @@ def lower_from_source_model(network: Network, config: PrecisionConfig, ranges: M
     # the layers of the file read tensors by their names in the file
     rewritten_network = rewrite_network_for_config(network, config, keeps_neutral_layers=True)
     typed_network = _SourceModelLowering(rewritten_network.network, source_model, config, ranges).lower_network()
-    return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
-                   notes=(*typed_network.notes, *rewritten_network.notes))
+    return replace(
+        typed_network,
+        layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
+        notes=(*typed_network.notes, *rewritten_network.notes),
+    )
 
 
 class _SourceModelLowering(TypedLowering):
-    def __init__(self, network: Network, source_model: SourceModel, config: PrecisionConfig,
-                 ranges: Mapping[str, float]) -> None:
+    def __init__(
+        self, network: Network, source_model: SourceModel, config: PrecisionConfig, ranges: Mapping[str, float]
+    ) -> None:
         group_lowerings = rulebook.plan_lowering(network, config, ranges)
         touched_groups = [
             group for group in network.groups if group_lowerings[group.name].precision is not Precision.FILE
         ]
         opset = source_model.model.graph.opset_imports.get("", 0)
-        required_opset = (max(
-            network.opset,
-            required_opset_of_lowerings({group.name: group_lowerings[group.name]
-                                         for group in touched_groups}, opset)) if touched_groups else opset)
-        super().__init__(network, config, group_lowerings, required_opset,
-                         _convert_source_model_to_opset(network, source_model, required_opset), with_casts=True)
+        required_opset = (
+            max(
+                network.opset,
+                required_opset_of_lowerings(
+                    {group.name: group_lowerings[group.name] for group in touched_groups}, opset
+                ),
+            )
+            if touched_groups
+            else opset
+        )
+        super().__init__(
+            network,
+            config,
+            group_lowerings,
+            required_opset,
+            _convert_source_model_to_opset(network, source_model, required_opset),
+            with_casts=True,
+        )
         self.source_model = source_model
         self.touched_layers = {name for group in touched_groups for name in group.layers}
         self.types = {name: dtype for name, dtype in source_model.types.items() if dtype in PRECISION_BY_HALF_TYPE}
@@ -77,8 +93,9 @@ class _SourceModelLowering(TypedLowering):
         self.kept_nodes = set(self.graph)
         self.base_nodes = {node_name(node): node for node in network.convert_model_to_opset(required_opset).graph}
         node_outputs = (value for node in self.graph for value in node.outputs)
-        self.values_by_name = {value.name or "": value
-                               for value in (*self.graph.inputs, *self.graph.initializers.values(), *node_outputs)}
+        self.values_by_name = {
+            value.name or "": value for value in (*self.graph.inputs, *self.graph.initializers.values(), *node_outputs)
+        }
         self.read_values = [value for value in self.values_by_name.values() if value.uses()]
         self.unquantized_constants: dict[str, ir.Value] = {}
 
@@ -106,8 +123,7 @@ class _SourceModelLowering(TypedLowering):
     # -- one layer ----------------------------------------------------------------------------------------------
 
     def _lower_changed_layer(self, layer: Layer) -> None:
-        """Lowers a layer of a changed group to its new precision. The layer no longer reads through Q/DQ of the file.
-        """
+        """Lowers a layer of a changed group to its new precision. The layer no longer reads through Q/DQ of the file."""
         group = self.network.find_group(layer.name)
         base_node = self.base_nodes.get(layer.name)
         if group is None or base_node is None:
@@ -138,14 +154,23 @@ class _SourceModelLowering(TypedLowering):
         if node is None or layer.name in self.source_model.added_nodes or node.op_type != fp32_node.op_type:
             return self._add_layer_node(layer, fp32_node)
         self.kept_nodes.discard(node)
-        node.attributes.update((name, attribute) for name, attribute in fp32_node.attributes.items()
-                               if attribute.type in (ir.AttributeType.INT, ir.AttributeType.TENSOR))
+        node.attributes.update(
+            (name, attribute)
+            for name, attribute in fp32_node.attributes.items()
+            if attribute.type in (ir.AttributeType.INT, ir.AttributeType.TENSOR)
+        )
         return node
 
     def _add_layer_node(self, layer: Layer, fp32_node: ir.Node) -> ir.Node:
-        node = ir.Node(fp32_node.domain, fp32_node.op_type, [None] * len(layer.inputs),
-                       list(fp32_node.attributes.values()), num_outputs=len(layer.outputs),
-                       name=self.names.make_unique_name(layer.name), metadata_props=dict(fp32_node.metadata_props))
+        node = ir.Node(
+            fp32_node.domain,
+            fp32_node.op_type,
+            [None] * len(layer.inputs),
+            list(fp32_node.attributes.values()),
+            num_outputs=len(layer.outputs),
+            name=self.names.make_unique_name(layer.name),
+            metadata_props=dict(fp32_node.metadata_props),
+        )
         for name, output, original in zip(layer.outputs, node.outputs, fp32_node.outputs, strict=True):
             output.name, output.type, output.shape = name, original.type, original.shape
             old = self.values_by_name.get(name)
@@ -180,8 +205,9 @@ class _SourceModelLowering(TypedLowering):
             node = self._add_layer_node(layer, self.base_nodes[layer.name])
             dtype = self.source_model.find_dtype(tensor)
             for index, name in enumerate(layer.inputs):
-                node.replace_input_with(index,
-                                        self._add_cast(self._find_value_of_fp32_tensor(name), dtype) if name else None)
+                node.replace_input_with(
+                    index, self._add_cast(self._find_value_of_fp32_tensor(name), dtype) if name else None
+                )
             self._set_type(node.outputs[0], dtype)
         return self.values_by_name[tensor]
 
@@ -192,12 +218,18 @@ class _SourceModelLowering(TypedLowering):
         """
         if tensor not in self.unquantized_constants:
             value = self.values_by_name.get(tensor)
-            if value is None or any(item.name in self.source_model.replaced_constants or is_quantize(item.producer())
-                                    or is_dequantize(item.producer())
-                                    for item in iterate_reachable([value], _list_operands)):
+            if value is None or any(
+                item.name in self.source_model.replaced_constants
+                or is_quantize(item.producer())
+                or is_dequantize(item.producer())
+                for item in iterate_reachable([value], _list_operands)
+            ):
                 stored = self.network.ir_value(tensor).const_value
-                value = register_constant(self.graph, self.names.make_unique_name(f"{tensor}__float"), stored
-                                          if stored is not None else ir.tensor(self.network.constant_value(tensor)))
+                value = register_constant(
+                    self.graph,
+                    self.names.make_unique_name(f"{tensor}__float"),
+                    stored if stored is not None else ir.tensor(self.network.constant_value(tensor)),
+                )
             self.unquantized_constants[tensor] = value
         return self.unquantized_constants[tensor]
 
@@ -218,21 +250,35 @@ class _SourceModelLowering(TypedLowering):
                     self._cast_output(index, value, dtype)
 
     def _list_results_of_changed_layers(self) -> list[str]:
-        return [name for layer in self.network.layers if layer.name in self.touched_layers for tensor in layer.outputs
-                if tensor and self.network.is_fp32(tensor)
-                and (name := self.source_model.source_tensors.get(tensor, tensor)) in self.values_by_name]
+        return [
+            name
+            for layer in self.network.layers
+            if layer.name in self.touched_layers
+            for tensor in layer.outputs
+            if tensor
+            and self.network.is_fp32(tensor)
+            and (name := self.source_model.source_tensors.get(tensor, tensor)) in self.values_by_name
+        ]
 
     def _remove_qdq_of_ungrouped_layers(self) -> None:
         """Removes Q/DQ before layers without a group, such as Shape, if no other layer reads the pair."""
         for layer in self.network.layers:
             node = self.file_nodes.get(layer.name)
-            if node is None or self.network.find_group(layer.name) is not None \
-                    or layer.name in self.source_model.added_nodes:
+            if (
+                node is None
+                or self.network.find_group(layer.name) is not None
+                or layer.name in self.source_model.added_nodes
+            ):
                 continue
             for index, tensor in enumerate(layer.inputs):
                 value = node.inputs[index]
-                if value is None or not tensor or not is_dequantize(value.producer()) \
-                        or tensor in self.network.constant_tensors or not self.network.is_fp32(tensor):
+                if (
+                    value is None
+                    or not tensor
+                    or not is_dequantize(value.producer())
+                    or tensor in self.network.constant_tensors
+                    or not self.network.is_fp32(tensor)
+                ):
                     continue
                 grouped = any(self.network.find_group(node_name(use.node)) is not None for use in value.uses())
                 if not grouped and not value.is_graph_output():
@@ -247,9 +293,12 @@ def _convert_source_model_to_opset(network: Network, source_model: SourceModel, 
     try:
         return convert_opset(source_model.model, opset)
     except Exception as error:
-        raise InputError(f"{network.name} cannot be converted to opset {opset}", str(error),
-                         getattr(error, "next_step", "") or "Give no layer a precision that needs it, or quantize the "
-                         f"network at opset {opset}.") from None
+        raise InputError(
+            f"{network.name} cannot be converted to opset {opset}",
+            str(error),
+            getattr(error, "next_step", "")
+            or f"Give no layer a precision that needs it, or quantize the network at opset {opset}.",
+        ) from None
 
 
 def _list_operands(value: ir.Value) -> list[ir.Value]:

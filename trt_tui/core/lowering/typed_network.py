@@ -71,8 +71,13 @@ def lower_to_typed_network(network: Network, config: PrecisionConfig, ranges: Ma
     return lower_rewritten_network(rewrite_network_for_config(network, config), config, ranges)
 
 
-def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: PrecisionConfig, ranges: Mapping[str, float],
-                            *, with_casts: bool = True) -> TypedNetwork:
+def lower_rewritten_network(
+    rewritten_network: RewrittenNetwork,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    *,
+    with_casts: bool = True,
+) -> TypedNetwork:
     """Lowers a config to a strongly typed network, from a network that already contains the edits of the config.
 
     Args:
@@ -84,12 +89,16 @@ def lower_rewritten_network(rewritten_network: RewrittenNetwork, config: Precisi
     opset = required_opset_of_lowerings(group_lowerings, network.opset, with_casts=with_casts)
     model = network.convert_model_to_opset(opset).clone()
     typed_network = TypedLowering(network, config, group_lowerings, opset, model, with_casts=with_casts).lower_network()
-    return replace(typed_network, layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
-                   notes=(*typed_network.notes, *rewritten_network.notes))
+    return replace(
+        typed_network,
+        layer_changes={**typed_network.layer_changes, **rewritten_network.layer_changes},
+        notes=(*typed_network.notes, *rewritten_network.notes),
+    )
 
 
-def required_opset_of_lowerings(group_lowerings: Mapping[str, GroupLowering], min_opset: int, *,
-                                with_casts: bool = True) -> int:
+def required_opset_of_lowerings(
+    group_lowerings: Mapping[str, GroupLowering], min_opset: int, *, with_casts: bool = True
+) -> int:
     """Returns the lowest opset, at least ``min_opset``, that supports the types of all group lowerings."""
     float_types = {group_lowering.boundary_type for group_lowering in group_lowerings.values()} if with_casts else ()
     quantized_types = {
@@ -109,8 +118,16 @@ class TypedLowering(GraphEditor):
         with_casts: False keeps every tensor in FP32, as in `lower_rewritten_network`.
     """
 
-    def __init__(self, network: Network, config: PrecisionConfig, group_lowerings: Mapping[str, GroupLowering],
-                 opset: int, model: ir.Model, *, with_casts: bool) -> None:
+    def __init__(
+        self,
+        network: Network,
+        config: PrecisionConfig,
+        group_lowerings: Mapping[str, GroupLowering],
+        opset: int,
+        model: ir.Model,
+        *,
+        with_casts: bool,
+    ) -> None:
         super().__init__(model.graph)
         self.network = network
         self.config = config
@@ -134,7 +151,8 @@ class TypedLowering(GraphEditor):
                 self._lower_layer(layer, node)
             else:
                 self.layer_changes[layer.name] = (
-                    f"part of an operator that opset {self.opset} writes as several operators")
+                    f"part of an operator that opset {self.opset} writes as several operators"
+                )
         for node in list(self.graph):
             if node.name is not None and not self.network.has_layer(node.name) and node.name in by_name:
                 self._restore_fp32_inputs(node)
@@ -150,25 +168,31 @@ class TypedLowering(GraphEditor):
         fp32_attention = [
             layer.name
             for layer in self.network.layers
-            if layer.op_type == "Attention" and not layer.domain and (group := self.network.find_group(layer.name))
-            is not None and self.group_lowerings[group.name].boundary_type is Precision.FP32
+            if layer.op_type == "Attention"
+            and not layer.domain
+            and (group := self.network.find_group(layer.name)) is not None
+            and self.group_lowerings[group.name].boundary_type is Precision.FP32
         ]
         if fp32_attention:
             self.notes.append(
                 f"Attention in FP32 "
                 f"({name_list_text(fp32_attention, max_count=2)}): TensorRT has kernels for it in 16 bits "
                 "alone. Engines built here compute it in several layers; another builder does so where "
-                "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take.")
+                "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take."
+            )
         if texts := tensorrt_operators_text(self.network, self.config):
-            self.notes.append(f"Layers in {texts} contain operators of TensorRT (domain {TENSORRT_DOMAIN}), which ONNX "
-                              "Runtime does not have.")
+            self.notes.append(
+                f"Layers in {texts} contain operators of TensorRT (domain {TENSORRT_DOMAIN}), which ONNX "
+                "Runtime does not have."
+            )
         self.notes += [
             raised_scale.scale_change_text
             for raised_scale in rulebook.find_raised_weight_scales(self.network, self.group_lowerings)
         ]
         refused_layers = {
             name: reason
-            for group in self.network.groups if (reason := rulebook.precision_refusal_reason(group, self.config))
+            for group in self.network.groups
+            if (reason := rulebook.precision_refusal_reason(group, self.config))
             for name in group.layers
         }
         return TypedNetwork(self.model, self.layer_changes, refused_layers, tuple(self.notes))
@@ -184,11 +208,22 @@ class TypedLowering(GraphEditor):
             return
         if self.opset >= MIN_UNSAFE_OPSET and layer.op_type == "Add":
             self._unsqueeze_bias(node, layer, ONNX_TYPES[self.group_lowerings[group.name].boundary_type])
-        self._convert_layer(layer, group, node, node, (
-            (index, value) for index, value in enumerate(node.inputs) if value is not None and self._is_float(value)))
+        self._convert_layer(
+            layer,
+            group,
+            node,
+            node,
+            ((index, value) for index, value in enumerate(node.inputs) if value is not None and self._is_float(value)),
+        )
 
-    def _convert_layer(self, layer: Layer, group: FusionGroup, node: ir.Node, schema_node: ir.Node,
-                       float_inputs: Iterable[tuple[int, ir.Value]]) -> ir.Node:
+    def _convert_layer(
+        self,
+        layer: Layer,
+        group: FusionGroup,
+        node: ir.Node,
+        schema_node: ir.Node,
+        float_inputs: Iterable[tuple[int, ir.Value]],
+    ) -> ir.Node:
         """Converts the inputs and results of a layer to the types of its precision, with Q/DQ pairs; returns the node
         that computes it.
 
@@ -202,9 +237,13 @@ class TypedLowering(GraphEditor):
         is_typed_input, is_typed_output = ((), ()) if opaque else rulebook.find_same_type_ports(schema_node, self.opset)
         for index, value in float_inputs:
             node.replace_input_with(
-                index, self._add_qdq_pair(*sites[index], value, boundary_type) if index in sites else
-                self._convert_input_type(layer, index, value,
-                                         boundary_type if not opaque and is_typed_input[index] else ir.DataType.FLOAT))
+                index,
+                self._add_qdq_pair(*sites[index], value, boundary_type)
+                if index in sites
+                else self._convert_input_type(
+                    layer, index, value, boundary_type if not opaque and is_typed_input[index] else ir.DataType.FLOAT
+                ),
+            )
         for index, output in enumerate(node.outputs if self.with_casts else ()):
             if output.name and self.network.is_fp32(layer.outputs[index]):
                 self._set_type(output, boundary_type if not opaque and is_typed_output[index] else ir.DataType.FLOAT)
@@ -234,23 +273,49 @@ class TypedLowering(GraphEditor):
         bias = operands.pop() if node.op_type == "Gemm" and len(operands) > _BIAS_INPUT else None
         beta = node.attributes.get_float("beta", 1.0)
         attributes = [attr for key, attr in node.attributes.items() if bias is None or key != "beta"]
-        product = ir.Node(node.domain, node.op_type, [
-            self._add_operator("Cast", [value], {"to": int(ir.DataType.FLOAT)}, f"{value_name(value)}__fp32",
-                               ir.DataType.FLOAT, value.shape) if value is not None else None for value in operands
-        ], attributes, name=name, metadata_props=dict(node.metadata_props))
+        product = ir.Node(
+            node.domain,
+            node.op_type,
+            [
+                self._add_operator(
+                    "Cast",
+                    [value],
+                    {"to": int(ir.DataType.FLOAT)},
+                    f"{value_name(value)}__fp32",
+                    ir.DataType.FLOAT,
+                    value.shape,
+                )
+                if value is not None
+                else None
+                for value in operands
+            ],
+            attributes,
+            name=name,
+            metadata_props=dict(node.metadata_props),
+        )
         product_value = product.outputs[0]
-        product_value.name, product_value.type, product_value.shape = self.names.make_unique_name(
-            f"{result.name}__sum"), ir.TensorType(ir.DataType.FLOAT), result.shape
+        product_value.name, product_value.type, product_value.shape = (
+            self.names.make_unique_name(f"{result.name}__sum"),
+            ir.TensorType(ir.DataType.FLOAT),
+            result.shape,
+        )
         node.name = self.names.make_unique_name(f"{result.name}__{_short_type_name(boundary_type)}")
         self.graph.append(product)
         source = product_value
         if bias is not None:
-            source = self._add_operator("Cast", [product_value], {"to": int(boundary_type)}, f"{result.name}__product",
-                                        boundary_type, result.shape)
+            source = self._add_operator(
+                "Cast",
+                [product_value],
+                {"to": int(boundary_type)},
+                f"{result.name}__product",
+                boundary_type,
+                result.shape,
+            )
             if beta != 1.0:
                 beta_value = self._add_cast(self._add_constant(np.asarray(beta, np.float32), "beta"), boundary_type)
-                bias = self._add_operator("Mul", [bias, beta_value], {}, f"{result.name}__bias", boundary_type,
-                                          bias.shape)
+                bias = self._add_operator(
+                    "Mul", [bias, beta_value], {}, f"{result.name}__bias", boundary_type, bias.shape
+                )
         node.resize_inputs(1 if bias is None else 2)
         for index, value in enumerate([source] if bias is None else [source, bias]):
             node.replace_input_with(index, value)
@@ -274,16 +339,28 @@ class TypedLowering(GraphEditor):
                 continue
             stored = stored_tensor(value)
             if stored is None:
-                axes = self._add_constant(np.arange(ranks[-1] - 1, dtype=np.int64),
-                                          f"{_FIRST_AXES_PREFIX}{ranks[-1] - 1}")
+                axes = self._add_constant(
+                    np.arange(ranks[-1] - 1, dtype=np.int64), f"{_FIRST_AXES_PREFIX}{ranks[-1] - 1}"
+                )
                 shape = ir.Shape([*[1] * (ranks[-1] - 1), *(value.shape or (None,))])
-                bias_value = self._add_operator("Unsqueeze", [self._add_cast(value, boundary_type), axes], {},
-                                                f"{value.name}__spread", boundary_type, shape)
+                bias_value = self._add_operator(
+                    "Unsqueeze",
+                    [self._add_cast(value, boundary_type), axes],
+                    {},
+                    f"{value.name}__spread",
+                    boundary_type,
+                    shape,
+                )
             else:
                 shape = ir.Shape([*[1] * (ranks[-1] - 1), stored.shape.numpy()[0]])
                 name = self.names.make_unique_name(f"{value.name}__spread")
-                bias_value = register_constant(self.graph, name, ir.LazyTensor(
-                    partial(_reshape_tensor, stored, shape), dtype=stored.dtype, shape=shape, cache=True, name=name))
+                bias_value = register_constant(
+                    self.graph,
+                    name,
+                    ir.LazyTensor(
+                        partial(_reshape_tensor, stored, shape), dtype=stored.dtype, shape=shape, cache=True, name=name
+                    ),
+                )
                 self._replaced_constants.append(value)
             node.replace_input_with(index, bias_value)
 
@@ -294,12 +371,17 @@ class TypedLowering(GraphEditor):
         name = value_name(value)
         return self.network.is_fp32(name) if self.network.has_tensor(name) else value.dtype is ir.DataType.FLOAT
 
-    def _describe_layer_change(self, precision: Precision, boundary_type: ir.DataType,
-                               qdq_by_input_index: Mapping[int, tuple[QdqSite, QdqScale]]) -> str:
+    def _describe_layer_change(
+        self,
+        precision: Precision,
+        boundary_type: ir.DataType,
+        qdq_by_input_index: Mapping[int, tuple[QdqSite, QdqScale]],
+    ) -> str:
         if precision in QUANTIZED_TYPES:
             if qdq_by_input_index:
                 return f"{precision.label}: Q/DQ on " + ", ".join(
-                    f"input {i} ({qdq_by_input_index[i][0].role})" for i in sorted(qdq_by_input_index))
+                    f"input {i} ({qdq_by_input_index[i][0].role})" for i in sorted(qdq_by_input_index)
+                )
             return f"{_short_type_name(boundary_type).upper()}, fused behind an {precision.label} layer"
         return precision.label
 
@@ -316,8 +398,7 @@ class TypedLowering(GraphEditor):
                     graph.outputs[index] = self._add_cast(value, ir.DataType.FLOAT)
 
     def _restore_fp32_output(self, output_index: int, value: ir.Value) -> None:
-        """Casts a network output back to FP32. The output of a fusion barrier may stay in FP16, which avoids the Cast.
-        """
+        """Casts a network output back to FP32. The output of a fusion barrier may stay in FP16, which avoids the Cast."""
         dtype = self.types.get(value_name(value), ir.DataType.FLOAT)
         hidden = value_name(value) in self.config.get_moves(BarrierMove)
         if dtype is not ir.DataType.FLOAT and not (hidden and dtype is ir.DataType.FLOAT16):
@@ -339,12 +420,16 @@ class TypedLowering(GraphEditor):
         """Returns an input of a layer in the given type: behind a Cast, or as an initializer if TensorRT requires one
         there.
         """
-        stored_value = stored_tensor(value) if input_index in INITIALIZER_ONLY_INPUTS.get(
-            layer.op_type, ()) and self.with_casts else None
+        stored_value = (
+            stored_tensor(value)
+            if input_index in INITIALIZER_ONLY_INPUTS.get(layer.op_type, ()) and self.with_casts
+            else None
+        )
         if stored_value is None:
             return self._add_cast(value, dtype)
-        return self._add_constant(stored_value.numpy().astype(dtype.numpy()),
-                                  f"{value.name}__{_short_type_name(dtype)}")
+        return self._add_constant(
+            stored_value.numpy().astype(dtype.numpy()), f"{value.name}__{_short_type_name(dtype)}"
+        )
 
     def _add_cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         name = value_name(value)
@@ -353,72 +438,108 @@ class TypedLowering(GraphEditor):
         key = (name, dtype)
         if key not in self.cast_cache:
             source = self._clamp_constant(value, dtype)
-            self.cast_cache[key] = source if not self.with_casts else self._add_operator(
-                "Cast", [source], {"to": int(dtype)}, f"{name}__{_short_type_name(dtype)}", dtype, value.shape)
+            self.cast_cache[key] = (
+                source
+                if not self.with_casts
+                else self._add_operator(
+                    "Cast", [source], {"to": int(dtype)}, f"{name}__{_short_type_name(dtype)}", dtype, value.shape
+                )
+            )
         return self.cast_cache[key]
 
     def _clamp_constant(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """Returns a value. A mask or epsilon beyond the range of the type is replaced by the nearest representable
         value.
         """
-        label, min_value = PRECISION_BY_ONNX_TYPE[dtype].label, rulebook.min_divisor_epsilon(
-            self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
+        label, min_value = (
+            PRECISION_BY_ONNX_TYPE[dtype].label,
+            rulebook.min_divisor_epsilon(self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype]),
+        )
         if min_value is not None:
             self.notes.append(
-                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it protects a divisor from "
-                "0.")
+                f"Constant {value.name} is 0 in {label} and is raised to {min_value:.2g}: it protects a divisor from 0."
+            )
             floor = self._add_constant(np.asarray(min_value, np.float32), f"{_short_type_name(dtype)}_least")
-            return self._add_operator("Max", [value, floor], {}, f"{value.name}__raised", ir.DataType.FLOAT,
-                                      value.shape)
+            return self._add_operator(
+                "Max", [value, floor], {}, f"{value.name}__raised", ir.DataType.FLOAT, value.shape
+            )
         limit = rulebook.mask_clamp_limit(self.network, value_name(value), PRECISION_BY_ONNX_TYPE[dtype])
         if limit is None:
             return value
         self.notes.append(f"Constant {value.name} exceeds {label} and is clamped to ±{limit:.6g}.")
         low = self._add_constant(np.asarray(-limit, np.float32), f"{_short_type_name(dtype)}_lowest")
         high = self._add_constant(np.asarray(limit, np.float32), f"{_short_type_name(dtype)}_highest")
-        return self._add_operator("Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT,
-                                  value.shape)
+        return self._add_operator(
+            "Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT, value.shape
+        )
 
-    def _add_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value,
-                      boundary_type: ir.DataType) -> ir.Value:
+    def _add_qdq_pair(
+        self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value, boundary_type: ir.DataType
+    ) -> ir.Value:
         """Adds Q and DQ to an input, in the type of its scale. Casts are added if the boundary type differs."""
-        key = (value_name(value), boundary_type if self.with_casts else ir.DataType.FLOAT,
-               qdq_site.reduced_axis if qdq_scale.quantized_type.block_scale_type else None,
-               *qdq_scale.weight_cache_key)
+        key = (
+            value_name(value),
+            boundary_type if self.with_casts else ir.DataType.FLOAT,
+            qdq_site.reduced_axis if qdq_scale.quantized_type.block_scale_type else None,
+            *qdq_scale.weight_cache_key,
+        )
         if key in self.qdq_cache:
             return self.qdq_cache[key]
         scale_type = ONNX_TYPES[qdq_scale.stored_type]
         base = value_name(value)
-        suffix = (f"{base}__{_short_type_name(boundary_type)}"
-                  if boundary_type is not ir.DataType.FLOAT and self.with_casts else base)
+        suffix = (
+            f"{base}__{_short_type_name(boundary_type)}"
+            if boundary_type is not ir.DataType.FLOAT and self.with_casts
+            else base
+        )
         if qdq_scale.quantized_type.block_scale_type:
             self.qdq_cache[key] = self._add_block_qdq_pair(qdq_site, qdq_scale, value, boundary_type, suffix)
             return self.qdq_cache[key]
         packed = self._build_block_weight(qdq_site, qdq_scale, value, f"{suffix}__codes")
         if packed is None:
             value = self._add_cast(
-                self._add_cast(value, boundary_type) if qdq_site.role != "weight" else value, scale_type)
+                self._add_cast(value, boundary_type) if qdq_site.role != "weight" else value, scale_type
+            )
         attributes = {} if qdq_scale.axis is None else {"axis": qdq_scale.axis}
         if qdq_scale.block_size is not None:
             attributes["block_size"] = qdq_scale.block_size
         step = self._add_constant(qdq_scale.values.astype(NUMPY_TYPES[qdq_scale.stored_type]), f"{suffix}__scale")
-        zero = self._add_constant(np.zeros(qdq_scale.values.shape, qdq_scale.quantized_type.onnx_type.numpy()),
-                                  f"{suffix}__zero_point")
+        zero = self._add_constant(
+            np.zeros(qdq_scale.values.shape, qdq_scale.quantized_type.onnx_type.numpy()), f"{suffix}__zero_point"
+        )
         shape, stored_type = value.shape, qdq_scale.quantized_type.onnx_type
         weight = qdq_site.role == "weight"
-        quantized = packed if packed is not None else self._add_operator(
-            "QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", stored_type, shape,
-            f"{base}{QUANTIZED_WEIGHT_SUFFIX}" if weight else "")
-        result = self._add_operator("DequantizeLinear", [quantized, step, zero], attributes, f"{suffix}__dq",
-                                    scale_type, shape, f"{base}{DEQUANTIZED_SUFFIX}" if not weight else "")
+        quantized = (
+            packed
+            if packed is not None
+            else self._add_operator(
+                "QuantizeLinear",
+                [value, step, zero],
+                attributes,
+                f"{suffix}__q",
+                stored_type,
+                shape,
+                f"{base}{QUANTIZED_WEIGHT_SUFFIX}" if weight else "",
+            )
+        )
+        result = self._add_operator(
+            "DequantizeLinear",
+            [quantized, step, zero],
+            attributes,
+            f"{suffix}__dq",
+            scale_type,
+            shape,
+            f"{base}{DEQUANTIZED_SUFFIX}" if not weight else "",
+        )
         if scale_type is not ir.DataType.FLOAT:
             self.types[value_name(result)] = scale_type
         result = self._add_cast(result, boundary_type)
         self.qdq_cache[key] = result
         return result
 
-    def _add_block_qdq_pair(self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value, boundary_type: ir.DataType,
-                            suffix: str) -> ir.Value:
+    def _add_block_qdq_pair(
+        self, qdq_site: QdqSite, qdq_scale: QdqScale, value: ir.Value, boundary_type: ir.DataType, suffix: str
+    ) -> ir.Value:
         """Adds the Q and DQ nodes of MXFP8 or NVFP4 to an input.
 
         TensorRT computes the scales of an activation in an operator of its own (domain ``trt``). In MXFP8, another of
@@ -432,66 +553,109 @@ class TypedLowering(GraphEditor):
         assert axis is not None, "a group without the axis of the sum cannot have the type"
         attributes = {"axis": axis, "block_size": quantized_type.block_sizes[0]}
         scale_dtype = ir.DataType.UINT8 if is_mxfp8 else ir.DataType.FLOAT8E4M3FN
-        tensor_scale = None if is_mxfp8 else self._add_constant(
-            np.asarray(qdq_scale.tensor_scale if is_weight else qdq_scale.values, np.float32),
-            f"{suffix}__tensor_scale")
+        tensor_scale = (
+            None
+            if is_mxfp8
+            else self._add_constant(
+                np.asarray(qdq_scale.tensor_scale if is_weight else qdq_scale.values, np.float32),
+                f"{suffix}__tensor_scale",
+            )
+        )
         if is_weight:
             quantized = self._build_block_weight(qdq_site, qdq_scale, value, f"{suffix}__codes")
             assert quantized is not None, "the weight is stored"
             ratios = qdq_scale.values / np.float32(qdq_scale.tensor_scale)
-            scales = self._add_constant((np.frexp(ratios)[1] + 126).astype(np.uint8) if is_mxfp8 else ratios.astype(
-                scale_dtype.numpy()), f"{suffix}__scale")
+            scales = self._add_constant(
+                (np.frexp(ratios)[1] + 126).astype(np.uint8) if is_mxfp8 else ratios.astype(scale_dtype.numpy()),
+                f"{suffix}__scale",
+            )
         else:
             source = self._add_cast(value, boundary_type)
-            node = self._add_node(f"TRT_{'MXFP8' if is_mxfp8 else 'FP4'}DynamicQuantize",
-                                  [source] if tensor_scale is None else [source, tensor_scale],
-                                  {**attributes, **({"output_dtype": int(quantized_type.onnx_type)} if is_mxfp8 else
-                                                    {"scale_type": int(scale_dtype)})}, f"{suffix}__q",
-                                  TENSORRT_DOMAIN, output_count=2)
+            node = self._add_node(
+                f"TRT_{'MXFP8' if is_mxfp8 else 'FP4'}DynamicQuantize",
+                [source] if tensor_scale is None else [source, tensor_scale],
+                {
+                    **attributes,
+                    **(
+                        {"output_dtype": int(quantized_type.onnx_type)}
+                        if is_mxfp8
+                        else {"scale_type": int(scale_dtype)}
+                    ),
+                },
+                f"{suffix}__q",
+                TENSORRT_DOMAIN,
+                output_count=2,
+            )
             quantized, scales = node.outputs
-            quantized.name, scales.name = (self.names.make_unique_name(f"{suffix}__codes"),
-                                           self.names.make_unique_name(f"{suffix}__scales"))
+            quantized.name, scales.name = (
+                self.names.make_unique_name(f"{suffix}__codes"),
+                self.names.make_unique_name(f"{suffix}__scales"),
+            )
             quantized.dtype, quantized.shape, scales.dtype = quantized_type.onnx_type, shape, scale_dtype
             self.model.graph.opset_imports[TENSORRT_DOMAIN] = 1
         result_name = "" if is_weight else f"{value_name(value)}{DEQUANTIZED_SUFFIX}"
         if tensor_scale is None:
             self.model.graph.opset_imports[TENSORRT_DOMAIN] = 1
             dtype = boundary_type if self.with_casts else ir.DataType.FLOAT
-            return self._add_operator("TRT_MXFP8DequantizeLinear", [quantized, scales],
-                                      {**attributes, "output_dtype": int(dtype)}, f"{suffix}__dq", dtype, shape,
-                                      result_name, TENSORRT_DOMAIN)
-        block_scales = self._add_operator("DequantizeLinear", [scales, tensor_scale], {}, f"{suffix}__scale_dq",
-                                          ir.DataType.FLOAT, scales.shape)
-        result = self._add_operator("DequantizeLinear", [quantized, block_scales], attributes, f"{suffix}__dq",
-                                    ir.DataType.FLOAT, shape, result_name)
+            return self._add_operator(
+                "TRT_MXFP8DequantizeLinear",
+                [quantized, scales],
+                {**attributes, "output_dtype": int(dtype)},
+                f"{suffix}__dq",
+                dtype,
+                shape,
+                result_name,
+                TENSORRT_DOMAIN,
+            )
+        block_scales = self._add_operator(
+            "DequantizeLinear", [scales, tensor_scale], {}, f"{suffix}__scale_dq", ir.DataType.FLOAT, scales.shape
+        )
+        result = self._add_operator(
+            "DequantizeLinear",
+            [quantized, block_scales],
+            attributes,
+            f"{suffix}__dq",
+            ir.DataType.FLOAT,
+            shape,
+            result_name,
+        )
         return self._add_cast(result, boundary_type)
 
-    def _build_block_weight(self, qdq_site: QdqSite, qdq_scale: QdqScale, weight: ir.Value,
-                            name: str) -> ir.Value | None:
+    def _build_block_weight(
+        self, qdq_site: QdqSite, qdq_scale: QdqScale, weight: ir.Value, name: str
+    ) -> ir.Value | None:
         """Returns a weight as quantized values that are computed at the first access; None if the weight keeps its
         QuantizeLinear.
 
         Weights without blocks stay in FP32 with a QuantizeLinear, because TensorRT 8.6 builds no other form.
         """
         tensor = stored_tensor(self.network.ir_value(qdq_site.tensor)) if qdq_site.role == "weight" else None
-        if not qdq_scale.quantized_type.block_sizes or tensor is None and not (
-                qdq_site.role == "weight" and qdq_scale.quantized_type.block_scale_type):
+        if (
+            not qdq_scale.quantized_type.block_sizes
+            or tensor is None
+            and not (qdq_site.role == "weight" and qdq_scale.quantized_type.block_scale_type)
+        ):
             return None
         dtype = qdq_scale.quantized_type.onnx_type
-        shape = ir.Shape(tensor.shape.numpy() if tensor is not None else self.network.constant_value(
-            qdq_site.tensor).shape)
+        shape = ir.Shape(
+            tensor.shape.numpy() if tensor is not None else self.network.constant_value(qdq_site.tensor).shape
+        )
 
         def compute_quantized_tensor() -> ir.TensorProtocol:
             source = tensor.numpy() if tensor is not None else self.network.constant_value(qdq_site.tensor)
             array = rulebook.round_to_precision(source.astype(np.float32), qdq_scale.stored_type)
             return ir.Tensor(
                 qdq_scale.quantized_type.quantize(array / qdq_scale.broadcast_to_shape(array.shape)).astype(
-                    dtype.numpy()), dtype=dtype)
+                    dtype.numpy()
+                ),
+                dtype=dtype,
+            )
 
         self._replaced_constants.append(weight)
         name = self.names.make_unique_name(name)
-        return register_constant(self.graph, name, ir.LazyTensor(
-            compute_quantized_tensor, dtype=dtype, shape=shape, cache=True, name=name))
+        return register_constant(
+            self.graph, name, ir.LazyTensor(compute_quantized_tensor, dtype=dtype, shape=shape, cache=True, name=name)
+        )
 
 
 def is_quantized_matmul(node: ir.Node | None) -> bool:
@@ -500,8 +664,11 @@ def is_quantized_matmul(node: ir.Node | None) -> bool:
     producer = data.producer() if data is not None else None
     if producer is not None and producer.op_type == "Cast" and producer.inputs[0] is not None:
         producer = producer.inputs[0].producer()
-    zero = producer.inputs[2] if producer is not None and producer.op_type == "DequantizeLinear" \
-        and len(producer.inputs) > _ZERO_POINT_INPUT else None
+    zero = (
+        producer.inputs[2]
+        if producer is not None and producer.op_type == "DequantizeLinear" and len(producer.inputs) > _ZERO_POINT_INPUT
+        else None
+    )
     return zero is not None and zero.dtype is ir.DataType.INT8
 
 
@@ -511,4 +678,3 @@ def _reshape_tensor(tensor: ir.TensorProtocol, shape: ir.Shape) -> ir.TensorProt
 
 def _short_type_name(dtype: ir.DataType) -> str:
     return PRECISION_BY_ONNX_TYPE[dtype].value
-

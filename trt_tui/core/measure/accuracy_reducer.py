@@ -71,11 +71,10 @@ class AccuracyReducer:
         self._failures: list[Caveat] = []
         self._judged_feeds, self._compared_feeds = frozenset(feed_indices), frozenset(compared_feeds)
         self.judged_outputs = tuple(judged_outputs)
-        self.error_sums, self._compared_sums = ({
-            judged_output.name: ErrorSums()
-            for judged_output in judged_outputs
-            if judged_output.kind != INTEGER_KIND
-        } for _ in range(2))
+        self.error_sums, self._compared_sums = (
+            {judged_output.name: ErrorSums() for judged_output in judged_outputs if judged_output.kind != INTEGER_KIND}
+            for _ in range(2)
+        )
         self.worst_samples: dict[str, tuple[SampleName, float]] = {}
         self.metric_outputs: list[Mapping[str, np.ndarray]] = []
         self.metric_feeds: list[int] = []
@@ -83,8 +82,12 @@ class AccuracyReducer:
         self.agreement_count = 0
         self.total_samples = sum(samples.count_samples_of_feed(index) for index in feed_indices)
 
-    def add_feed_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray],
-                         precomputed_sums: Mapping[str, np.ndarray] | None = None) -> None:
+    def add_feed_outputs(
+        self,
+        feed_index: int,
+        outputs: Mapping[str, np.ndarray],
+        precomputed_sums: Mapping[str, np.ndarray] | None = None,
+    ) -> None:
         """Adds the outputs of a run for one feed to the sums from which its accuracy is computed.
 
         Args:
@@ -106,20 +109,27 @@ class AccuracyReducer:
             if precomputed_sums and judged_output.name in precomputed_sums:
                 columns = precomputed_sums[judged_output.name].T
                 count = np.full(columns.shape[1], expected.size / columns.shape[1])
-                self._add_error_sums(feed_index, judged_output.name, {
-                    "count": count, **dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), columns, strict=True))},
-                                     expected, rows)
+                self._add_error_sums(
+                    feed_index,
+                    judged_output.name,
+                    {"count": count, **dict(zip((*SAMPLE_SUM_COLUMNS, "ref2", "ref_max"), columns, strict=True))},
+                    expected,
+                    rows,
+                )
                 continue
             got = take_judged_slice(outputs[judged_output.tensor], judged_output)
             if judged_output.kind == INTEGER_KIND:
                 self.bootstrap_sampler.add_integer_output(judged_output.name, expected, got, rows)
                 continue
             if expected.shape != got.shape:
-                raise TrtTuiError(f"{judged_output.name} changed its shape",
-                                  f"{expected.shape} in the reference, {got.shape} here",
-                                  "Judge a tensor before the operator that selects values, with --judge.")
-            counted = find_unmasked_elements(judged_output, self._samples, feed_index, reference[judged_output.tensor],
-                                             outputs[judged_output.tensor])
+                raise TrtTuiError(
+                    f"{judged_output.name} changed its shape",
+                    f"{expected.shape} in the reference, {got.shape} here",
+                    "Judge a tensor before the operator that selects values, with --judge.",
+                )
+            counted = find_unmasked_elements(
+                judged_output, self._samples, feed_index, reference[judged_output.tensor], outputs[judged_output.tensor]
+            )
             if counted is None:
                 sums = error_metrics.compute_error_sums(expected, got, rows)
             else:
@@ -135,19 +145,22 @@ class AccuracyReducer:
             self.metric_feeds.append(feed_index)
         self.added_samples += rows
 
-    def _search_feed_outputs(self, feed_index: int, outputs: Mapping[str, np.ndarray],
-                             reference: Mapping[str, np.ndarray]) -> None:
+    def _search_feed_outputs(
+        self, feed_index: int, outputs: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]
+    ) -> None:
         """Adds the NaN and Inf of a feed that calibrated the run, where the reference is finite."""
         rows = self._samples.count_samples_of_feed(feed_index)
         for judged_output in self.judged_outputs:
             if judged_output.kind == INTEGER_KIND or judged_output.tensor not in outputs:
                 continue
-            expected, got = (take_judged_slice(arrays[judged_output.tensor], judged_output)
-                             for arrays in (reference, outputs))
+            expected, got = (
+                take_judged_slice(arrays[judged_output.tensor], judged_output) for arrays in (reference, outputs)
+            )
             if expected.shape != got.shape:
                 continue
-            counted = find_unmasked_elements(judged_output, self._samples, feed_index, reference[judged_output.tensor],
-                                             outputs[judged_output.tensor])
+            counted = find_unmasked_elements(
+                judged_output, self._samples, feed_index, reference[judged_output.tensor], outputs[judged_output.tensor]
+            )
             broken = ~np.isfinite(got) & np.isfinite(expected) & (True if counted is None else counted)
             if not broken.any():
                 continue
@@ -158,8 +171,14 @@ class AccuracyReducer:
             if self.worst_samples.get(judged_output.name, (None, math.inf))[1] > -math.inf:
                 self.worst_samples[judged_output.name] = self._samples.sample_name(feed_index, row), -math.inf
 
-    def _add_error_sums(self, feed_index: int, output_name: str, sums: Mapping[str, np.ndarray],
-                        reference: np.ndarray, sample_count: int) -> None:
+    def _add_error_sums(
+        self,
+        feed_index: int,
+        output_name: str,
+        sums: Mapping[str, np.ndarray],
+        reference: np.ndarray,
+        sample_count: int,
+    ) -> None:
         """Adds the error sums of a judged output over one feed, and updates its worst sample.
 
         Args:
@@ -177,8 +196,10 @@ class AccuracyReducer:
             sqnrs_db = error_metrics.compute_sqnr_db_by_sample(sample_sums)
             lowest = int(np.argmin(np.where(np.isnan(sqnrs_db), np.inf, sqnrs_db)))
             if sqnrs_db[lowest] < self.worst_samples.get(output_name, (None, math.inf))[1]:
-                self.worst_samples[output_name] = (self._samples.sample_name(feed_index, lowest),
-                                                   float(sqnrs_db[lowest]))
+                self.worst_samples[output_name] = (
+                    self._samples.sample_name(feed_index, lowest),
+                    float(sqnrs_db[lowest]),
+                )
 
     def compute_accuracy(self, with_metric: bool = True) -> Accuracy:
         """Returns the accuracy over all feeds that were added so far.
@@ -191,34 +212,53 @@ class AccuracyReducer:
             if judged_output.kind == INTEGER_KIND:
                 differ, count = self.bootstrap_sampler.count_mismatches(judged_output.name)
                 outputs[judged_output.name] = OutputErrors(
-                    ErrorMetrics(mismatch=differ / (count or 1), exact=differ == 0))
+                    ErrorMetrics(mismatch=differ / (count or 1), exact=differ == 0)
+                )
                 continue
             if self.added_samples == self.total_samples and not self.error_sums[judged_output.name].count:
-                raise InputError(f"{judged_output.name} selects no values of the output", "",
-                                 "Judge another slice.")
+                raise InputError(f"{judged_output.name} selects no values of the output", "", "Judge another slice.")
             name, worst = self.worst_samples.get(judged_output.name, (None, math.inf))
             outputs[judged_output.name] = OutputErrors(
-                self.error_sums[judged_output.name].compute_error_metrics(), name.index if name is not None else None,
-                worst if math.isfinite(worst) else None, worst_file=name.file if name is not None else "")
+                self.error_sums[judged_output.name].compute_error_metrics(),
+                name.index if name is not None else None,
+                worst if math.isfinite(worst) else None,
+                worst_file=name.file if name is not None else "",
+            )
         metric, reference_metric, compared_metric = {}, {}, {}
         if self._metric_scorer is not None and with_metric and self.metric_outputs and not self._failures:
             metric = self._compute_metric(self._metric_scorer)
             reference_metric = self._metric_scorer.compute_reference_metric(self.metric_feeds)
-            compared = [(outputs, feed) for outputs, feed in zip(self.metric_outputs, self.metric_feeds, strict=True)
-                        if feed in self._compared_feeds]
+            compared = [
+                (outputs, feed)
+                for outputs, feed in zip(self.metric_outputs, self.metric_feeds, strict=True)
+                if feed in self._compared_feeds
+            ]
             if compared:
                 compared_metric = self._metric_scorer.compute_metric(*zip(*compared, strict=True))
         is_agreement_counted = self._classifier_output in self.judged_outputs and self.added_samples
         agreement = self.agreement_count / self.added_samples if is_agreement_counted else None
-        noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()
-                 ] or [judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()]
+        noise = [sums.noise_to_signal_ratio for sums in self.error_sums.values()] or [
+            judged_output.errors.mismatch or 0.0 for judged_output in outputs.values()
+        ]
         spread = self.bootstrap_sampler.compute_intervals() if self.added_samples == self.total_samples else None
-        compared_outputs = {name: OutputErrors(sums.compute_error_metrics())
-                            for name, sums in self._compared_sums.items()} if self._compared_feeds else {}
-        return Accuracy(outputs, metric, agreement, self.added_samples, self.total_samples,
-                        sum(noise) if noise else None, spread, caveats=tuple(self._failures[:1]),
-                        reference_metric=reference_metric, compared_outputs=compared_outputs,
-                        compared_metric=compared_metric)
+        compared_outputs = (
+            {name: OutputErrors(sums.compute_error_metrics()) for name, sums in self._compared_sums.items()}
+            if self._compared_feeds
+            else {}
+        )
+        return Accuracy(
+            outputs,
+            metric,
+            agreement,
+            self.added_samples,
+            self.total_samples,
+            sum(noise) if noise else None,
+            spread,
+            caveats=tuple(self._failures[:1]),
+            reference_metric=reference_metric,
+            compared_outputs=compared_outputs,
+            compared_metric=compared_metric,
+        )
 
     def resample_metric_interval(self, accuracy: Accuracy) -> Iterator[Accuracy]:
         """Yields the accuracy of all feeds after each bootstrap draw of the metric, and last with the interval of the
@@ -228,8 +268,9 @@ class AccuracyReducer:
         """
         if self._metric_scorer is None or not accuracy.metric:
             return
-        for spread in self._metric_scorer.measure_metric_intervals(self.metric_outputs, self.metric_feeds,
-                                                                   accuracy.intervals or AccuracyIntervals()):
+        for spread in self._metric_scorer.measure_metric_intervals(
+            self.metric_outputs, self.metric_feeds, accuracy.intervals or AccuracyIntervals()
+        ):
             yield replace(accuracy, intervals=spread)
 
     def _compute_metric(self, metric_scorer: MetricScorer) -> dict[str, float]:
@@ -238,9 +279,10 @@ class AccuracyReducer:
         except InputError:
             # A metric is not called on NaN and Inf: the outputs already show that the run is broken.
             if all(
-                    np.isfinite(array).all()
-                    for arrays in self.metric_outputs
-                    for array in arrays.values()
-                    if array.dtype.kind != "U"):
+                np.isfinite(array).all()
+                for arrays in self.metric_outputs
+                for array in arrays.values()
+                if array.dtype.kind != "U"
+            ):
                 raise
             return {}

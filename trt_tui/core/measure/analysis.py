@@ -71,22 +71,35 @@ class Analysis(Simulation):
     Arguments and errors are those of `Simulation`.
     """
 
-    def measure_accuracy(self, config: PrecisionConfig, ranges: Mapping[str, float],
-                         feed_indices: Sequence[int] | None = None, *,
-                         with_metric_interval: bool = False) -> Iterator[PartialResult[Accuracy]]:
+    def measure_accuracy(
+        self,
+        config: PrecisionConfig,
+        ranges: Mapping[str, float],
+        feed_indices: Sequence[int] | None = None,
+        *,
+        with_metric_interval: bool = False,
+    ) -> Iterator[PartialResult[Accuracy]]:
         """Yields the accuracy of a simulated config against the reference after each feed, as `compare` does.
 
         Raises:
             InputError: an input of an INT8 layer has no range, or the metric fails.
         """
-        for partial in self.compare(SimulatedConfig(self, config, ranges), feed_indices,
-                                    with_metric_interval=with_metric_interval):
+        for partial in self.compare(
+            SimulatedConfig(self, config, ranges), feed_indices, with_metric_interval=with_metric_interval
+        ):
             assert isinstance(partial, PartialResult), "the simulation waits for nobody"
             yield partial
 
-    def compare(self, source: RunSource, feed_indices: Sequence[int] | None = None, *,
-                reference: IndexedRunSource | None = None, with_metric: bool = True, with_metric_interval: bool = True,
-                with_caveats: bool = True) -> Iterator[PartialResult[Accuracy] | Waitable]:
+    def compare(
+        self,
+        source: RunSource,
+        feed_indices: Sequence[int] | None = None,
+        *,
+        reference: IndexedRunSource | None = None,
+        with_metric: bool = True,
+        with_metric_interval: bool = True,
+        with_caveats: bool = True,
+    ) -> Iterator[PartialResult[Accuracy] | Waitable]:
         """Compares a run with a reference at the judged outputs that both have.
 
         Yields an `Accuracy` of the feeds so far after each feed, and in between each `Waitable` that the run waits for.
@@ -109,10 +122,14 @@ class Analysis(Simulation):
         executed = [*indices[:-1], *feeds.searched_feeds, *indices[-1:]]
         tensors = source.available_tensors & (reference or source).available_tensors
         reducer = AccuracyReducer(
-            self.samples, indices, [output for output in self.judged_outputs if output.tensor in tensors],
+            self.samples,
+            indices,
+            [output for output in self.judged_outputs if output.tensor in tensors],
             reference.get_outputs if reference is not None else self.get_reference_outputs,
-            compared_feeds=feeds.compared_feeds, classifier_output=self.classifier_output,
-            metric_scorer=self._metric_scorer if with_metric and tensors >= {*self.metric_tensors} else None)
+            compared_feeds=feeds.compared_feeds,
+            classifier_output=self.classifier_output,
+            metric_scorer=self._metric_scorer if with_metric and tensors >= {*self.metric_tensors} else None,
+        )
         done_count = 0
         for waitable in source.measure(reducer, executed):
             if waitable is not None:
@@ -121,10 +138,16 @@ class Analysis(Simulation):
             done_count += 1
             accuracy = reducer.compute_accuracy(with_metric=done_count in (1, len(executed)))
             if done_count == len(executed) and with_caveats:
-                lacking = {output.tensor: f"{source.run.name} lacks it" for output in self.judged_outputs
-                           if output.tensor not in tensors and output.tensor in list_tensor_outputs(self.network)}
-                accuracy = self.add_caveats(accuracy, indices, (
-                    *make_unjudged_output_caveats(self.unjudged_outputs | lacking), *source.find_caveats(executed)))
+                lacking = {
+                    output.tensor: f"{source.run.name} lacks it"
+                    for output in self.judged_outputs
+                    if output.tensor not in tensors and output.tensor in list_tensor_outputs(self.network)
+                }
+                accuracy = self.add_caveats(
+                    accuracy,
+                    indices,
+                    (*make_unjudged_output_caveats(self.unjudged_outputs | lacking), *source.find_caveats(executed)),
+                )
             yield PartialResult(accuracy, done_count, len(executed))
         for refined in reducer.resample_metric_interval(accuracy) if with_metric_interval and indices else ():
             yield PartialResult(refined, len(executed), len(executed))
@@ -134,8 +157,11 @@ class Analysis(Simulation):
         feeds, layers that are not simulated, and known gaps between simulation and engine."""
         if self.is_regrouped:
             return ()
-        gaps = (*(Caveat("data dependent", text) for text in config.list_equality_limits(self.network)),
-                *find_unsimulated_layer_caveats(self.network, config), *find_known_gap_caveats(self.network, config))
+        gaps = (
+            *(Caveat("data dependent", text) for text in config.list_equality_limits(self.network)),
+            *find_unsimulated_layer_caveats(self.network, config),
+            *find_known_gap_caveats(self.network, config),
+        )
         if not uses_fp16(self.network, config):
             return gaps
         magnitudes = self.get_magnitudes(feed_indices)
@@ -143,8 +169,9 @@ class Analysis(Simulation):
             return (Caveat("unchecked range", "FP16's range was not checked on all samples"), *gaps)
         return (*make_fp16_range_caveats(self.find_fp16_overflows(config, magnitudes, feed_indices)), *gaps)
 
-    def find_fp16_overflows(self, config: PrecisionConfig, magnitudes: Magnitudes,
-                            feed_indices: Sequence[int]) -> dict[str, Fp16Overflow]:
+    def find_fp16_overflows(
+        self, config: PrecisionConfig, magnitudes: Magnitudes, feed_indices: Sequence[int]
+    ) -> dict[str, Fp16Overflow]:
         """Returns the worst value of each group that FP16 rounds to infinity on some feeds, by group name.
 
         If there are such values, the network is executed once more for each feed, to find out whether they change a
@@ -162,8 +189,9 @@ class Analysis(Simulation):
         super().close()
         self._overflow_effect.unload_session()
 
-    def add_caveats(self, accuracy: Accuracy, feed_indices: Sequence[int],
-                    config_caveats: Sequence[Caveat] = ()) -> Accuracy:
+    def add_caveats(
+        self, accuracy: Accuracy, feed_indices: Sequence[int], config_caveats: Sequence[Caveat] = ()
+    ) -> Accuracy:
         """Returns an accuracy with all its caveats, and with the dependence of the reference on the sample.
 
         The accuracy must cover all of the feeds.
@@ -173,33 +201,52 @@ class Analysis(Simulation):
         """
         dependence = self._get_sample_dependence(tuple(feed_indices))
         meaningless = {
-            name: replace(run, outputs={
-                output: output_errors
-                for output, output_errors in run.outputs.items()
-                if output in accuracy.outputs
-            })  # an engine may lack some of the outputs
+            name: replace(
+                run,
+                outputs={
+                    output: output_errors for output, output_errors in run.outputs.items() if output in accuracy.outputs
+                },
+            )  # an engine may lack some of the outputs
             for name, run in dependence.meaningless_accuracies.items()
         }
-        outputs = {name: replace(output_errors, variation_db=dependence.variations_db.get(name))
-                   for name, output_errors in accuracy.outputs.items()}
+        outputs = {
+            name: replace(output_errors, variation_db=dependence.variations_db.get(name))
+            for name, output_errors in accuracy.outputs.items()
+        }
         data_caveats = (RANDOM_INPUTS_CAVEAT,) if self.samples.is_random else ()
         return replace(
-            accuracy, outputs=outputs, meaningless_accuracies=meaningless,
-            caveats=(*accuracy.caveats, *config_caveats, *data_caveats,
-                     *dependence.make_steady_output_caveats(list(outputs))))
+            accuracy,
+            outputs=outputs,
+            meaningless_accuracies=meaningless,
+            caveats=(
+                *accuracy.caveats,
+                *config_caveats,
+                *data_caveats,
+                *dependence.make_steady_output_caveats(list(outputs)),
+            ),
+        )
 
     def _get_sample_dependence(self, feed_indices: tuple[int, ...]) -> SampleDependence:
         """Returns the dependence of the reference on the sample over some feeds, which is measured only once."""
         if feed_indices not in self._dependences:
             single = sum(self.samples.count_samples_of_feed(index) for index in feed_indices) < 2
-            self._dependences[feed_indices] = SampleDependence() if single else measure_sample_dependence(
-                self.samples, feed_indices, self.judged_outputs, self.get_reference_outputs, self.classifier_output,
-                self._metric_scorer)
+            self._dependences[feed_indices] = (
+                SampleDependence()
+                if single
+                else measure_sample_dependence(
+                    self.samples,
+                    feed_indices,
+                    self.judged_outputs,
+                    self.get_reference_outputs,
+                    self.classifier_output,
+                    self._metric_scorer,
+                )
+            )
         return self._dependences[feed_indices]
 
     def measure_noise_by_sample(
-            self, config: PrecisionConfig, ranges: Mapping[str, float],
-            feed_indices: Sequence[int] | None = None) -> Iterator[PartialResult[tuple[np.ndarray, np.ndarray]]]:
+        self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int] | None = None
+    ) -> Iterator[PartialResult[tuple[np.ndarray, np.ndarray]]]:
         """Yields the noise (squared error) and the signal energy of each sample at the judged outputs, after each feed.
 
         The arrays are those of `BootstrapSampler.noise_and_signal_by_sample`, over the feeds so far.
@@ -224,8 +271,11 @@ class Analysis(Simulation):
             sample_batches: The samples of each new feed, see `mix_samples_into_batches`.
         """
         regrouped = copy.copy(self)
-        regrouped.samples, regrouped._original, regrouped._sample_positions = mix_samples_into_batches(
-            self.samples, sample_batches), self, tuple(sample_batches)
+        regrouped.samples, regrouped._original, regrouped._sample_positions = (
+            mix_samples_into_batches(self.samples, sample_batches),
+            self,
+            tuple(sample_batches),
+        )
         regrouped.metric, regrouped._metric_scorer = None, None
         regrouped.fetched_tensors = tuple(dict.fromkeys(judged_output.tensor for judged_output in self.judged_outputs))
         regrouped._reference_slices, regrouped._reference_row_sums = {}, {}
@@ -236,8 +286,9 @@ class Analysis(Simulation):
         regrouped._magnitude_task, regrouped._magnitude_user_count = MagnitudeTask(), 0
         return regrouped
 
-    def execute_config(self, config: PrecisionConfig, ranges: Mapping[str, float],
-                       feed_indices: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
+    def execute_config(
+        self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int] | None = None
+    ) -> Iterator[dict[str, np.ndarray]]:
         """Yields the outputs (``fetched_tensors``) of a simulated config, feed by feed.
 
         The fetched tensors are the judged tensors, the tensors that the metric needs, and the requested extra tensors.
@@ -282,14 +333,18 @@ class RoundedReference(IndexedRunSource):
     def __init__(self, analysis: Analysis) -> None:
         super().__init__(Run("reference", RunKind.NETWORK_FILE), analysis.fetched_tensors)
         self._analysis = analysis
-        self._half_types = {info.name: info.dtype for info in analysis.network.outputs
-                            if is_float(info.dtype) and info.dtype.itemsize < 4}
+        self._half_types = {
+            info.name: info.dtype
+            for info in analysis.network.outputs
+            if is_float(info.dtype) and info.dtype.itemsize < 4
+        }
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
         with np.errstate(over="ignore"):
-            return {name: array.astype(self._half_types[name]).astype(array.dtype)
-                    if name in self._half_types else array
-                    for name, array in self._analysis.get_reference_outputs(feed_index).items()}
+            return {
+                name: array.astype(self._half_types[name]).astype(array.dtype) if name in self._half_types else array
+                for name, array in self._analysis.get_reference_outputs(feed_index).items()
+            }
 
 
 class SimulatedConfig(IterableRunSource):
@@ -302,8 +357,9 @@ class SimulatedConfig(IterableRunSource):
         InputError: an input of an INT8 layer has no range.
     """
 
-    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-                 name: str = "simulation") -> None:
+    def __init__(
+        self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], name: str = "simulation"
+    ) -> None:
         super().__init__(Run(name, RunKind.SIMULATED_CONFIG, config=config), analysis.fetched_tensors)
         self._analysis, self._config, self._ranges = analysis, config, ranges
 

@@ -70,9 +70,12 @@ class ValueRangeCollector:
         nonzero = magnitudes[magnitudes > 0]
         held = nonzero[nonzero <= FP16_MAX]
         self._amax = max(self._amax, float(nonzero.max(initial=0.0)))
-        self._sums += (nonzero.size, np.count_nonzero(nonzero <= FP16_MIN / 2),
-                       np.square(held, dtype=np.float64).sum(),
-                       np.square(held.astype(np.float64) - round_to_precision(held, Precision.FP16)).sum())
+        self._sums += (
+            nonzero.size,
+            np.count_nonzero(nonzero <= FP16_MIN / 2),
+            np.square(held, dtype=np.float64).sum(),
+            np.square(held.astype(np.float64) - round_to_precision(held, Precision.FP16)).sum(),
+        )
 
     def merge_values(self, later_collector: "ValueRangeCollector") -> None:
         """Implements `TensorCollector.merge_values`."""
@@ -86,32 +89,45 @@ class ValueRangeCollector:
         return ValueRange(tensor, layer, self._amax, zeroed_count / max(nonzero_count, 1), sqnr_db)
 
 
-def collect_value_ranges(network: Network, groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *,
-                         progress: RunProgress | None = None, executor: Executor[CalibrationContext] | None = None
-                         ) -> dict[str, list[ValueRange]]:
+def collect_value_ranges(
+    network: Network,
+    groups: Sequence[FusionGroup],
+    samples: Samples,
+    backend: Backend,
+    *,
+    progress: RunProgress | None = None,
+    executor: Executor[CalibrationContext] | None = None,
+) -> dict[str, list[ValueRange]]:
     """Measures the tensors that the layers of groups compute, by group name, in one pass over the samples.
 
     The arguments are those of `trt_tui.core.calibration.calibration.collect_tensor_stats`.
     """
     layers_by_group = {group.name: _list_examined_tensors(network, group) for group in groups}
     collectors = {tensor: ValueRangeCollector() for layers in layers_by_group.values() for tensor in layers}
-    collect_tensors(network.model, [*starmap(CollectedTensor, collectors.items())], samples, backend, progress,
-                    executor)
-    return {name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
-            for name, layers in layers_by_group.items()}
+    collect_tensors(
+        network.model, [*starmap(CollectedTensor, collectors.items())], samples, backend, progress, executor
+    )
+    return {
+        name: [collectors[tensor].compute_range(tensor, layer) for tensor, layer in layers.items()]
+        for name, layers in layers_by_group.items()
+    }
 
 
-def measure_group_facts(network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange], samples: Samples,
-                        backend: Backend) -> GroupFacts:
+def measure_group_facts(
+    network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange], samples: Samples, backend: Backend
+) -> GroupFacts:
     """Measures the facts of a group from its weights, and of its offsets on the first feeds of the samples.
 
     Args:
         value_ranges: The tensors of the group from `collect_value_ranges`.
     """
-    return GroupFacts(tuple(value_ranges), tuple(_examine_constants(network, group)),
-                      tuple(_examine_weight_scales(network, group)),
-                      _find_attention_scale(network, group, value_ranges),
-                      tuple(_measure_offset_roundings(network, group, samples, backend)))
+    return GroupFacts(
+        tuple(value_ranges),
+        tuple(_examine_constants(network, group)),
+        tuple(_examine_weight_scales(network, group)),
+        _find_attention_scale(network, group, value_ranges),
+        tuple(_measure_offset_roundings(network, group, samples, backend)),
+    )
 
 
 def _list_examined_tensors(network: Network, group: FusionGroup) -> dict[str, str]:
@@ -120,12 +136,21 @@ def _list_examined_tensors(network: Network, group: FusionGroup) -> dict[str, st
     Tensors into which a mask is written are left out.
     """
     layers = {tensor: f"its input {tensor}" for tensor in group.inputs}
-    layers |= {tensor: _layer_text(network.get_layer(name))
-               for name in group.layers for tensor in network.get_layer(name).outputs if tensor}
-    return {tensor: layer for tensor, layer in layers.items()
-            if network.is_fp32(tensor) and tensor not in network.masked_tensors
-            and tensor not in network.static_tensors and tensor not in network.constant_tensors
-            and tensor not in network.blocking_plugins}
+    layers |= {
+        tensor: _layer_text(network.get_layer(name))
+        for name in group.layers
+        for tensor in network.get_layer(name).outputs
+        if tensor
+    }
+    return {
+        tensor: layer
+        for tensor, layer in layers.items()
+        if network.is_fp32(tensor)
+        and tensor not in network.masked_tensors
+        and tensor not in network.static_tensors
+        and tensor not in network.constant_tensors
+        and tensor not in network.blocking_plugins
+    }
 
 
 def _layer_text(layer: Layer) -> str:
@@ -142,8 +167,11 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
         layer = network.get_layer(name)
         for index, tensor in enumerate(layer.inputs):
             is_epsilon = tensor in network.epsilon_constants
-            if tensor not in network.constant_tensors or not network.is_fp32(tensor) or not (
-                    is_epsilon or name in group.layers):
+            if (
+                tensor not in network.constant_tensors
+                or not network.is_fp32(tensor)
+                or not (is_epsilon or name in group.layers)
+            ):
                 continue
             value = _constant_in_file(network, layer, index)
             if value is None or not value.size:
@@ -156,10 +184,17 @@ def _examine_constants(network: Network, group: FusionGroup) -> Iterator[Constan
                 over_fp16 &= ~np.isinf(exact)  # FP16 has infinities
             is_mask = network.is_mask(tensor) or bool(np.isneginf(value).any()) and layer.op_type not in PRODUCTS
             yield ConstantFacts(
-                tensor, _layer_text(layer), float(magnitudes.max(initial=0.0)),
+                tensor,
+                _layer_text(layer),
+                float(magnitudes.max(initial=0.0)),
                 float(np.count_nonzero(nonzero <= FP16_MIN / 2) / max(nonzero.size, 1)),
-                weight_sqnr_db(held, round_to_precision(held, Precision.FP16)) if held.size else math.inf, value.size,
-                int(np.count_nonzero(over_fp16)), is_mask, is_epsilon, layer.op_type in _ADDING_OPERATORS)
+                weight_sqnr_db(held, round_to_precision(held, Precision.FP16)) if held.size else math.inf,
+                value.size,
+                int(np.count_nonzero(over_fp16)),
+                is_mask,
+                is_epsilon,
+                layer.op_type in _ADDING_OPERATORS,
+            )
 
 
 def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.ndarray:
@@ -173,8 +208,7 @@ def _exact_constant(network: Network, tensor: str, default: np.ndarray) -> np.nd
 def _constant_in_file(network: Network, layer: Layer, input_index: int) -> np.ndarray | None:
     """Returns a constant as the file has it, or as the FP32 network has it; None if it cannot be computed."""
     try:
-        value = (network.source_model.constant_value(layer, input_index)
-                 if network.source_model is not None else None)
+        value = network.source_model.constant_value(layer, input_index) if network.source_model is not None else None
         return value if value is not None else network.constant_value(layer.inputs[input_index])
     except TrtTuiError:
         return None
@@ -197,14 +231,23 @@ def _examine_weight_scales(network: Network, group: FusionGroup) -> Iterator[Wei
         scale_axis, quantized = _read_scales_in_use(network, layer, site, weight)
         largest = int(np.argmax(amaxes))
         yield WeightScaleFacts(
-            site.tensor, _layer_text(layer), scale_axis, channel_axis, weight_sqnr_db(weight, quantized),
+            site.tensor,
+            _layer_text(layer),
+            scale_axis,
+            channel_axis,
+            weight_sqnr_db(weight, quantized),
             _median_channel_sqnr_db(weight, quantized, channel_axis),
-            _median_channel_sqnr_db(weight, _quantize_weight(weight, channel_axis), channel_axis), largest,
-            float(amaxes[largest]), float(np.median(amaxes)), amaxes.size)
+            _median_channel_sqnr_db(weight, _quantize_weight(weight, channel_axis), channel_axis),
+            largest,
+            float(amaxes[largest]),
+            float(np.median(amaxes)),
+            amaxes.size,
+        )
 
 
-def _read_scales_in_use(network: Network, layer: Layer, site: QdqSite,
-                        weight: np.ndarray) -> tuple[int | None, np.ndarray]:
+def _read_scales_in_use(
+    network: Network, layer: Layer, site: QdqSite, weight: np.ndarray
+) -> tuple[int | None, np.ndarray]:
     """Returns the axis of the scales of a weight, and the dequantized weight: as in the file, if it has scales."""
     source = network.source_model
     if source is None:
@@ -236,21 +279,26 @@ def _median_channel_sqnr_db(weight: np.ndarray, quantized: np.ndarray, channel_a
 # -- attention ------------------------------------------------------------------------------------------------------
 
 
-def _find_attention_scale(network: Network, group: FusionGroup,
-                          value_ranges: Sequence[ValueRange]) -> tuple[ValueRange, ValueRange] | None:
+def _find_attention_scale(
+    network: Network, group: FusionGroup, value_ranges: Sequence[ValueRange]
+) -> tuple[ValueRange, ValueRange] | None:
     """Returns the product of Q and K before and behind a constant scale; None if there is no such scale."""
     if group.attention_role != "QK":
         return None
     ranges = {values.tensor: values for values in value_ranges}
-    product = next((network.get_layer(name) for name in group.layers if network.get_layer(name).op_type == "MatMul"),
-                   None)
+    product = next(
+        (network.get_layer(name) for name in group.layers if network.get_layer(name).op_type == "MatMul"), None
+    )
     if product is None:
         return None
     for name in network.consumers.get(product.outputs[0], ()):
         layer = network.get_layer(name)
-        if (name in group.layers and layer.op_type in _SCALE_OPERATORS
-                and ranges.keys() >= {product.outputs[0], layer.outputs[0]}
-                and any(tensor in network.constant_tensors for tensor in layer.inputs)):
+        if (
+            name in group.layers
+            and layer.op_type in _SCALE_OPERATORS
+            and ranges.keys() >= {product.outputs[0], layer.outputs[0]}
+            and any(tensor in network.constant_tensors for tensor in layer.inputs)
+        ):
             return ranges[product.outputs[0]], ranges[layer.outputs[0]]
     return None
 
@@ -258,22 +306,34 @@ def _find_attention_scale(network: Network, group: FusionGroup,
 # -- offsets ----------------------------------------------------------------------------------------------------------
 
 
-def _measure_offset_roundings(network: Network, group: FusionGroup, samples: Samples,
-                              backend: Backend) -> Iterator[OffsetRounding]:
+def _measure_offset_roundings(
+    network: Network, group: FusionGroup, samples: Samples, backend: Backend
+) -> Iterator[OffsetRounding]:
     """Yields the rounding of the values that the differences, normalisations and Softmaxes of a group read."""
-    layers = [layer for name in group.layers if not (layer := network.get_layer(name)).domain
-              and layer.op_type in _OFFSET_OPERATORS and network.is_fp32(layer.outputs[0])
-              and layer.outputs[0] not in network.static_tensors]
-    sums = {layer.name: _SoftmaxOffsets(network, layer) if layer.op_type == "Softmax" else _DifferenceOffsets(
-        network, layer) for layer in layers}
-    computed = [tensor for offsets in sums.values() for tensor in offsets.tensors
-                if tensor not in network.constant_tensors]
+    layers = [
+        layer
+        for name in group.layers
+        if not (layer := network.get_layer(name)).domain
+        and layer.op_type in _OFFSET_OPERATORS
+        and network.is_fp32(layer.outputs[0])
+        and layer.outputs[0] not in network.static_tensors
+    ]
+    sums = {
+        layer.name: _SoftmaxOffsets(network, layer)
+        if layer.op_type == "Softmax"
+        else _DifferenceOffsets(network, layer)
+        for layer in layers
+    }
+    computed = [
+        tensor for offsets in sums.values() for tensor in offsets.tensors if tensor not in network.constant_tensors
+    ]
     if not computed:
         return
     for feed in _read_feeds(network, computed, samples, backend, MAX_OFFSET_FEEDS):
         for offsets in sums.values():
-            offsets.add_values([feed[tensor] if tensor in feed else network.constant_value(tensor)
-                                for tensor in offsets.tensors])
+            offsets.add_values(
+                [feed[tensor] if tensor in feed else network.constant_value(tensor) for tensor in offsets.tensors]
+            )
     yield from (rounding for offsets in sums.values() if (rounding := offsets.compute_rounding()) is not None)
 
 
@@ -287,7 +347,7 @@ class _DifferenceOffsets:
     def __init__(self, network: Network, layer: Layer) -> None:
         self._layer = layer
         self._axes = _find_normalised_axes(network, layer)
-        self.tensors = layer.inputs[:2 if self._axes is None else 1]
+        self.tensors = layer.inputs[: 2 if self._axes is None else 1]
         self._magnitude = 0.0
         self._operand_sums = np.zeros((len(self.tensors), 2))  # signal and noise
         self._sums = np.zeros(5)  # signal, noise, values, nonzero values, and those that change by more than half
@@ -304,8 +364,13 @@ class _DifferenceOffsets:
             held = array[np.abs(array) <= FP16_MAX]
             self._magnitude = max(self._magnitude, float(np.abs(held).max(initial=0.0)))
             sums += (np.square(held).sum(), np.square(round_to_precision(held, Precision.FP16) - held).sum())
-        self._sums += (np.square(values).sum(), np.square(errors).sum(), values.size, np.count_nonzero(values),
-                       np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)))
+        self._sums += (
+            np.square(values).sum(),
+            np.square(errors).sum(),
+            values.size,
+            np.count_nonzero(values),
+            np.count_nonzero((np.abs(errors) > np.abs(values) / 2) & (values != 0)),
+        )
 
     def _subtract_offset(self, arrays: Sequence[np.ndarray]) -> np.ndarray:
         difference: np.ndarray
@@ -320,13 +385,21 @@ class _DifferenceOffsets:
 
         The result is also None if FP16 loses the operands themselves, so that no offset is needed to lose the values.
         """
-        is_operand_lost = any(noise * 10**(MIN_LOSSLESS_SQNR_DB / 10) > signal for signal, noise in self._operand_sums)
+        is_operand_lost = any(
+            noise * 10 ** (MIN_LOSSLESS_SQNR_DB / 10) > signal for signal, noise in self._operand_sums
+        )
         signal, noise, count, nonzero_count, lost_count = self._sums.tolist()
         if not signal or not noise or is_operand_lost:
             return None
         return OffsetRounding(
-            _layer_text(self._layer), False, self._magnitude, 2 * max_rounding_error(self._magnitude, Precision.FP16),
-            math.sqrt(signal / count), 10 * math.log10(signal / noise), lost_count / nonzero_count)
+            _layer_text(self._layer),
+            False,
+            self._magnitude,
+            2 * max_rounding_error(self._magnitude, Precision.FP16),
+            math.sqrt(signal / count),
+            10 * math.log10(signal / noise),
+            lost_count / nonzero_count,
+        )
 
 
 def _find_normalised_axes(network: Network, layer: Layer) -> tuple[int, ...] | None:
@@ -366,13 +439,21 @@ class _SoftmaxOffsets:
             return None
         magnitude = min(float(np.median(np.abs(self._lost))), FP16_MAX)
         masked_count = sum(score <= -_MIN_MASKED_SCORE for score in self._lost)
-        return OffsetRounding(_layer_text(self._layer), True, magnitude,
-                              2 * max_rounding_error(magnitude, Precision.FP16), 0.0, math.inf,
-                              len(self._lost) / self._row_count, masked_count / self._row_count)
+        return OffsetRounding(
+            _layer_text(self._layer),
+            True,
+            magnitude,
+            2 * max_rounding_error(magnitude, Precision.FP16),
+            0.0,
+            math.inf,
+            len(self._lost) / self._row_count,
+            masked_count / self._row_count,
+        )
 
 
-def _read_feeds(network: Network, tensors: Sequence[str], samples: Samples, backend: Backend,
-                count: int) -> Iterator[dict[str, np.ndarray]]:
+def _read_feeds(
+    network: Network, tensors: Sequence[str], samples: Samples, backend: Backend, count: int
+) -> Iterator[dict[str, np.ndarray]]:
     """Yields float tensors of the network in the first feeds of the samples."""
     probe = NetworkProbe(network.model)
     outputs = {tensor: probe.add_output(probe.get_fp32_value(tensor)) for tensor in dict.fromkeys(tensors)}

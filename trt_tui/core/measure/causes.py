@@ -250,8 +250,11 @@ class CauseFacts:
     def is_quantized(self) -> bool:
         """True if the group has a quantized type, or the file quantizes its values."""
         file_precision = self.group.file_precision if self.is_in_file_precision else None
-        return self.precision in QUANTIZED_TYPES or file_precision is not None and any(
-            file_precision.label.startswith(precision.label) for precision in QUANTIZED_TYPES)
+        return (
+            self.precision in QUANTIZED_TYPES
+            or file_precision is not None
+            and any(file_precision.label.startswith(precision.label) for precision in QUANTIZED_TYPES)
+        )
 
     @property
     def isolated(self) -> ErrorMetrics | None:
@@ -279,14 +282,20 @@ class CauseFacts:
     @property
     def raise_text(self) -> str:
         """The next step for values that do not fit in FP16."""
-        return ("run the layer in BF16, which has the range of FP32, or in FP32"
-                if Precision.BF16 in self.group.allowed_precisions else "run the layer in FP32")
+        return (
+            "run the layer in BF16, which has the range of FP32, or in FP32"
+            if Precision.BF16 in self.group.allowed_precisions
+            else "run the layer in FP32"
+        )
 
     @property
     def raise_quantized_text(self) -> str:
         """The next step for values that a quantized type represents badly."""
-        return ("raise the layer to FP16 or FP32" if Precision.FP16 in self.group.allowed_precisions else
-                "raise the layer to FP32")
+        return (
+            "raise the layer to FP16 or FP32"
+            if Precision.FP16 in self.group.allowed_precisions
+            else "raise the layer to FP32"
+        )
 
     def range_remedy_text(self, has_dominant_channels: bool = False, example: str = "") -> str:
         """Returns the next step for a bad range, without changes that are known to be impossible.
@@ -296,16 +305,23 @@ class CauseFacts:
             example: A text behind "another range".
         """
         range_text = f"another range{example}"
-        tries = ["SmoothQuant" if self.can_smooth else "SmoothQuant (if possible)"
-                 ] if has_dominant_channels and self.can_smooth is not False else []
+        tries = (
+            ["SmoothQuant" if self.can_smooth else "SmoothQuant (if possible)"]
+            if has_dominant_channels and self.can_smooth is not False
+            else []
+        )
         tries += [] if self.is_in_file_precision or self.has_fixed_ranges else [range_text]
         steps = [f"try {' or '.join(tries)}"] if tries else []
         steps += [f"quantize the file with {range_text}"] if self.is_in_file_precision else []
         return "".join(f"{step}, " for step in steps) + ("or " if steps else "") + self.raise_quantized_text
 
 
-def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, has_nonfinite_outputs: bool,
-                        has_conclusive_shares: bool = True) -> bool:
+def has_loss_at_outputs(
+    errors: GroupErrors | None,
+    share: ErrorShare | None,
+    has_nonfinite_outputs: bool,
+    has_conclusive_shares: bool = True,
+) -> bool:
     """Returns True if the measured loss of a group reaches a judged output.
 
     The error share decides if it is known. If a judged output has NaN or Inf, groups in which they arise count too,
@@ -328,8 +344,10 @@ def has_loss_at_outputs(errors: GroupErrors | None, share: ErrorShare | None, ha
 
 def are_shares_conclusive(shares: Mapping[str, ErrorShare]) -> bool:
     """Returns True if the error shares add up to at least half of the error."""
-    return sum(max(share.fraction, 0.0) for share in shares.values()
-               if math.isfinite(share.fraction)) >= MIN_CONCLUSIVE_SHARE_SUM
+    return (
+        sum(max(share.fraction, 0.0) for share in shares.values() if math.isfinite(share.fraction))
+        >= MIN_CONCLUSIVE_SHARE_SUM
+    )
 
 
 def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | None = None) -> list[str]:
@@ -352,10 +370,15 @@ def list_groups_to_explain(results: ConfigResults, groups: Collection[str] | Non
         sqnr_db = isolated.sqnr_db if isolated is not None and isolated.sqnr_db is not None else math.inf
         return not arises, -fraction, sqnr_db
 
-    names = [name for name in dict.fromkeys((*results.shares, *results.group_errors))
-             if (groups is None or name in groups) and (not results.shares or name in results.shares)
-             and has_loss_at_outputs(results.group_errors.get(name), results.shares.get(name), has_nonfinite_outputs,
-                                     is_conclusive)]
+    names = [
+        name
+        for name in dict.fromkeys((*results.shares, *results.group_errors))
+        if (groups is None or name in groups)
+        and (not results.shares or name in results.shares)
+        and has_loss_at_outputs(
+            results.group_errors.get(name), results.shares.get(name), has_nonfinite_outputs, is_conclusive
+        )
+    ]
     return sorted(names, key=sort_key)[:MAX_EXPLAINED_GROUPS]
 
 
@@ -368,8 +391,9 @@ def find_causes(facts: CauseFacts) -> tuple[Cause, ...]:
     causes: list[Cause] = []
     explained: set[str] = set()
     for effect, required_loss, iterate_causes in CAUSES:
-        is_explained = effect in explained or effect == "not finite" and not explained.isdisjoint(
-            ("overflow", "underflow"))
+        is_explained = (
+            effect in explained or effect == "not finite" and not explained.isdisjoint(("overflow", "underflow"))
+        )
         cause = next(iterate_causes(facts), None) if not is_explained and getattr(facts, required_loss) else None
         if cause is not None:
             causes.append(cause)
@@ -383,8 +407,12 @@ def cause_lines(causes_by_title: Mapping[str, Sequence[Cause]]) -> list[str]:
     Args:
         causes_by_title: The causes by the name of the group for users.
     """
-    lines = [line for title, causes in causes_by_title.items() for cause in causes
-             for line in (f"{title}: {cause.text}", f"  next step: {cause.remedy}")]
+    lines = [
+        line
+        for title, causes in causes_by_title.items()
+        for cause in causes
+        for line in (f"{title}: {cause.text}", f"  next step: {cause.remedy}")
+    ]
     unexplained = [title for title, causes in causes_by_title.items() if not causes]
     return lines + ([f"{', '.join(unexplained)}: {NO_CAUSE_TEXT}"] if unexplained else [])
 
@@ -425,13 +453,16 @@ def estimate_fp8_loss_shares(tensor_stats: TensorStats, amax: float) -> tuple[fl
     amax/448."""
     scale = amax / FP8.max_value
     return tensor_stats.estimate_value_share_below(
-        scale *
-        _FP8_MAX_ZEROED_SCALES), 1 - tensor_stats.estimate_value_share_below(amax) if amax < tensor_stats.amax else 0.0
+        scale * _FP8_MAX_ZEROED_SCALES
+    ), 1 - tensor_stats.estimate_value_share_below(amax) if amax < tensor_stats.amax else 0.0
 
 
-def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorStats], is_fp8: bool = False,
-                     get_range: Callable[[str, TensorStats], float] = lambda tensor, tensor_stats: tensor_stats.amax
-                     ) -> tuple[str, TensorStats] | None:
+def find_worst_input(
+    group: FusionGroup,
+    stats_by_tensor: Mapping[str, TensorStats],
+    is_fp8: bool = False,
+    get_range: Callable[[str, TensorStats], float] = lambda tensor, tensor_stats: tensor_stats.amax,
+) -> tuple[str, TensorStats] | None:
     """Returns the quantized input of a group whose range leaves the fewest bits; for FP8, the one with the most lost
     values.
 
@@ -446,17 +477,24 @@ def find_worst_input(group: FusionGroup, stats_by_tensor: Mapping[str, TensorSta
             amax = get_range(tensor, stats_by_tensor[tensor])
             bits = estimate_used_bits(stats_by_tensor[tensor], amax) or 0.0
             candidates.append(
-                (-sum(estimate_fp8_loss_shares(stats_by_tensor[tensor], amax)) if is_fp8 else bits, tensor))
+                (-sum(estimate_fp8_loss_shares(stats_by_tensor[tensor], amax)) if is_fp8 else bits, tensor)
+            )
     if candidates:
         tensor = min(candidates)[1]
         return tensor, stats_by_tensor[tensor]
-    return next(((tensor, stats_by_tensor[tensor])
-                 for tensor in (*group.inputs, group.final_tensor)
-                 if tensor in stats_by_tensor), None)
+    return next(
+        (
+            (tensor, stats_by_tensor[tensor])
+            for tensor in (*group.inputs, group.final_tensor)
+            if tensor in stats_by_tensor
+        ),
+        None,
+    )
 
 
-def describe_range_use(facts: CauseFacts, tensor_stats: TensorStats, amax: float | None = None,
-                       source: str = "") -> Cause:
+def describe_range_use(
+    facts: CauseFacts, tensor_stats: TensorStats, amax: float | None = None, source: str = ""
+) -> Cause:
     """Describes the range of a tensor: the channels that determine it, and the bits that remain for INT8.
 
     The description is a cause only if few bits remain (`find_causes`).
@@ -473,15 +511,22 @@ def describe_range_use(facts: CauseFacts, tensor_stats: TensorStats, amax: float
         clipped_text = f"; {clipped} of values clipped" if clipped != "·" else ""
         source_text = f"{source} " if source else ""
         return Cause(
-            "range", f"{source_text}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
-            f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}", facts.range_remedy_text())
+            "range",
+            f"{source_text}range {number_text(amax)} of amax {number_text(tensor_stats.amax)}",
+            f"rms {number_text(tensor_stats.rms)}{bits_text}{clipped_text}",
+            facts.range_remedy_text(),
+        )
     values_text = f"amax {number_text(tensor_stats.amax)}, rms {number_text(tensor_stats.rms)}"
     range_text = f"{values_text}: {bits:.1f} of 8 bits" if bits is not None else values_text
     if channels_text := _dominant_channels_text(tensor_stats):
         return Cause("range", channels_text, range_text, facts.range_remedy_text(has_dominant_channels=True))
     if tensor_stats.p9999 > 0 and tensor_stats.amax > 4 * tensor_stats.p9999:
-        return Cause("range", f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})",
-                     range_text, facts.range_remedy_text(example=", such as a percentile"))
+        return Cause(
+            "range",
+            f"outliers set the range (99.99% are below {number_text(tensor_stats.p9999)})",
+            range_text,
+            facts.range_remedy_text(example=", such as a percentile"),
+        )
     return Cause("range", "range", range_text, facts.range_remedy_text())
 
 
@@ -505,8 +550,10 @@ def fp8_loss_sentence(tensor_stats: TensorStats, amax: float) -> str:
     FP8 has the same relative resolution at every magnitude, so only values outside its range are lost.
     """
     zeroed, clipped = estimate_fp8_loss_shares(tensor_stats, amax)
-    losses = [f"about {percent_text(zeroed)} of values round to 0" if zeroed >= MIN_MENTIONED_SHARE else "",
-              f"{percent_text(clipped)} are clipped" if clipped >= MIN_MENTIONED_SHARE else ""]
+    losses = [
+        f"about {percent_text(zeroed)} of values round to 0" if zeroed >= MIN_MENTIONED_SHARE else "",
+        f"{percent_text(clipped)} are clipped" if clipped >= MIN_MENTIONED_SHARE else "",
+    ]
     losses_text = " and ".join(filter(None, losses)) or "none clipped, hardly any round to 0"
     return f"FP8 scale by amax {number_text(amax)}: {losses_text}"
 
@@ -516,6 +563,7 @@ def find_worst_range(facts: CauseFacts) -> tuple[str, TensorStats, float] | None
 
     None if the group is not quantized, or if its blocks have scales of their own.
     """
+
     def look_up_range(tensor: str, tensor_stats: TensorStats) -> float:
         return facts.amax_by_tensor.get(tensor, tensor_stats.amax)
 
@@ -529,14 +577,16 @@ def find_worst_range(facts: CauseFacts) -> tuple[str, TensorStats, float] | None
 
 
 def range_use_text(facts: CauseFacts) -> str:
-    """Returns a sentence about the worst range of a quantized group, whether it is a cause or not; "" if it has none.
-    """
+    """Returns a sentence about the worst range of a quantized group, whether it is a cause or not; "" if it has none."""
     worst = find_worst_range(facts)
     if worst is None:
         return ""
     tensor, tensor_stats, amax = worst
-    return (fp8_loss_sentence(tensor_stats, amax) if facts.precision is Precision.FP8 else
-            describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, "")).text)
+    return (
+        fp8_loss_sentence(tensor_stats, amax)
+        if facts.precision is Precision.FP8
+        else describe_range_use(facts, tensor_stats, amax, facts.range_sources.get(tensor, "")).text
+    )
 
 
 def _find_range_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -560,28 +610,46 @@ def _find_range_causes(facts: CauseFacts) -> Iterator[Cause]:
 
 def _find_dominant_channel_causes(facts: CauseFacts, tensor_stats: TensorStats, amax: float) -> Iterator[Cause]:
     """Finds channels that set the range and most of the rms, so that the bits of the whole tensor hide the loss."""
-    sentence, top_channels, isolated = (_dominant_channels_text(tensor_stats), tensor_stats.dominant_channels,
-                                        facts.isolated)
+    sentence, top_channels, isolated = (
+        _dominant_channels_text(tensor_stats),
+        tensor_stats.dominant_channels,
+        facts.isolated,
+    )
     median = statistics.median(top_channels.amaxes) if top_channels is not None and top_channels.amaxes else 0.0
-    if (sentence and median > 0 and amax >= median * 2**MIN_CHANNEL_LOST_BITS and isolated is not None
-            and (isolated.sqnr_db is None or isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB)):
-        yield Cause("range", sentence,
-                    f"the range is {number_text(amax)}, the median channel reaches {number_text(median)} and loses "
-                    f"{_lost_bits_text(amax, median)}", facts.range_remedy_text(has_dominant_channels=True))
+    if (
+        sentence
+        and median > 0
+        and amax >= median * 2**MIN_CHANNEL_LOST_BITS
+        and isolated is not None
+        and (isolated.sqnr_db is None or isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB)
+    ):
+        yield Cause(
+            "range",
+            sentence,
+            f"the range is {number_text(amax)}, the median channel reaches {number_text(median)} and loses "
+            f"{_lost_bits_text(amax, median)}",
+            facts.range_remedy_text(has_dominant_channels=True),
+        )
 
 
 def _find_shared_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds a Concat with one scale for parts of very different ranges."""
-    parts = [values for values in facts.group_facts.value_ranges
-             if values.tensor in facts.group.inputs and 0 < values.amax < math.inf]
+    parts = [
+        values
+        for values in facts.group_facts.value_ranges
+        if values.tensor in facts.group.inputs and 0 < values.amax < math.inf
+    ]
     if facts.group.operator != "Concat" or len(parts) < 2 or not facts.is_quantized:
         return
     smallest, largest = (pick(parts, key=lambda values: values.amax) for pick in (min, max))
     if largest.amax >= smallest.amax * 2**MIN_CHANNEL_LOST_BITS:
-        yield Cause("shared scale", f"the parts of Concat {facts.group.name} share a scale",
-                    f"{largest.tensor} reaches {number_text(largest.amax)} and {smallest.tensor} "
-                    f"{number_text(smallest.amax)}, which loses {_lost_bits_text(largest.amax, smallest.amax)}",
-                    "quantize each part before the Concat, or keep the Concat in FP16 or FP32")
+        yield Cause(
+            "shared scale",
+            f"the parts of Concat {facts.group.name} share a scale",
+            f"{largest.tensor} reaches {number_text(largest.amax)} and {smallest.tensor} "
+            f"{number_text(smallest.amax)}, which loses {_lost_bits_text(largest.amax, smallest.amax)}",
+            "quantize each part before the Concat, or keep the Concat in FP16 or FP32",
+        )
 
 
 # -- weights and constants ------------------------------------------------------------------------------------------
@@ -591,22 +659,26 @@ def _find_weight_axis_causes(facts: CauseFacts) -> Iterator[Cause]:
     for weight in _weak_weight_scales(facts):
         if weight.scale_axis is not None and weight.scale_axis != weight.channel_axis:
             yield Cause(
-                "weight axis", f"the weight scales of {weight.layer} are along the wrong axis",
+                "weight axis",
+                f"the weight scales of {weight.layer} are along the wrong axis",
                 f"along axis {weight.scale_axis} they leave {_sqnr_text(weight.median_sqnr_db)} in the median output "
                 f"channel, along axis {weight.channel_axis} {_sqnr_text(weight.channel_median_sqnr_db)}",
-                f"quantize the weight with axis {weight.channel_axis}, or {facts.raise_quantized_text}")
+                f"quantize the weight with axis {weight.channel_axis}, or {facts.raise_quantized_text}",
+            )
 
 
 def _find_weight_channel_causes(facts: CauseFacts) -> Iterator[Cause]:
     for weight in _weak_weight_scales(facts):
         if weight.scale_axis is None:
             yield Cause(
-                "weight channel", f"one channel of {weight.layer} has much larger weights than the others",
+                "weight channel",
+                f"one channel of {weight.layer} has much larger weights than the others",
                 f"channel {weight.largest_channel} reaches {number_text(weight.largest_channel_amax)}, the median of "
                 f"{counted_noun_text(weight.channel_count, 'channel')} is {number_text(weight.median_channel_amax)}; "
                 f"the single scale leaves {_sqnr_text(weight.median_sqnr_db)} in the median channel, one scale per "
                 f"channel {_sqnr_text(weight.channel_median_sqnr_db)}",
-                f"use one weight scale per output channel, or {facts.raise_quantized_text}")
+                f"use one weight scale per output channel, or {facts.raise_quantized_text}",
+            )
 
 
 def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
@@ -617,12 +689,17 @@ def _weak_weight_scales(facts: CauseFacts) -> Iterator[WeightScaleFacts]:
     """
     isolated = facts.isolated
     for weight in facts.group_facts.weight_scales:
-        if (facts.precision is Precision.INT8 and isolated is not None
-                and weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
-                and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
-                and (isolated.sqnr_db is None or (
-                    weight.median_sqnr_db if isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB else weight.sqnr_db
-                ) <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB)):
+        if (
+            facts.precision is Precision.INT8
+            and isolated is not None
+            and weight.median_sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB
+            and weight.channel_median_sqnr_db - weight.median_sqnr_db >= MIN_LAYOUT_GAIN_DB
+            and (
+                isolated.sqnr_db is None
+                or (weight.median_sqnr_db if isolated.sqnr_db < MAX_WEAK_WEIGHT_SQNR_DB else weight.sqnr_db)
+                <= isolated.sqnr_db + MAX_WEIGHT_ERROR_DISTANCE_DB
+            )
+        ):
             yield weight
 
 
@@ -631,32 +708,48 @@ def _find_mask_causes(facts: CauseFacts) -> Iterator[Cause]:
     for mask in facts.group_facts.constants if facts.is_in_file_precision else ():
         if mask.is_mask and mask.amax >= FP16_OVERFLOW:
             yield Cause(
-                "mask", f"the mask {mask.tensor} is beyond FP16's range",
+                "mask",
+                f"the mask {mask.tensor} is beyond FP16's range",
                 f"its value {'is infinite' if math.isinf(mask.amax) else f'reaches {number_text(mask.amax, 2)}'}, "
                 f"beyond FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
-                f"export it again from FP32 with a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32")
+                f"export it again from FP32 with a mask value such as -{FP16_MAX / 2:.0f}, or run the layer in FP32",
+            )
 
 
 def _find_weight_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
     for constant in facts.group_facts.constants:
         if constant.over_fp16 and not constant.is_mask:
-            yield Cause("weight overflow", f"weights of {constant.layer} are beyond FP16's range",
-                        f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} "
-                        f"exceed {FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}",
-                        facts.raise_text)
+            yield Cause(
+                "weight overflow",
+                f"weights of {constant.layer} are beyond FP16's range",
+                f"{constant.over_fp16:,} of {counted_noun_text(constant.count, 'value')} of {constant.tensor} "
+                f"exceed {FP16_MAX:.0f}, up to {number_text(constant.amax, 2)}; {_loss_text(facts)}",
+                facts.raise_text,
+            )
 
 
 def _find_weight_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
-    for worst in sorted((constant for constant in facts.group_facts.constants
-                         if not (constant.is_mask or constant.is_epsilon or constant.is_added)
-                         and constant.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB),
-                        key=lambda constant: constant.fp16_sqnr_db):
-        zeroed_text = (f"{percent_text(worst.zeroed_share)} of {worst.tensor} become 0"
-                       if worst.zeroed_share >= MIN_MENTIONED_SHARE else f"{worst.tensor} is subnormal")
-        yield Cause("weight underflow", f"weights of {worst.layer} are below FP16's smallest value",
-                    f"{zeroed_text} (the largest is {number_text(worst.amax, 2)}, the smallest FP16 value "
-                    f"{number_text(FP16_MIN, 2)}); FP16 leaves {_sqnr_text(worst.fp16_sqnr_db)} of them",
-                    f"scale the weights up and the result down, or {facts.raise_text}")
+    for worst in sorted(
+        (
+            constant
+            for constant in facts.group_facts.constants
+            if not (constant.is_mask or constant.is_epsilon or constant.is_added)
+            and constant.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB
+        ),
+        key=lambda constant: constant.fp16_sqnr_db,
+    ):
+        zeroed_text = (
+            f"{percent_text(worst.zeroed_share)} of {worst.tensor} become 0"
+            if worst.zeroed_share >= MIN_MENTIONED_SHARE
+            else f"{worst.tensor} is subnormal"
+        )
+        yield Cause(
+            "weight underflow",
+            f"weights of {worst.layer} are below FP16's smallest value",
+            f"{zeroed_text} (the largest is {number_text(worst.amax, 2)}, the smallest FP16 value "
+            f"{number_text(FP16_MIN, 2)}); FP16 leaves {_sqnr_text(worst.fp16_sqnr_db)} of them",
+            f"scale the weights up and the result down, or {facts.raise_text}",
+        )
 
 
 # -- values in FP16 -------------------------------------------------------------------------------------------------
@@ -672,11 +765,13 @@ def _find_attention_scale_causes(facts: CauseFacts) -> Iterator[Cause]:
     """
     product, scaled = facts.group_facts.attention_scale or (None, None)
     if product is not None and scaled is not None and product.amax >= FP16_OVERFLOW > scaled.amax:
-        yield Cause("attention scale", f"the attention is scaled behind the product of Q and K, by {scaled.layer}",
-                    f"{product.layer} reaches {number_text(product.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and the "
-                    f"scaled product {number_text(scaled.amax, 2)}; {_loss_text(facts)}",
-                    "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer "
-                    "in FP32")
+        yield Cause(
+            "attention scale",
+            f"the attention is scaled behind the product of Q and K, by {scaled.layer}",
+            f"{product.layer} reaches {number_text(product.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and the "
+            f"scaled product {number_text(scaled.amax, 2)}; {_loss_text(facts)}",
+            "scale Q or K before the product, as TensorRT requires for its fused attention, or run the layer in FP32",
+        )
 
 
 def _find_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -687,37 +782,58 @@ def _find_overflow_causes(facts: CauseFacts) -> Iterator[Cause]:
     candidates += [(errors.fp16_largest or 0.0, errors.fp16_largest_layer), (errors.ref_max or 0.0, "its result")]
     for amax, place in candidates:
         if FP16_OVERFLOW <= amax < math.inf:
-            yield Cause("overflow", "values exceed FP16's range", f"{place} reaches {number_text(amax, 2)}, beyond "
-                        f"FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
-                        _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text)
+            yield Cause(
+                "overflow",
+                "values exceed FP16's range",
+                f"{place} reaches {number_text(amax, 2)}, beyond FP16's {FP16_MAX:.0f}; {_loss_text(facts)}",
+                _normalisation_remedy_text(norm, facts.raise_text) if norm is not None else facts.raise_text,
+            )
 
 
 def _find_clamped_constant_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds constants that the exported network clamps like a mask, although their values affect the result."""
     for constant in facts.group_facts.constants:
-        if (constant.is_mask and constant.over_fp16 and not constant.is_added and not facts.is_in_file_precision
-                and not facts.has_nonfinite_result):
-            yield Cause("clamped constant", f"the constant {constant.tensor} of {constant.layer} is clamped for FP16",
-                        f"it reaches {number_text(constant.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and is clamped to "
-                        f"{FP16_MAX / 2:.0f} as a mask; {_loss_text(facts)}",
-                        f"write it as two factors within FP16's range, or {facts.raise_text}")
+        if (
+            constant.is_mask
+            and constant.over_fp16
+            and not constant.is_added
+            and not facts.is_in_file_precision
+            and not facts.has_nonfinite_result
+        ):
+            yield Cause(
+                "clamped constant",
+                f"the constant {constant.tensor} of {constant.layer} is clamped for FP16",
+                f"it reaches {number_text(constant.amax, 2)}, beyond FP16's {FP16_MAX:.0f}, and is clamped to "
+                f"{FP16_MAX / 2:.0f} as a mask; {_loss_text(facts)}",
+                f"write it as two factors within FP16's range, or {facts.raise_text}",
+            )
 
 
 def _find_offset_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds values that vary little around a large offset, so that FP16 rounds them away with the offset."""
     min_share = 0.0 if facts.has_nonfinite_result else MIN_VANISHED_SHARE
-    for worst in sorted((offset for offset in facts.group_facts.offsets if not offset.is_softmax
-                         and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > min_share)),
-                        key=lambda offset: offset.sqnr_db):
-        lost_text = (f", and {percent_text(worst.lost_share)} of them change by more than half"
-                     if worst.lost_share >= MIN_MENTIONED_SHARE else "")
+    for worst in sorted(
+        (
+            offset
+            for offset in facts.group_facts.offsets
+            if not offset.is_softmax and (offset.sqnr_db < MIN_LOSSLESS_SQNR_DB or offset.lost_share > min_share)
+        ),
+        key=lambda offset: offset.sqnr_db,
+    ):
+        lost_text = (
+            f", and {percent_text(worst.lost_share)} of them change by more than half"
+            if worst.lost_share >= MIN_MENTIONED_SHARE
+            else ""
+        )
         yield Cause(
-            "offset", f"values of {worst.layer} are small beside the offset that it subtracts",
+            "offset",
+            f"values of {worst.layer} are small beside the offset that it subtracts",
             f"FP16's step at {number_text(worst.magnitude, 2)} is {number_text(worst.step, 2)}, the values behind the "
             f"offset have an rms of {number_text(worst.spread, 2)}: FP16 leaves {_sqnr_text(worst.sqnr_db)}{lost_text};"
             f" {_loss_text(facts)}",
             "subtract the offset in FP32 before the layer, or run the layer and the one that computes its input in "
-            "FP32")
+            "FP32",
+        )
 
 
 def _find_softmax_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -725,18 +841,25 @@ def _find_softmax_causes(facts: CauseFacts) -> Iterator[Cause]:
     for offset in facts.group_facts.offsets:
         if not offset.is_softmax or offset.lost_share < MIN_MENTIONED_SHARE:
             continue
-        step_text = (f"FP16's step at {number_text(offset.magnitude, 2)} is "
-                     f"{number_text(offset.step, 2)}; {_loss_text(facts)}")
+        step_text = (
+            f"FP16's step at {number_text(offset.magnitude, 2)} is {number_text(offset.step, 2)}; {_loss_text(facts)}"
+        )
         if offset.masked_share >= offset.lost_share / 2:
-            yield Cause("masked rows", f"rows of {offset.layer} are masked completely",
-                        f"{percent_text(offset.masked_share)} of the rows keep only masked scores, whose differences "
-                        f"FP16 rounds away: {step_text}",
-                        "judge the rows with valid keys only (--judge OUTPUT@MASK), or run the Softmax and the layer "
-                        "before it in FP32")
+            yield Cause(
+                "masked rows",
+                f"rows of {offset.layer} are masked completely",
+                f"{percent_text(offset.masked_share)} of the rows keep only masked scores, whose differences "
+                f"FP16 rounds away: {step_text}",
+                "judge the rows with valid keys only (--judge OUTPUT@MASK), or run the Softmax and the layer "
+                "before it in FP32",
+            )
         else:
-            yield Cause("large scores", f"the scores of {offset.layer} are too large for FP16's step",
-                        f"the largest score of {percent_text(offset.lost_share)} of the rows is beyond 64: {step_text}",
-                        "run the Softmax and the layer before it in FP32")
+            yield Cause(
+                "large scores",
+                f"the scores of {offset.layer} are too large for FP16's step",
+                f"the largest score of {percent_text(offset.lost_share)} of the rows is beyond 64: {step_text}",
+                "run the Softmax and the layer before it in FP32",
+            )
 
 
 def _find_nonfinite_causes(facts: CauseFacts) -> Iterator[Cause]:
@@ -746,19 +869,26 @@ def _find_nonfinite_causes(facts: CauseFacts) -> Iterator[Cause]:
 def _find_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
     norm = facts.normalisation
     if norm is not None and 0 < norm.epsilon <= FP16_MIN / 2:
-        yield Cause("epsilon", f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
-                    f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as "
-                    f"small become 0; {_loss_text(facts)}", _normalisation_remedy_text(norm, facts.raise_text))
+        yield Cause(
+            "epsilon",
+            f"the epsilon of the decomposed {norm.operator} is 0 in FP16",
+            f"it is {norm.epsilon:.0e}, FP16's smallest value is {number_text(FP16_MIN)}, and variances as "
+            f"small become 0; {_loss_text(facts)}",
+            _normalisation_remedy_text(norm, facts.raise_text),
+        )
 
 
 def _find_lost_epsilon_causes(facts: CauseFacts) -> Iterator[Cause]:
     """Finds epsilons that are 0 in the file. The epsilon of an FP32 network is raised where the program writes FP16."""
     for constant in facts.group_facts.constants if facts.is_in_file_precision else ():
         if constant.is_epsilon and not constant.amax:
-            yield Cause("epsilon", f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
-                        f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
-                        f"{_loss_text(facts)}",
-                        f"write an epsilon of {number_text(FP16_MIN_NORMAL)} or more, or run the layer in FP32")
+            yield Cause(
+                "epsilon",
+                f"the epsilon {constant.tensor} of {constant.layer} is 0 in the file",
+                f"FP16's smallest value is {number_text(FP16_MIN)}, and a divisor of 0 is divided by; "
+                f"{_loss_text(facts)}",
+                f"write an epsilon of {number_text(FP16_MIN_NORMAL)} or more, or run the layer in FP32",
+            )
 
 
 def _normalisation_remedy_text(norm: Normalisation, raise_text: str) -> str:
@@ -769,21 +899,32 @@ def _find_underflow_causes(facts: CauseFacts) -> Iterator[Cause]:
     values = find_vanishing_values(facts)
     if values is None:
         return
-    left_text = f"FP16 leaves {_sqnr_text(values.fp16_sqnr_db)}" if values.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB \
+    left_text = (
+        f"FP16 leaves {_sqnr_text(values.fp16_sqnr_db)}"
+        if values.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB
         else _loss_text(facts)
+    )
     if values.zeroed_share >= MIN_VANISHED_SHARE:
         sentence = f"values vanish in FP16 at {values.layer}"
-        evidence = (f"{percent_text(values.zeroed_share)} of them are below FP16's smallest value "
-                    f"{number_text(FP16_MIN)} and become 0, the largest is {number_text(values.amax, 2)}")
+        evidence = (
+            f"{percent_text(values.zeroed_share)} of them are below FP16's smallest value "
+            f"{number_text(FP16_MIN)} and become 0, the largest is {number_text(values.amax, 2)}"
+        )
     else:
         sentence = f"values are subnormal in FP16 at {values.layer}"
-        evidence = (f"the largest is {number_text(values.amax, 2)}, FP16 has 11 bits from "
-                    f"{number_text(FP16_MIN_NORMAL)} on")
+        evidence = (
+            f"the largest is {number_text(values.amax, 2)}, FP16 has 11 bits from {number_text(FP16_MIN_NORMAL)} on"
+        )
     is_log_of_softmax = values.layer.startswith("Softmax ") and any(
-        other.layer.startswith("Log ") for other in facts.group_facts.value_ranges)
-    yield Cause("underflow", sentence, f"{evidence}; {left_text}",
-                f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
-                f"{facts.raise_text}")
+        other.layer.startswith("Log ") for other in facts.group_facts.value_ranges
+    )
+    yield Cause(
+        "underflow",
+        sentence,
+        f"{evidence}; {left_text}",
+        f"{'write Softmax and Log as LogSoftmax' if is_log_of_softmax else 'scale the values up'}, or "
+        f"{facts.raise_text}",
+    )
 
 
 def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
@@ -799,16 +940,27 @@ def find_vanishing_values(facts: CauseFacts) -> ValueRange | None:
     if worst is not None and worst.fp16_sqnr_db < MIN_LOSSLESS_SQNR_DB:
         return worst
     zeroed = max(ranges, key=lambda values: values.zeroed_share, default=None)
-    return zeroed if (zeroed is not None and zeroed.zeroed_share >= MIN_VANISHED_SHARE and facts.has_nonfinite_result
-                      and facts.errors.fp16_state in _HARMLESS_STATES) else None
+    return (
+        zeroed
+        if (
+            zeroed is not None
+            and zeroed.zeroed_share >= MIN_VANISHED_SHARE
+            and facts.has_nonfinite_result
+            and facts.errors.fp16_state in _HARMLESS_STATES
+        )
+        else None
+    )
 
 
 def _find_coordinate_causes(facts: CauseFacts) -> Iterator[Cause]:
     shift = facts.errors.coordinate_shift if facts.errors is not None else None
     if shift is not None:
-        yield Cause("coordinates", f"the step of {shift.precision.label} is too large for the {shift.points_text}",
-                    f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
-                    "run the layer in FP32")
+        yield Cause(
+            "coordinates",
+            f"the step of {shift.precision.label} is too large for the {shift.points_text}",
+            f"half a step at {number_text(shift.magnitude)} moves them by up to {shift.shift_text}",
+            "run the layer in FP32",
+        )
 
 
 def _loss_text(facts: CauseFacts) -> str:

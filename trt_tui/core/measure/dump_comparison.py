@@ -126,8 +126,9 @@ class TensorSummary:
     inf_count: int
 
 
-def find_common_tensors(first_dump: Dump,
-                        second_dump: Dump) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+def find_common_tensors(
+    first_dump: Dump, second_dump: Dump
+) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
     """Returns the tensors that two dumps have in common, the tensors of the first alone, and those of the second alone.
 
     Raises:
@@ -137,35 +138,50 @@ def find_common_tensors(first_dump: Dump,
     both = tuple(name for name in first_dump.tensor_names if name in second_dump.iterations[0])
     if not both:
         raise no_common_tensors_error(
-            first_dump.source, first_dump.tensor_names, second_dump.source, second_dump.tensor_names, "has",
-            "Dump the same tensors of both: polygraphy run --onnx-outputs '*' --save-outputs.")
+            first_dump.source,
+            first_dump.tensor_names,
+            second_dump.source,
+            second_dump.tensor_names,
+            "has",
+            "Dump the same tensors of both: polygraphy run --onnx-outputs '*' --save-outputs.",
+        )
     counts = len(first_dump.iterations), len(second_dump.iterations)
     if counts[0] != counts[1]:
-        raise InputError(f"{first_dump.source} and {second_dump.source} hold different numbers of iterations",
-                         f"{counts[0]} in {first_dump.source}, {counts[1]} in {second_dump.source}",
-                         "Run both on the same inputs (polygraphy run --load-inputs).")
-    for number, (first_iteration,
-                 second_iteration) in enumerate(zip(first_dump.iterations, second_dump.iterations, strict=True)):
+        raise InputError(
+            f"{first_dump.source} and {second_dump.source} hold different numbers of iterations",
+            f"{counts[0]} in {first_dump.source}, {counts[1]} in {second_dump.source}",
+            "Run both on the same inputs (polygraphy run --load-inputs).",
+        )
+    for number, (first_iteration, second_iteration) in enumerate(
+        zip(first_dump.iterations, second_dump.iterations, strict=True)
+    ):
         differ = [name for name in both if first_iteration[name].shape != second_iteration[name].shape]
         if differ:
             name = differ[0]
-            first_shape, second_shape = ("x".join(map(str, side[name].shape)) or "a single value"
-                                         for side in (first_iteration, second_iteration))
+            first_shape, second_shape = (
+                "x".join(map(str, side[name].shape)) or "a single value" for side in (first_iteration, second_iteration)
+            )
             raise InputError(
                 f"{counted_noun_text(len(differ), 'tensor')} of "
                 f"{first_dump.source} and {second_dump.source} have different "
                 "shapes",
                 f"{name} is {first_shape} in {first_dump.source} and {second_shape} in {second_dump.source}, iteration "
-                f"{number}", "Run both on the same inputs, in the same batches.")
+                f"{number}",
+                "Run both on the same inputs, in the same batches.",
+            )
         if strange := [
-                name for name in both
-                if {first_iteration[name].dtype.kind, second_iteration[name].dtype.kind} & set("USV")
+            name for name in both if {first_iteration[name].dtype.kind, second_iteration[name].dtype.kind} & set("USV")
         ]:
-            raise InputError(f"{strange[0]} holds no numbers",
-                             f"{first_iteration[strange[0]].dtype} in {first_dump.source}",
-                                 "Leave the tensor out of the dump.")
-    return (both, tuple(name for name in first_dump.tensor_names if name not in both),
-            tuple(name for name in second_dump.tensor_names if name not in both))
+            raise InputError(
+                f"{strange[0]} holds no numbers",
+                f"{first_iteration[strange[0]].dtype} in {first_dump.source}",
+                "Leave the tensor out of the dump.",
+            )
+    return (
+        both,
+        tuple(name for name in first_dump.tensor_names if name not in both),
+        tuple(name for name in second_dump.tensor_names if name not in both),
+    )
 
 
 def summarize_tensor(dump: Dump, tensor: str) -> Iterator[TensorSummary | None]:
@@ -186,8 +202,16 @@ def summarize_tensor(dump: Dump, tensor: str) -> Iterator[TensorSummary | None]:
             nan_count += int(np.isnan(block).sum())
             inf_count += int(np.isinf(block).sum())
             yield None
-    yield TensorSummary(tensor, stored.dtype.name, stored.shape, minimum if count else None, maximum if count else None,
-                        total / count if count else None, nan_count, inf_count)
+    yield TensorSummary(
+        tensor,
+        stored.dtype.name,
+        stored.shape,
+        minimum if count else None,
+        maximum if count else None,
+        total / count if count else None,
+        nan_count,
+        inf_count,
+    )
 
 
 def find_min_mask_magnitude(network: Network | None) -> float:
@@ -195,15 +219,27 @@ def find_min_mask_magnitude(network: Network | None) -> float:
 
     It is half of the largest FP32 number without a network, and if the network has no mask.
     """
-    masks = [network.constant_amax(name) for name in network.constant_tensors
-             if math.prod(size for size in network.shape(name) or () if isinstance(size, int)) <= MAX_MASK_ELEMENTS
-             and network.is_mask(name)] if network is not None else []
+    masks = (
+        [
+            network.constant_amax(name)
+            for name in network.constant_tensors
+            if math.prod(size for size in network.shape(name) or () if isinstance(size, int)) <= MAX_MASK_ELEMENTS
+            and network.is_mask(name)
+        ]
+        if network is not None
+        else []
+    )
     return min((float(amax) / 2 for amax in masks if amax >= MIN_MASK_MAGNITUDE), default=2.0**127)
 
 
-def measure_tensor_difference(reference: IterableRunSource, source: IterableRunSource, feed_indices: Sequence[int],
-                              tensor: str, error_threshold: float,
-                              min_mask_magnitude: float = 2.0**127) -> Iterator[TensorDifference | None]:
+def measure_tensor_difference(
+    reference: IterableRunSource,
+    source: IterableRunSource,
+    feed_indices: Sequence[int],
+    tensor: str,
+    error_threshold: float,
+    min_mask_magnitude: float = 2.0**127,
+) -> Iterator[TensorDifference | None]:
     """Compares a tensor of a run with that of the reference over feeds; yields None after each piece, and the result
     last.
 
@@ -219,11 +255,13 @@ def measure_tensor_difference(reference: IterableRunSource, source: IterableRunS
     sums, first_bad, nan_in_both, masked = ErrorSums(), 0, 0, 0
     relative_sum, relative_max, relative_count = 0.0, 0.0, 0
     shapes = []
-    for expected_outputs, outputs in zip(reference.iterate_outputs(feed_indices), source.iterate_outputs(feed_indices),
-                                         strict=True):
+    for expected_outputs, outputs in zip(
+        reference.iterate_outputs(feed_indices), source.iterate_outputs(feed_indices), strict=True
+    ):
         shapes.append(expected_outputs[tensor].shape)
-        for expected, actual in zip(_iterate_array_blocks(expected_outputs[tensor]),
-                                    _iterate_array_blocks(outputs[tensor]), strict=True):
+        for expected, actual in zip(
+            _iterate_array_blocks(expected_outputs[tensor]), _iterate_array_blocks(outputs[tensor]), strict=True
+        ):
             both_nan = np.isnan(expected) & np.isnan(actual)
             same = (expected == actual) | both_nan
             nan_in_both += int(np.count_nonzero(both_nan))
@@ -241,12 +279,21 @@ def measure_tensor_difference(reference: IterableRunSource, source: IterableRunS
             yield None
     errors, noise = sums.compute_error_metrics(), sums.noise_to_signal_ratio
     nothing_compared = 0 < nan_in_both == sums.count
-    share = math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(
-        noise)
-    yield TensorDifference(tensor, shapes[0], errors, share,
-                           relative_max if relative_count else None,
-                           relative_sum / relative_count if relative_count else None, share > error_threshold,
-                           first_nonfinite_count=first_bad, common_nan_count=nan_in_both, masked_count=masked)
+    share = (
+        math.inf if errors.nonfinite_count or first_bad or nothing_compared or math.isnan(noise) else math.sqrt(noise)
+    )
+    yield TensorDifference(
+        tensor,
+        shapes[0],
+        errors,
+        share,
+        relative_max if relative_count else None,
+        relative_sum / relative_count if relative_count else None,
+        share > error_threshold,
+        first_nonfinite_count=first_bad,
+        common_nan_count=nan_in_both,
+        masked_count=masked,
+    )
 
 
 def _find_masked_elements(expected: np.ndarray, actual: np.ndarray, min_mask_magnitude: float) -> np.ndarray:
@@ -258,9 +305,13 @@ def _find_masked_elements(expected: np.ndarray, actual: np.ndarray, min_mask_mag
     larger, smaller = np.maximum(*sizes), np.minimum(*sizes)
     is_clamped = (smaller >= FP16_MASK_VALUE / 2) & (smaller <= FP16_MAX) | (smaller >= 2.0**126)
     is_same = smaller >= larger * (1 - BF16_RELATIVE_STEP)
-    masked: np.ndarray = ((larger >= min_mask_magnitude) & (is_clamped | is_same) &
-                          (np.signbit(expected) == np.signbit(actual))
-                          & np.isfinite(expected) & np.isfinite(actual))
+    masked: np.ndarray = (
+        (larger >= min_mask_magnitude)
+        & (is_clamped | is_same)
+        & (np.signbit(expected) == np.signbit(actual))
+        & np.isfinite(expected)
+        & np.isfinite(actual)
+    )
     return masked
 
 
@@ -268,11 +319,12 @@ def _iterate_array_blocks(array: np.ndarray) -> Iterator[np.ndarray]:
     """Yields the values of an array, float64 and flat, in C order, `BLOCK_ELEMENTS` of them at a time."""
     flat = array.reshape(-1)
     for start in range(0, len(flat), BLOCK_ELEMENTS):
-        yield flat[start:start + BLOCK_ELEMENTS].astype(np.float64)
+        yield flat[start : start + BLOCK_ELEMENTS].astype(np.float64)
 
 
-def sort_in_network_order(differences: Sequence[TensorDifference], network: Network | None,
-                          scaled_tensors: Collection[str] = ()) -> list[TensorDifference]:
+def sort_in_network_order(
+    differences: Sequence[TensorDifference], network: Network | None, scaled_tensors: Collection[str] = ()
+) -> list[TensorDifference]:
     """Sorts the compared tensors in network order, and marks the tensors at which errors begin.
 
     Tensors that the network lacks come last. Without a network the order stays, and a tensor counts as computed from
@@ -288,11 +340,15 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
             largest = max(largest, difference.relative_error)
         return result
     layer_indices = {name: layer.index for layer in network.layers for name in layer.outputs}
-    own = sorted((difference for difference in differences if network.has_tensor(difference.tensor)),
-                 key=lambda item: layer_indices.get(item.tensor, -1))
+    own = sorted(
+        (difference for difference in differences if network.has_tensor(difference.tensor)),
+        key=lambda item: layer_indices.get(item.tensor, -1),
+    )
     own = [
         replace(difference, is_scaled=True, exceeds_threshold=bool(difference.nonfinite_count))
-        if difference.tensor in scaled_tensors else difference for difference in own
+        if difference.tensor in scaled_tensors
+        else difference
+        for difference in own
     ]
     relative_errors = {
         difference.tensor: difference.relative_error
@@ -307,25 +363,38 @@ def sort_in_network_order(differences: Sequence[TensorDifference], network: Netw
         begins_error = _is_error_origin(difference, input_errors)
         unmeasured = passed_groups - compared_groups if begins_error else set()
         result.append(
-            replace(difference, begins_error=begins_error,
-                    added_error=_find_added_error(difference.relative_error, max(input_errors, default=0.0)),
-                    group_name=_find_producer_group(network, difference.tensor),
-                    reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else (),
-                    unmeasured_groups=tuple(group.name for group in network.groups if group.name in unmeasured),
-                    is_origin_unknown=2 * len(unmeasured) >= len(network.groups) and not before))
+            replace(
+                difference,
+                begins_error=begins_error,
+                added_error=_find_added_error(difference.relative_error, max(input_errors, default=0.0)),
+                group_name=_find_producer_group(network, difference.tensor),
+                reader_groups=_find_reader_groups(network, difference.tensor) if difference.nonfinite_count else (),
+                unmeasured_groups=tuple(group.name for group in network.groups if group.name in unmeasured),
+                is_origin_unknown=2 * len(unmeasured) >= len(network.groups) and not before,
+            )
+        )
     return [
-        *result, *(replace(difference, is_missing_in_network=True)
-                   for difference in differences
-                   if not network.has_tensor(difference.tensor))
+        *result,
+        *(
+            replace(difference, is_missing_in_network=True)
+            for difference in differences
+            if not network.has_tensor(difference.tensor)
+        ),
     ]
 
 
 def _find_reader_groups(network: Network, tensor: str) -> tuple[str, ...]:
     """Returns the groups that compute with a tensor, also through copies of it, in network order."""
     readers = network.graph.readers
-    copies = iterate_reachable([tensor], lambda name: [
-        output for layer in map(network.get_layer, readers.get(name, ())) for output in layer.outputs
-        if layer.kind is LayerKind.COPY or network.find_group(layer.name) is None])
+    copies = iterate_reachable(
+        [tensor],
+        lambda name: [
+            output
+            for layer in map(network.get_layer, readers.get(name, ()))
+            for output in layer.outputs
+            if layer.kind is LayerKind.COPY or network.find_group(layer.name) is None
+        ],
+    )
     reading_layers = {reader for name in copies for reader in readers.get(name, ())}
     return tuple(group.name for group in network.groups if not reading_layers.isdisjoint(group.layers))
 
@@ -336,8 +405,11 @@ def _is_error_origin(difference: TensorDifference, input_errors: Sequence[float]
     Args:
         input_errors: The relative errors of the tensors from which it is computed.
     """
-    return difference.exceeds_threshold and difference.relative_error >= ERROR_GROWTH * max(
-        input_errors, default=0.0) and not any(map(math.isinf, input_errors))
+    return (
+        difference.exceeds_threshold
+        and difference.relative_error >= ERROR_GROWTH * max(input_errors, default=0.0)
+        and not any(map(math.isinf, input_errors))
+    )
 
 
 def _find_added_error(relative_error: float, input_error: float) -> float:
@@ -353,21 +425,33 @@ def _find_producer_group(network: Network, tensor: str) -> str:
     return group.name if group is not None else ""
 
 
-def _find_nearest_measured_tensors(network: Network, tensor: str,
-                                   measured_tensors: Mapping[str, float]) -> tuple[set[str], set[str]]:
+def _find_nearest_measured_tensors(
+    network: Network, tensor: str, measured_tensors: Mapping[str, float]
+) -> tuple[set[str], set[str]]:
     """Returns the measured tensors from which a tensor is computed, on each path back the first, and the groups on the
     paths."""
+
     def list_read_tensors(name: str) -> Sequence[str]:
         return network.input_tensors(network.producer[name]) if name in network.producer else ()
 
-    passed = list(iterate_reachable([tensor], lambda name: [
-        read for read in list_read_tensors(name) if read not in measured_tensors]))
-    return ({read for name in passed for read in list_read_tensors(name) if read in measured_tensors},
-            {_find_producer_group(network, name) for name in passed} - {""})
+    passed = list(
+        iterate_reachable(
+            [tensor], lambda name: [read for read in list_read_tensors(name) if read not in measured_tensors]
+        )
+    )
+    return (
+        {read for name in passed for read in list_read_tensors(name) if read in measured_tensors},
+        {_find_producer_group(network, name) for name in passed} - {""},
+    )
 
 
-def comparison_advice_lines(differences: Sequence[TensorDifference], first_source: str, second_source: str,
-                            input_names: Sequence[str] = (), has_network: bool = False) -> list[str]:
+def comparison_advice_lines(
+    differences: Sequence[TensorDifference],
+    first_source: str,
+    second_source: str,
+    input_names: Sequence[str] = (),
+    has_network: bool = False,
+) -> list[str]:
     """Returns sentences about the errors between two dumps, and about the next steps.
 
     Args:
@@ -377,50 +461,66 @@ def comparison_advice_lines(differences: Sequence[TensorDifference], first_sourc
     lines = []
     if nan := [difference.tensor for difference in differences if difference.common_nan_count]:
         lines.append(
-            f"Both dumps have NaN at the same places of {name_list_text(nan, 4)}: these values are not compared.")
+            f"Both dumps have NaN at the same places of {name_list_text(nan, 4)}: these values are not compared."
+        )
     if scaled := [
-            difference.tensor for difference in differences if difference.is_scaled and not difference.exceeds_threshold
+        difference.tensor for difference in differences if difference.is_scaled and not difference.exceeds_threshold
     ]:
         lines.append(f"The config scales the channels of {name_list_text(scaled, 4)} (SmoothQuant): not compared.")
     if masked := [difference.tensor for difference in differences if difference.masked_count]:
         lines.append(f"Values that are masks in both, like -3.4e38, are not compared: {name_list_text(masked, 4)}.")
     if over := [difference for difference in differences if difference.exceeds_threshold]:
-        return lines + _advice_lines_above_threshold(over, differences, first_source, second_source, input_names,
-                                                     has_network)
-    worst = max((difference for difference in differences if not difference.is_scaled),
-                key=lambda item: item.relative_error, default=differences[0])
+        return lines + _advice_lines_above_threshold(
+            over, differences, first_source, second_source, input_names, has_network
+        )
+    worst = max(
+        (difference for difference in differences if not difference.is_scaled),
+        key=lambda item: item.relative_error,
+        default=differences[0],
+    )
     return [
-        *lines, f"No tensor is over the threshold; the largest error is at {worst.tensor}: {_tensor_error_text(worst)}."
+        *lines,
+        f"No tensor is over the threshold; the largest error is at {worst.tensor}: {_tensor_error_text(worst)}.",
     ]
 
 
-def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDifference],
-                                  differences: Sequence[TensorDifference], first_source: str, second_source: str,
-                                  input_names: Sequence[str], has_network: bool) -> list[str]:
+def _advice_lines_above_threshold(
+    differences_above_threshold: Sequence[TensorDifference],
+    differences: Sequence[TensorDifference],
+    first_source: str,
+    second_source: str,
+    input_names: Sequence[str],
+    has_network: bool,
+) -> list[str]:
     """Returns the sentences of `comparison_advice_lines` about tensors above the threshold, beginning with the
     earliest."""
-    earliest, begins = differences_above_threshold[0], [
-        nonfinite_source for nonfinite_source in differences_above_threshold if nonfinite_source.begins_error
-    ]
+    earliest, begins = (
+        differences_above_threshold[0],
+        [nonfinite_source for nonfinite_source in differences_above_threshold if nonfinite_source.begins_error],
+    )
     if earliest.is_missing_in_network:
-        return ([
+        return [
             f"No tensor of the network is over the threshold, but "
             f"{name_list_text([nonfinite_source.tensor for nonfinite_source in differences_above_threshold], 4)}: "
             "an exported network has these besides, such as quantized weights. The network has no layer for them."
-        ])
+        ]
     lines = [f"First over the threshold: {earliest.tensor}, {_tensor_error_text(earliest)}."]
     if earliest.tensor in input_names:
         return [*lines, "That is an input: the two runs had different inputs. Compare the data preparation first."]
     if earliest.nonfinite_count:
-        sides = ((earliest.first_nonfinite_count, first_source, second_source), (earliest.errors.nonfinite_count,
-                                                                                 second_source, first_source))
+        sides = (
+            (earliest.first_nonfinite_count, first_source, second_source),
+            (earliest.errors.nonfinite_count, second_source, first_source),
+        )
         lines += [
             f"{nonfinite_source} has {count} NaN or Inf there that {other_source} lacks."
             for count, nonfinite_source, other_source in sides
             if count
         ]
-        lines.append("Common causes are a value beyond the 16-bit range and an infinite scale. Keep that "
-                     "layer and those that read its result in FP32, or in BF16, which has the range of FP32.")
+        lines.append(
+            "Common causes are a value beyond the 16-bit range and an infinite scale. Keep that "
+            "layer and those that read its result in FP32, or in BF16, which has the range of FP32."
+        )
     elif earliest is differences[0] and len(differences) > 1:
         lines.append("It is the first tensor of both: the inputs may differ. Compare those first.")
     if len(begins) > 1 or begins and begins[0] is not earliest:
@@ -428,30 +528,40 @@ def _advice_lines_above_threshold(differences_above_threshold: Sequence[TensorDi
             f"Errors begin at "
             f"{name_list_text([nonfinite_source.tensor for nonfinite_source in begins], 4)}; the others over the "
             f"threshold are "
-            "computed from these.")
+            "computed from these."
+        )
     if unmeasured := list(dict.fromkeys(group for difference in begins for group in difference.unmeasured_groups)):
-        lines.append(f"{counted_noun_text(len(unmeasured), 'fused layer')} before "
-                     f"{name_list_text([item.tensor for item in begins if item.unmeasured_groups], 4)} "
-                     f"{'has' if len(unmeasured) == 1 else 'have'} no tensor in both dumps: the error may begin in any "
-                     "of them. Save all tensors (polygraphy run --onnx-outputs '*'), or rank the layers: trt-tui "
-                     "compare MODEL --data D.")
+        lines.append(
+            f"{counted_noun_text(len(unmeasured), 'fused layer')} before "
+            f"{name_list_text([item.tensor for item in begins if item.unmeasured_groups], 4)} "
+            f"{'has' if len(unmeasured) == 1 else 'have'} no tensor in both dumps: the error may begin in any "
+            "of them. Save all tensors (polygraphy run --onnx-outputs '*'), or rank the layers: trt-tui "
+            "compare MODEL --data D."
+        )
     if not begins:
-        lines.append("The error grows gradually and never doubles at one tensor: no single layer causes it. Begin "
-                     "with the precision of the whole network.")
+        lines.append(
+            "The error grows gradually and never doubles at one tensor: no single layer causes it. Begin "
+            "with the precision of the whole network."
+        )
     elif groups := find_groups_to_raise_to_fp32(differences):
         lines.append(f"Try FP32 for {name_list_text(list(groups), 4)}: -o writes that.")
     elif has_network:
         lines += [] if unmeasured else ["No fused layer computes it, so no precision can repair it."]
     else:
-        lines.append(f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the "
-                     "layers, and -o then writes that.")
+        lines.append(
+            f"Try FP32 for the layers that compute {'these' if len(begins) > 1 else 'it'}: --model names the "
+            "layers, and -o then writes that."
+        )
     return lines
 
 
 def _tensor_error_text(difference: TensorDifference) -> str:
     figure = add_decibel_unit(difference.sqnr_text)
-    return figure if math.isinf(
-        difference.relative_error) else f"{figure} (relative error {difference.relative_error:.3g})"
+    return (
+        figure
+        if math.isinf(difference.relative_error)
+        else f"{figure} (relative error {difference.relative_error:.3g})"
+    )
 
 
 def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tuple[str, ...]:
@@ -465,8 +575,15 @@ def find_groups_to_raise_to_fp32(differences: Sequence[TensorDifference]) -> tup
     over = [difference for difference in differences if difference.exceeds_threshold and difference.group_name]
     begins = [difference for difference in over if difference.begins_error]
     largest = max((difference.added_error for difference in begins), default=-1.0)
-    chosen = [difference for difference in over if not difference.is_origin_unknown and (
-        difference.begins_error or difference.added_error > largest)]
+    chosen = [
+        difference
+        for difference in over
+        if not difference.is_origin_unknown and (difference.begins_error or difference.added_error > largest)
+    ]
     return tuple(
-        dict.fromkeys(group for difference in sorted(chosen, key=lambda item: -item.added_error)
-                      for group in (difference.group_name, *difference.unmeasured_groups, *difference.reader_groups)))
+        dict.fromkeys(
+            group
+            for difference in sorted(chosen, key=lambda item: -item.added_error)
+            for group in (difference.group_name, *difference.unmeasured_groups, *difference.reader_groups)
+        )
+    )

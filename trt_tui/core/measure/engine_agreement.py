@@ -87,8 +87,11 @@ def sqnr_gap_of_engine_db(simulated_accuracy: Accuracy | None, engine_accuracy: 
     gaps = []
     for name, engine_output in engine_accuracy.outputs.items():
         simulated_output = simulated_accuracy.outputs.get(name)
-        if (simulated_output is not None and engine_output.errors.sqnr_db is not None
-                and simulated_output.errors.sqnr_db is not None):
+        if (
+            simulated_output is not None
+            and engine_output.errors.sqnr_db is not None
+            and simulated_output.errors.sqnr_db is not None
+        ):
             gaps.append(simulated_output.errors.sqnr_db - engine_output.errors.sqnr_db)
     return max(gaps) if gaps else None
 
@@ -106,7 +109,8 @@ def engine_variation_notes(engine_result: EngineResult) -> list[str]:
     if engine_result.unequal_outputs:
         notes.append(
             "identical samples of one batch have different results at "
-            f"{name_list_text(engine_result.unequal_outputs)}: a kernel depends on the position in the batch")
+            f"{name_list_text(engine_result.unequal_outputs)}: a kernel depends on the position in the batch"
+        )
     return notes
 
 
@@ -116,8 +120,9 @@ def _build_accuracy_texts(errors_of_builds: Sequence[ErrorMetrics | None]) -> li
     An exact build is the upper end. A build with NaN or Inf is counted separately.
     """
     measured = [errors for errors in errors_of_builds if errors is not None]
-    comparable = [errors for errors in measured
-                  if not errors.nonfinite_count and (errors.exact or errors.sqnr_db is not None)]
+    comparable = [
+        errors for errors in measured if not errors.nonfinite_count and (errors.exact or errors.sqnr_db is not None)
+    ]
     nonfinite_count = sum(errors.nonfinite_count > 0 for errors in measured)
     texts = []
     if comparable:
@@ -169,8 +174,9 @@ class EngineDivergence:
         )
 
 
-def find_engine_divergence(network: NetworkOutline, simulated_errors: Mapping[str, GroupErrors],
-                           engine_errors: EngineErrors | None) -> EngineDivergence | None:
+def find_engine_divergence(
+    network: NetworkOutline, simulated_errors: Mapping[str, GroupErrors], engine_errors: EngineErrors | None
+) -> EngineDivergence | None:
     """Returns the first group, in network order, at which an engine differs from its simulation; None if there is none.
 
     Also None if the errors inside the engine are unknown.
@@ -200,8 +206,9 @@ def _is_worse_than_simulated(engine_errors: ErrorMetrics, simulated_errors: Erro
         return False
     if simulated_errors.exact:
         return engine_errors.sqnr_db < MIN_FP32_SQNR_DB
-    return (simulated_errors.sqnr_db is not None
-            and simulated_errors.sqnr_db - engine_errors.sqnr_db > UNEXPLAINED_GAP_DB)
+    return (
+        simulated_errors.sqnr_db is not None and simulated_errors.sqnr_db - engine_errors.sqnr_db > UNEXPLAINED_GAP_DB
+    )
 
 
 def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
@@ -219,8 +226,11 @@ def engine_errors_text(engine_errors: EngineErrors, group_count: int) -> str:
     )
     if engine_errors.source == MARKED:
         return f"{text} (marked engine, not the engine as built)"
-    hidden = (f"; hidden inside kernels: {name_list_text(engine_errors.hidden_groups, _MAX_LISTED_GROUPS)}"
-              if engine_errors.hidden_groups else "")
+    hidden = (
+        f"; hidden inside kernels: {name_list_text(engine_errors.hidden_groups, _MAX_LISTED_GROUPS)}"
+        if engine_errors.hidden_groups
+        else ""
+    )
     return f"{text} (debug tensors){hidden}"
 
 
@@ -230,52 +240,75 @@ def fp32_engine_fault_text(fp32_engine: EngineResult | None) -> str:
         return ""
     if fp32_engine.accuracy.nonfinite_count:
         return f"the FP32 engine yields {fp32_engine.accuracy.nonfinite_count} NaN or Inf"
-    faulty = {name: output.errors for name, output in fp32_engine.accuracy.outputs.items()
-              if output.errors.mismatch is None and output.errors.sqnr_db is not None
-              and output.errors.sqnr_db < MIN_FP32_SQNR_DB}
+    faulty = {
+        name: output.errors
+        for name, output in fp32_engine.accuracy.outputs.items()
+        if output.errors.mismatch is None
+        and output.errors.sqnr_db is not None
+        and output.errors.sqnr_db < MIN_FP32_SQNR_DB
+    }
     if faulty:
         name, errors = min(faulty.items(), key=lambda item: item[1].comparable_sqnr_db)
-        return (
-            f"the FP32 engine differs from ONNX Runtime's FP32 by "
-            f"{add_decibel_unit(errors.sqnr_text(''))} at {name}"
-        )
+        return f"the FP32 engine differs from ONNX Runtime's FP32 by {add_decibel_unit(errors.sqnr_text(''))} at {name}"
     name, worst = fp32_engine.accuracy.worst_output
     if worst.errors.mismatch is not None and worst.errors.mismatch > MAX_FP32_MISMATCH_SHARE:
         return (
-            f"{mismatch_text(worst.errors.mismatch)} of {name} differ between the FP32 engine and ONNX Runtime's FP32")
+            f"{mismatch_text(worst.errors.mismatch)} of {name} differ between the FP32 engine and ONNX Runtime's FP32"
+        )
     return ""
 
 
-def engine_fault_text(simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None,
-                      fp32_engine: EngineResult | None = None) -> str:
+def engine_fault_text(
+    simulated_accuracy: Accuracy | None, engine_accuracy: Accuracy | None, fp32_engine: EngineResult | None = None
+) -> str:
     """Returns a text about the output at which an engine is wrong; "" if rounding may explain its error.
 
     Args:
         fp32_engine: The all-FP32 engine, if it was built.
     """
     gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_accuracy)
-    if (simulated_accuracy is None or engine_accuracy is None or gap is None or gap < ENGINE_FAULT_DB
-            or fp32_engine_fault_text(fp32_engine)):
+    if (
+        simulated_accuracy is None
+        or engine_accuracy is None
+        or gap is None
+        or gap < ENGINE_FAULT_DB
+        or fp32_engine_fault_text(fp32_engine)
+    ):
         return ""
-    sqnrs_db = {name: (entry.errors.sqnr_db, simulated_accuracy.outputs[name].errors.sqnr_db)
-                for name, entry in engine_accuracy.outputs.items() if name in simulated_accuracy.outputs}
-    name, engine_db, expected_db = max(((name, engine_db, expected_db)
-                                        for name, (engine_db, expected_db) in sqnrs_db.items()
-                                        if engine_db is not None and expected_db is not None),
-                                       key=lambda item: item[2] - item[1])
-    sound = ("the FP32 engine matches ONNX Runtime, so "
-             if fp32_engine is not None and fp32_engine.accuracy is not None else "")
+    sqnrs_db = {
+        name: (entry.errors.sqnr_db, simulated_accuracy.outputs[name].errors.sqnr_db)
+        for name, entry in engine_accuracy.outputs.items()
+        if name in simulated_accuracy.outputs
+    }
+    name, engine_db, expected_db = max(
+        (
+            (name, engine_db, expected_db)
+            for name, (engine_db, expected_db) in sqnrs_db.items()
+            if engine_db is not None and expected_db is not None
+        ),
+        key=lambda item: item[2] - item[1],
+    )
+    sound = (
+        "the FP32 engine matches ONNX Runtime, so "
+        if fp32_engine is not None and fp32_engine.accuracy is not None
+        else ""
+    )
     return (
         f"this engine differs from the simulation: "
         f"{add_decibel_unit(decibels_text(engine_db, mark=''))} at {name} for "
         f"{decibels_text(expected_db)} simulated, which "
         f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
         "optimization level or with other tactic sources, or put the layers of its fused regions back to FP32, "
-        "half of them at a time")
+        "half of them at a time"
+    )
 
 
-def find_groups_in_other_precision(network: Network, config: PrecisionConfig, build_attempt: BuildAttempt,
-                                   implementations: Mapping[str, GroupImplementation]) -> dict[str, Precision]:
+def find_groups_in_other_precision(
+    network: Network,
+    config: PrecisionConfig,
+    build_attempt: BuildAttempt,
+    implementations: Mapping[str, GroupImplementation],
+) -> dict[str, Precision]:
     """Returns the groups that an engine runs in another precision than requested, with that precision.
 
     Empty if the engine was built as requested.
@@ -291,8 +324,11 @@ def find_groups_in_other_precision(network: Network, config: PrecisionConfig, bu
     other_precisions = {}
     for group in network.groups:
         precision = built_config.precision_of(group)
-        implemented = implementations[group.name].precision if has_unrequested_precision(group, built_config,
-                                                                                         implementations) else None
+        implemented = (
+            implementations[group.name].precision
+            if has_unrequested_precision(group, built_config, implementations)
+            else None
+        )
         if implemented is not None and implemented in group.allowed_precisions:
             precision = implemented
         if precision is not config.precision_of(group):
@@ -300,8 +336,9 @@ def find_groups_in_other_precision(network: Network, config: PrecisionConfig, bu
     return other_precisions
 
 
-def find_unquantized_groups_caveat(network: Network, config: PrecisionConfig,
-                                   implementations: Mapping[str, GroupImplementation]) -> tuple[Caveat, ...]:
+def find_unquantized_groups_caveat(
+    network: Network, config: PrecisionConfig, implementations: Mapping[str, GroupImplementation]
+) -> tuple[Caveat, ...]:
     """Returns the caveat of a weakly typed engine whose inspector does not report each quantized group as quantized.
 
     TensorRT may choose any type for the other groups. Without Q/DQ in the graph their values are then not rounded at
@@ -314,13 +351,27 @@ def find_unquantized_groups_caveat(network: Network, config: PrecisionConfig,
     others = [precision for precision in implemented if precision not in QUANTIZED_TYPES]
     precision_text = "another or an unknown precision" if None in others else "another precision"
     quantized_text = counted_noun_text(len(quantized), "quantized layer")
-    return (Caveat("other precisions", f"the engine runs {len(others)} of {quantized_text} in {precision_text}, and "
-                   "another build may quantize them"),) if others else ()
+    return (
+        (
+            Caveat(
+                "other precisions",
+                f"the engine runs {len(others)} of {quantized_text} in {precision_text}, and "
+                "another build may quantize them",
+            ),
+        )
+        if others
+        else ()
+    )
 
 
-def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simulated_accuracy: Accuracy | None,
-                          engine_result: EngineResult, fp32_engine: EngineResult | None = None,
-                          divergence: EngineDivergence | None = None) -> list[str]:
+def suggest_engine_checks(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    simulated_accuracy: Accuracy | None,
+    engine_result: EngineResult,
+    fp32_engine: EngineResult | None = None,
+    divergence: EngineDivergence | None = None,
+) -> list[str]:
     """Returns the suggested checks for an engine that is worse than simulated by more than `UNEXPLAINED_GAP_DB`.
 
     Empty if the gap is smaller, and the engine has no NaN or Inf that the simulation lacks.
@@ -330,8 +381,12 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     """
     simulated_accuracy = engine_result.select_comparable_simulation(simulated_accuracy)
     gap = sqnr_gap_of_engine_db(simulated_accuracy, engine_result.accuracy)
-    is_broken = (engine_result.accuracy is not None and engine_result.accuracy.nonfinite_count > 0
-                 and simulated_accuracy is not None and not simulated_accuracy.nonfinite_count)
+    is_broken = (
+        engine_result.accuracy is not None
+        and engine_result.accuracy.nonfinite_count > 0
+        and simulated_accuracy is not None
+        and not simulated_accuracy.nonfinite_count
+    )
     if not is_broken and (gap is None or gap <= UNEXPLAINED_GAP_DB):
         return []
     lines = []
@@ -343,12 +398,19 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
         lines.append(fault)
     if divergence is not None:
         lines.append(
-            f"{divergence.group_name}: {divergence.divergence_description}; a fusion barrier there may keep it apart")
+            f"{divergence.group_name}: {divergence.divergence_description}; a fusion barrier there may keep it apart"
+        )
     marked_accuracy = engine_result.engine_errors.accuracy if engine_result.engine_errors is not None else None
-    if marked_accuracy is not None and not marked_accuracy.nonfinite_count and (marked_gap_db := sqnr_gap_of_engine_db(
-            simulated_accuracy, marked_accuracy)) is not None and marked_gap_db <= UNEXPLAINED_GAP_DB:
-        lines.append("with every group's result as an output the engine agrees with the simulation: a fusion computes "
-                     "something else, and fusion barriers locate it")
+    if (
+        marked_accuracy is not None
+        and not marked_accuracy.nonfinite_count
+        and (marked_gap_db := sqnr_gap_of_engine_db(simulated_accuracy, marked_accuracy)) is not None
+        and marked_gap_db <= UNEXPLAINED_GAP_DB
+    ):
+        lines.append(
+            "with every group's result as an output the engine agrees with the simulation: a fusion computes "
+            "something else, and fusion barriers locate it"
+        )
     other_precision_groups = [
         group.name
         for group in network.groups
@@ -363,10 +425,10 @@ def suggest_engine_checks(network: NetworkOutline, config: PrecisionConfig, simu
     if regions:
         lines.append(
             f"{counted_noun_text(regions, 'group')} in fused regions, which may round at other places than the "
-            "simulation")
+            "simulation"
+        )
     if engine_result.engine_report is not None and engine_result.engine_report.count_layers(QDQ):
-        lines.append(
-            f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")
+        lines.append(f"{engine_result.engine_report.count_layers(QDQ)} unfused Q/DQ layers: a fusion did not happen")
     if config.tf32:
         lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
     if quantizes_activations(network, config):
@@ -393,8 +455,10 @@ class KernelDiff:
     @property
     def description(self) -> str:
         """The kernel counts in one line: ``kernels (preview RTX 1.7, SM89): 5 and 7, 1 lost, 3 gained``."""
-        return (f"kernels ({self.source}): {self.kernels_before} and {self.kernels_after}, {len(self.removed)} lost, "
-                f"{len(self.added)} gained")
+        return (
+            f"kernels ({self.source}): {self.kernels_before} and {self.kernels_after}, {len(self.removed)} lost, "
+            f"{len(self.added)} gained"
+        )
 
     def diff_lines(self, max_kernels: int) -> list[str]:
         """Returns one line for each removed (``-``) and added (``+``) kernel.
@@ -411,9 +475,11 @@ class KernelDiff:
 
     def to_record(self) -> dict[str, Any]:
         return {
-            "source": self.source, "before": self.kernels_before, "after": self.kernels_after,
+            "source": self.source,
+            "before": self.kernels_before,
+            "after": self.kernels_after,
             "lost": [kernel.description for kernel in self.removed],
-            "gained": [kernel.description for kernel in self.added]
+            "gained": [kernel.description for kernel in self.added],
         }
 
 
@@ -423,12 +489,20 @@ def diff_kernels(first_results: ConfigResults, second_results: ConfigResults) ->
     The engines as built are compared if both list their layers, and the previews if not.
     """
     first_engine, second_engine = first_results.engine_result, second_results.engine_result
-    if (first_engine is not None and second_engine is not None and first_engine.engine_report is not None
-            and second_engine.engine_report is not None and first_engine.builder_name == second_engine.builder_name):
+    if (
+        first_engine is not None
+        and second_engine is not None
+        and first_engine.engine_report is not None
+        and second_engine.engine_report is not None
+        and first_engine.builder_name == second_engine.builder_name
+    ):
         return _diff_previews(
             f"as built, {first_engine.builder_name}",
-            *(Preview(kernels=list_kernels(engine_report))
-              for engine_report in (first_engine.engine_report, second_engine.engine_report)))
+            *(
+                Preview(kernels=list_kernels(engine_report))
+                for engine_report in (first_engine.engine_report, second_engine.engine_report)
+            ),
+        )
     before, after = first_results.preview, second_results.preview
     if before is None or after is None or before.refusal is not None or after.refusal is not None:
         return None
@@ -436,8 +510,13 @@ def diff_kernels(first_results: ConfigResults, second_results: ConfigResults) ->
 
 
 def _diff_previews(source: str, before: Preview, after: Preview) -> KernelDiff:
-    return KernelDiff(source, len(before.kernels), len(after.kernels), tuple(find_added_kernels(after, before)),
-                      tuple(find_added_kernels(before, after)))
+    return KernelDiff(
+        source,
+        len(before.kernels),
+        len(after.kernels),
+        tuple(find_added_kernels(after, before)),
+        tuple(find_added_kernels(before, after)),
+    )
 
 
 Step = TypeVar("Step")
@@ -466,23 +545,33 @@ class UnusedQuantization:
     @property
     def description(self) -> str:
         """The finding as text, such as "INT8 in the config, runs in FP16: its Q/DQ cost 2 conversions"."""
-        cost_text = (f"cost {counted_noun_text(self.qdq_count, 'conversion')}"
-                     if self.qdq_count else "add rounding, but no kernel")
+        cost_text = (
+            f"cost {counted_noun_text(self.qdq_count, 'conversion')}"
+            if self.qdq_count
+            else "add rounding, but no kernel"
+        )
         kept_text = f"; {self.fixed_reason}" if self.fixed_reason else ""
-        return (f"{self.requested_type.label} in the config, runs in {self.implemented.label}: "
-                f"its Q/DQ {cost_text}{kept_text}")
+        return (
+            f"{self.requested_type.label} in the config, runs in {self.implemented.label}: "
+            f"its Q/DQ {cost_text}{kept_text}"
+        )
 
 
-def find_unused_quantization_of_group(group: FusionGroup, requested_precision: Precision,
-                                      implementation: GroupImplementation | None) -> UnusedQuantization | None:
+def find_unused_quantization_of_group(
+    group: FusionGroup, requested_precision: Precision, implementation: GroupImplementation | None
+) -> UnusedQuantization | None:
     """Returns the unused quantization of one group; None if the group is not quantized, or an engine layer may compute
     in its quantized type.
 
     A type that quantizes only weights (INT4) never counts, because its layers multiply in a float type by design.
     """
     quantized_type = QUANTIZED_TYPES.get(group.resolve_file_precision(requested_precision))
-    if (implementation is None or quantized_type is None or not quantized_type.quantizes_activations
-            or not is_unrequested_precision(group, requested_precision, implementation)):
+    if (
+        implementation is None
+        or quantized_type is None
+        or not quantized_type.quantizes_activations
+        or not is_unrequested_precision(group, requested_precision, implementation)
+    ):
         return None
     implemented = implementation.implemented_precision(quantized_type.precision)
     if implemented not in FLOAT_PRECISIONS:
@@ -490,9 +579,12 @@ def find_unused_quantization_of_group(group: FusionGroup, requested_precision: P
     return UnusedQuantization(group.name, quantized_type.precision, implemented, implementation.qdq_count)
 
 
-def find_unused_quantization(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                             fixed_reasons: Mapping[str, str] = MappingProxyType({})
-                             ) -> tuple[UnusedQuantization, ...]:
+def find_unused_quantization(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    preview: Preview,
+    fixed_reasons: Mapping[str, str] = MappingProxyType({}),
+) -> tuple[UnusedQuantization, ...]:
     """Returns the groups of a config whose quantization the previewed engine does not use, in network order.
 
     Args:
@@ -501,12 +593,18 @@ def find_unused_quantization(network: NetworkOutline, config: PrecisionConfig, p
     return tuple(
         replace(unused, fixed_reason=_fixed_reason(group, config, unused.implemented, fixed_reasons))
         for group in network.groups
-        if (unused := find_unused_quantization_of_group(group, config.precision_of(group),
-                                                        preview.implementations.get(group.name))) is not None)
+        if (
+            unused := find_unused_quantization_of_group(
+                group, config.precision_of(group), preview.implementations.get(group.name)
+            )
+        )
+        is not None
+    )
 
 
-def _fixed_reason(group: FusionGroup, config: PrecisionConfig, precision: Precision,
-                  fixed_reasons: Mapping[str, str]) -> str:
+def _fixed_reason(
+    group: FusionGroup, config: PrecisionConfig, precision: Precision, fixed_reasons: Mapping[str, str]
+) -> str:
     """Returns the reason why a group keeps its precision; "" if it can have another one."""
     if group.name in config.groups_fixed_by_rule:
         return config.get_moves(KeepRuleMove)[group.name].row_note
@@ -518,14 +616,18 @@ def _fixed_reason(group: FusionGroup, config: PrecisionConfig, precision: Precis
     return f"it cannot run in {precision.label} as requested" if precision not in group.allowed_precisions else ""
 
 
-def find_used_quantization(network: NetworkOutline, config: PrecisionConfig,
-                           implementations: Mapping[str, GroupImplementation]) -> dict[str, str]:
+def find_used_quantization(
+    network: NetworkOutline, config: PrecisionConfig, implementations: Mapping[str, GroupImplementation]
+) -> dict[str, str]:
     """Returns the groups that a built engine runs in their quantized type, each with a reason to keep its Q/DQ.
 
     The engine counts more than a preview, which another builder makes.
     """
-    return {group.name: f"runs in {group.precision_label(config.precision_of(group))} in the built engine"
-            for group in network.groups if _runs_in_quantized_type(group, config, implementations)}
+    return {
+        group.name: f"runs in {group.precision_label(config.precision_of(group))} in the built engine"
+        for group in network.groups
+        if _runs_in_quantized_type(group, config, implementations)
+    }
 
 
 def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
@@ -534,13 +636,15 @@ def unused_qdq_record(network: NetworkOutline, config: PrecisionConfig, preview:
     return {"unused_qdq": {item.group_name: item.description for item in unused}} if unused else {}
 
 
-def remove_unused_quantization(network: NetworkOutline, config: PrecisionConfig,
-                               groups: Sequence[UnusedQuantization]) -> PrecisionConfig:
+def remove_unused_quantization(
+    network: NetworkOutline, config: PrecisionConfig, groups: Sequence[UnusedQuantization]
+) -> PrecisionConfig:
     """Returns the config in which some groups have the float precision of the previewed engine instead of Q/DQ."""
     for unused in groups:
         if not unused.fixed_reason:
-            config = config.with_group_precision([network.get_group(unused.group_name)], unused.implemented,
-                                                 PREVIEW_REASON)
+            config = config.with_group_precision(
+                [network.get_group(unused.group_name)], unused.implemented, PREVIEW_REASON
+            )
     return config
 
 
@@ -574,10 +678,15 @@ class QdqRemoval:
     def summary(self) -> str:
         """The savings: "Took the Q/DQ of 5 layers out: 31 to 26 kernels, 9 to 3 conversions"."""
         count_text = counted_noun_text(len(self.groups), "layer")
-        text = (f"The Q/DQ of {count_text} stay, {self.rejection}: without them"
-                if self.rejection else f"Took the Q/DQ of {count_text} out:")
-        parts = [f"{self.kernels[0]} to {self.kernels[1]} kernels",
-                 f"{self.conversions[0]} to {self.conversions[1]} conversions"]
+        text = (
+            f"The Q/DQ of {count_text} stay, {self.rejection}: without them"
+            if self.rejection
+            else f"Took the Q/DQ of {count_text} out:"
+        )
+        parts = [
+            f"{self.kernels[0]} to {self.kernels[1]} kernels",
+            f"{self.conversions[0]} to {self.conversions[1]} conversions",
+        ]
         if self.accuracies is not None:
             before, after = (accuracy.worst_errors for accuracy in self.accuracies)
             if before is not None and after is not None and before.mismatch is None and after.mismatch is None:
@@ -589,30 +698,46 @@ class QdqRemoval:
     @property
     def move_reasons(self) -> dict[str, str]:
         """The reasons for the precision moves that take the Q/DQ out, by group name, in network order."""
-        return {unused.group_name: f"{unused.requested_type.label} ran in {unused.implemented.label} "
-                                   f"(preview {self.builder_text})" for unused in self.groups}
+        return {
+            unused.group_name: f"{unused.requested_type.label} ran in {unused.implemented.label} "
+            f"(preview {self.builder_text})"
+            for unused in self.groups
+        }
 
     def find_quantized_groups(self, network: NetworkOutline, config: PrecisionConfig) -> tuple[str, ...]:
         """Finds the names of the groups that are quantized in a config although this removal took their Q/DQ out."""
-        return tuple(unused.group_name for unused in self.groups
-                     if network.get_group(unused.group_name).resolve_file_precision(
-                         config.precision_of(network.get_group(unused.group_name))) in QUANTIZED_TYPES)
+        return tuple(
+            unused.group_name
+            for unused in self.groups
+            if network.get_group(unused.group_name).resolve_file_precision(
+                config.precision_of(network.get_group(unused.group_name))
+            )
+            in QUANTIZED_TYPES
+        )
 
     @property
     def report_text(self) -> str:
         """The summary with the names of the layers and the source of the numbers, for reports."""
-        names = name_list_text([f"{unused.group_name} ({unused.requested_type.label} ran in {unused.implemented.label})"
-                                for unused in self.groups])
+        names = name_list_text(
+            [
+                f"{unused.group_name} ({unused.requested_type.label} ran in {unused.implemented.label})"
+                for unused in self.groups
+            ]
+        )
         source = f"preview {self.builder_text}" + (", times of engines" if self.latencies_ms is not None else "")
         return f"{self.summary} ({source}): {names}"
 
     def to_record(self) -> dict[str, Any]:
         """Returns the JSON record of the removal: each pair is the value before and after."""
         record: dict[str, Any] = {
-            "layers": {unused.group_name: {"asked": unused.requested_type.value, "made": unused.implemented.value}
-                       for unused in self.groups},
-            "preview": self.builder_text, "kernels": list(self.kernels), "conversions": list(self.conversions),
-            "removed": not self.rejection
+            "layers": {
+                unused.group_name: {"asked": unused.requested_type.value, "made": unused.implemented.value}
+                for unused in self.groups
+            },
+            "preview": self.builder_text,
+            "kernels": list(self.kernels),
+            "conversions": list(self.conversions),
+            "removed": not self.rejection,
         }
         if self.accuracies is not None:
             errors = [accuracy.worst_errors for accuracy in self.accuracies]
@@ -622,9 +747,13 @@ class QdqRemoval:
         return record | ({"kept_because": self.rejection} if self.rejection else {})
 
 
-def remove_unused_qdq(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                      preview_config: Callable[[PrecisionConfig], Generator[Step, None, Preview | None]],
-                      fixed_reasons: Mapping[str, str] = MappingProxyType({})) -> Generator[Step, None, QdqRemoval]:
+def remove_unused_qdq(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    preview: Preview,
+    preview_config: Callable[[PrecisionConfig], Generator[Step, None, Preview | None]],
+    fixed_reasons: Mapping[str, str] = MappingProxyType({}),
+) -> Generator[Step, None, QdqRemoval]:
     """Takes unused Q/DQ out of a config until its preview shows none that can go.
 
     All groups of a preview are tried at once. If the engine is worse without them, each half is tried, down to single
@@ -642,8 +771,10 @@ def remove_unused_qdq(network: NetworkOutline, config: PrecisionConfig, preview:
     while batch := _list_removable_groups(network, current_config, current_preview, fixed_reasons, needed):
         batches = [batch]
         while batches:
-            still_unused = {unused.group_name for unused in _list_removable_groups(
-                network, current_config, current_preview, fixed_reasons, needed)}
+            still_unused = {
+                unused.group_name
+                for unused in _list_removable_groups(network, current_config, current_preview, fixed_reasons, needed)
+            }
             batch = [unused for unused in batches.pop() if unused.group_name in still_unused]
             if not batch:
                 continue
@@ -651,8 +782,11 @@ def remove_unused_qdq(network: NetworkOutline, config: PrecisionConfig, preview:
             if changed_config not in previews:
                 previews[changed_config] = yield from preview_config(changed_config)
             changed_preview = previews[changed_config]
-            if changed_preview is not None and changed_preview.refusal is None and not _is_worse_engine(
-                    network, current_config, current_preview, changed_preview, batch):
+            if (
+                changed_preview is not None
+                and changed_preview.refusal is None
+                and not _is_worse_engine(network, current_config, current_preview, changed_preview, batch)
+            ):
                 current_config, current_preview = changed_config, changed_preview
                 taken.update((unused.group_name, unused) for unused in batch)
             elif len(batch) == 1:
@@ -660,20 +794,37 @@ def remove_unused_qdq(network: NetworkOutline, config: PrecisionConfig, preview:
             else:
                 half = len(batch) // 2
                 batches += [batch[half:], batch[:half]]
-    return QdqRemoval(current_config, tuple(taken[group.name] for group in network.groups if group.name in taken),
-                      find_unused_quantization(network, current_config, current_preview, fixed_reasons),
-                      preview.builder_text, (len(preview.kernels), len(current_preview.kernels)),
-                      (preview.conversion_count, current_preview.conversion_count))
+    return QdqRemoval(
+        current_config,
+        tuple(taken[group.name] for group in network.groups if group.name in taken),
+        find_unused_quantization(network, current_config, current_preview, fixed_reasons),
+        preview.builder_text,
+        (len(preview.kernels), len(current_preview.kernels)),
+        (preview.conversion_count, current_preview.conversion_count),
+    )
 
 
-def _list_removable_groups(network: NetworkOutline, config: PrecisionConfig, preview: Preview,
-                           fixed_reasons: Mapping[str, str], needed: Collection[str]) -> list[UnusedQuantization]:
-    return [unused for unused in find_unused_quantization(network, config, preview, fixed_reasons)
-            if not unused.fixed_reason and unused.group_name not in needed]
+def _list_removable_groups(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    preview: Preview,
+    fixed_reasons: Mapping[str, str],
+    needed: Collection[str],
+) -> list[UnusedQuantization]:
+    return [
+        unused
+        for unused in find_unused_quantization(network, config, preview, fixed_reasons)
+        if not unused.fixed_reason and unused.group_name not in needed
+    ]
 
 
-def _is_worse_engine(network: NetworkOutline, config: PrecisionConfig, before: Preview, after: Preview,
-                     batch: Sequence[UnusedQuantization]) -> bool:
+def _is_worse_engine(
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    before: Preview,
+    after: Preview,
+    batch: Sequence[UnusedQuantization],
+) -> bool:
     """Returns True if an engine without some Q/DQ has more kernels or, with as many kernels, more conversions.
 
     An engine in which another layer no longer runs in its quantized type is worse too.
@@ -684,11 +835,14 @@ def _is_worse_engine(network: NetworkOutline, config: PrecisionConfig, before: P
     return any(
         _runs_in_quantized_type(group, config, before.implementations)
         and not _runs_in_quantized_type(group, config, after.implementations)
-        for group in network.groups if group.name not in changed_names)
+        for group in network.groups
+        if group.name not in changed_names
+    )
 
 
-def _runs_in_quantized_type(group: FusionGroup, config: PrecisionConfig,
-                            implementations: Mapping[str, GroupImplementation]) -> bool:
+def _runs_in_quantized_type(
+    group: FusionGroup, config: PrecisionConfig, implementations: Mapping[str, GroupImplementation]
+) -> bool:
     implementation = implementations.get(group.name)
     requested = group.precision_shown_by_engine(config.precision_of(group))
     return implementation is not None and implementation.implemented_precision(requested) in QUANTIZED_TYPES

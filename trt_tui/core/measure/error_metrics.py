@@ -44,8 +44,9 @@ not measured may exceed them by any amount."""
 MISMATCH_SUMS = ("differ", "count")
 """The sums of integer outputs: the number of elements that differ, and the number of all elements."""
 
-RunTable = Literal["runs", "stages", "dumps", "outputs", "engines", "configs", "search",
-                   "simulated", "built", "config list"]
+RunTable = Literal[
+    "runs", "stages", "dumps", "outputs", "engines", "configs", "search", "simulated", "built", "config list"
+]
 """The tables of runs. Printed: "runs", "stages" and "dumps". In Markdown also: "outputs" (the judged outputs)
 and "engines". Both: "configs" (side by side) and "search" (its engines). In the app: "simulated" and "built" (the two
 sides of the header) and "config list"."""
@@ -146,37 +147,86 @@ def _energy_ratio(value: float, bound: float) -> float:
 
 
 def _squared_ratio(value: float, bound: float) -> float:
-    return _energy_ratio(value, bound)**2
+    return _energy_ratio(value, bound) ** 2
 
 
-ERROR_METRICS = {metric.name: metric for metric in (
-    ErrorMetric(
-        name="sqnr", key="sqnr_db", title="SQNR", unit="dB", sums=("diff2", "ref2"), formula=_sqnr_db,
-        format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""), exact_value=math.inf,
-        noise_ratio=lambda value, bound: 10**min(300.0, (bound - value) / 10), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "configs", "config list", "simulated", "built",
-                "dumps")),
-    ErrorMetric(
-        name="cosine", key="cosine", title="cosine", is_share=True, sums=("diff2", "ref2", "test2"), formula=_cosine,
-        format_value=cosine_text, exact_value=1.0,
-        noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound), is_always_recorded=True,
-        tables=("runs", "outputs", "stages", "dumps")),
-    ErrorMetric(
-        name="mse", key="mse", title="MSE", is_higher_better=False, sums=("diff2", "count"), formula=np.divide,
-        noise_ratio=_energy_ratio, tables=("stages", )),
-    ErrorMetric(
-        name="max_abs", key="max_abs", title="max error", description="largest error", heading="max abs",
-        is_higher_better=False, sums=("diff_max", "count"),
-        formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan), noise_ratio=_squared_ratio,
-        tables=("outputs", "stages", "dumps")),
-    ErrorMetric(
-        name="mean_abs", key="mean_abs", title="mean error", heading="mean abs", is_higher_better=False,
-        sums=("diff1", "count"), formula=np.divide, noise_ratio=_squared_ratio, tables=("outputs", "dumps")),
-    ErrorMetric(
-        name="mismatch", key="mismatch", title="differing", description="share that differs", heading="differ",
-        is_higher_better=False, is_share=True, sums=MISMATCH_SUMS, formula=np.divide, format_value=mismatch_text,
-        tables=("outputs", )),
-)}
+ERROR_METRICS = {
+    metric.name: metric
+    for metric in (
+        ErrorMetric(
+            name="sqnr",
+            key="sqnr_db",
+            title="SQNR",
+            unit="dB",
+            sums=("diff2", "ref2"),
+            formula=_sqnr_db,
+            format_value=lambda value: decibels_text(value, exact=value == math.inf, mark=""),
+            exact_value=math.inf,
+            noise_ratio=lambda value, bound: 10 ** min(300.0, (bound - value) / 10),
+            is_always_recorded=True,
+            tables=("runs", "outputs", "stages", "configs", "config list", "simulated", "built", "dumps"),
+        ),
+        ErrorMetric(
+            name="cosine",
+            key="cosine",
+            title="cosine",
+            is_share=True,
+            sums=("diff2", "ref2", "test2"),
+            formula=_cosine,
+            format_value=cosine_text,
+            exact_value=1.0,
+            noise_ratio=lambda value, bound: _energy_ratio(1 - value, 1 - bound),
+            is_always_recorded=True,
+            tables=("runs", "outputs", "stages", "dumps"),
+        ),
+        ErrorMetric(
+            name="mse",
+            key="mse",
+            title="MSE",
+            is_higher_better=False,
+            sums=("diff2", "count"),
+            formula=np.divide,
+            noise_ratio=_energy_ratio,
+            tables=("stages",),
+        ),
+        ErrorMetric(
+            name="max_abs",
+            key="max_abs",
+            title="max error",
+            description="largest error",
+            heading="max abs",
+            is_higher_better=False,
+            sums=("diff_max", "count"),
+            formula=lambda diff_max, count: np.where(count > 0, diff_max, np.nan),
+            noise_ratio=_squared_ratio,
+            tables=("outputs", "stages", "dumps"),
+        ),
+        ErrorMetric(
+            name="mean_abs",
+            key="mean_abs",
+            title="mean error",
+            heading="mean abs",
+            is_higher_better=False,
+            sums=("diff1", "count"),
+            formula=np.divide,
+            noise_ratio=_squared_ratio,
+            tables=("outputs", "dumps"),
+        ),
+        ErrorMetric(
+            name="mismatch",
+            key="mismatch",
+            title="differing",
+            description="share that differs",
+            heading="differ",
+            is_higher_better=False,
+            is_share=True,
+            sums=MISMATCH_SUMS,
+            formula=np.divide,
+            format_value=mismatch_text,
+            tables=("outputs",),
+        ),
+    )
+}
 """All error metrics by name, in the order of columns and records."""
 
 
@@ -188,8 +238,11 @@ def compute_metric_values(sums: Mapping[str, Any]) -> dict[str, np.ndarray]:
     """Returns the values of all error metrics whose sums are present, by name: float64 in the shape of the sums."""
     arrays = {name: np.asarray(value, np.float64) for name, value in sums.items()}
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-        return {name: np.asarray(metric.formula(*(arrays[sum_name] for sum_name in metric.sums)))
-                for name, metric in ERROR_METRICS.items() if arrays.keys() >= set(metric.sums)}
+        return {
+            name: np.asarray(metric.formula(*(arrays[sum_name] for sum_name in metric.sums)))
+            for name, metric in ERROR_METRICS.items()
+            if arrays.keys() >= set(metric.sums)
+        }
 
 
 MIN_LOSSLESS_SQNR_DB = 40.0
@@ -228,12 +281,14 @@ class ErrorMetrics:
     def from_values(cls, values: Mapping[str, Any], exact: bool) -> "ErrorMetrics":
         """Builds error metrics from values by their keys in records, including the counts of NaN and Inf."""
         own_values = {key: value for key, value in values.items() if hasattr(cls, key)}
-        return cls(**own_values, exact=exact,
-                   other_values={key: value for key, value in values.items() if key not in own_values})
+        return cls(
+            **own_values,
+            exact=exact,
+            other_values={key: value for key, value in values.items() if key not in own_values},
+        )
 
     def value(self, metric: ErrorMetric) -> float | None:
-        """Returns the value of an error metric, also for an exact copy; None if it was not measured or is not finite.
-        """
+        """Returns the value of an error metric, also for an exact copy; None if it was not measured or is not finite."""
         return metric.exact_value if self.exact else self.recorded_value(metric)
 
     def recorded_value(self, metric: ErrorMetric) -> float | None:
@@ -250,8 +305,9 @@ class ErrorMetrics:
     @property
     def is_lossy(self) -> bool:
         """True if values are not finite, or more is lost than one rounding to FP16 explains."""
-        return self.nonfinite_count > 0 or not self.exact and (
-            self.sqnr_db is None or self.sqnr_db < MIN_LOSSLESS_SQNR_DB)
+        return (
+            self.nonfinite_count > 0 or not self.exact and (self.sqnr_db is None or self.sqnr_db < MIN_LOSSLESS_SQNR_DB)
+        )
 
     @property
     def nonfinite_count(self) -> int:
@@ -325,8 +381,12 @@ def compute_error_metrics_of_all(all_sums: Sequence[ErrorSums]) -> list[ErrorMet
         if nan or inf or not (math.isfinite(sums.diff2) and math.isfinite(sums.ref2)):
             metrics.append(ErrorMetrics(nan=nan, inf=inf))
         else:
-            metrics.append(ErrorMetrics.from_values({key: column[index] for key, column in columns.items()
-                                                     if math.isfinite(column[index])}, exact=sums.diff2 == 0))
+            metrics.append(
+                ErrorMetrics.from_values(
+                    {key: column[index] for key, column in columns.items() if math.isfinite(column[index])},
+                    exact=sums.diff2 == 0,
+                )
+            )
     return metrics
 
 
@@ -341,19 +401,25 @@ def compute_error_sums(reference: np.ndarray, test: np.ndarray, sample_count: in
     """
     expected = flatten_each_sample(np.asarray(reference, np.float64), sample_count)
     actual = flatten_each_sample(np.asarray(test, np.float64), sample_count)
-    sums = {"count": np.full(len(expected), expected.shape[1], np.float64),
-            "ref_max": np.maximum(expected.max(axis=1, initial=0.0), -expected.min(axis=1, initial=0.0))}
+    sums = {
+        "count": np.full(len(expected), expected.shape[1], np.float64),
+        "ref_max": np.maximum(expected.max(axis=1, initial=0.0), -expected.min(axis=1, initial=0.0)),
+    }
     with np.errstate(invalid="ignore", over="ignore"):
         difference = actual - expected
         if not math.isfinite(float(difference.sum())):
-            sums |= {name: (is_broken(actual) & ~is_broken(expected)).sum(axis=1)
-                     for name, is_broken in (("nan", np.isnan), ("inf", np.isinf))}
+            sums |= {
+                name: (is_broken(actual) & ~is_broken(expected)).sum(axis=1)
+                for name, is_broken in (("nan", np.isnan), ("inf", np.isinf))
+            }
             same = expected == actual
             difference[same] = 0.0
             both = same & np.isinf(expected)
             expected, actual = np.where(both, 0.0, expected), np.where(both, 0.0, actual)
-        sums |= {name: np.einsum("ij,ij->i", values, values)  # by one thread; a BLAS dot product would wake others
-                 for name, values in (("diff2", difference), ("ref2", expected), ("test2", actual))}
+        sums |= {
+            name: np.einsum("ij,ij->i", values, values)  # by one thread; a BLAS dot product would wake others
+            for name, values in (("diff2", difference), ("ref2", expected), ("test2", actual))
+        }
         size = np.abs(difference, out=difference)
         return {**sums, "diff1": size.sum(axis=1), "diff_max": size.max(axis=1, initial=0.0)}
 
@@ -459,9 +525,9 @@ def pair_each_sample_with_another(sample_count: int) -> np.ndarray:
 @functools.lru_cache(maxsize=2)
 def _count_occurrences_in_resamples(sample_count: int) -> np.ndarray:
     """Returns how often each bootstrap draw contains each sample, float64 ``(RESAMPLE_COUNT, sample_count)``."""
-    return np.stack([
-        np.bincount(numbers, minlength=sample_count) for numbers in draw_resamples(sample_count, RESAMPLE_COUNT)
-    ]).astype(np.float64)
+    return np.stack(
+        [np.bincount(numbers, minlength=sample_count) for numbers in draw_resamples(sample_count, RESAMPLE_COUNT)]
+    ).astype(np.float64)
 
 
 def _sum_over_resamples(sample_sums: np.ndarray) -> np.ndarray:
@@ -494,11 +560,19 @@ def student_t_quantile(degrees_of_freedom: float) -> float:
     if degrees_of_freedom < 2.5:
         return 4.303
     normal_quantile = _NORMAL_QUANTILE
-    terms = ((normal_quantile**3 + normal_quantile) / 4,
-             (5 * normal_quantile**5 + 16 * normal_quantile**3 + 3 * normal_quantile) / 96,
-             (3 * normal_quantile**7 + 19 * normal_quantile**5 + 17 * normal_quantile**3 - 15 * normal_quantile) / 384,
-             (79 * normal_quantile**9 + 776 * normal_quantile**7 + 1482 * normal_quantile**5 - 1920 * normal_quantile**3
-              - 945 * normal_quantile) / 92160)
+    terms = (
+        (normal_quantile**3 + normal_quantile) / 4,
+        (5 * normal_quantile**5 + 16 * normal_quantile**3 + 3 * normal_quantile) / 96,
+        (3 * normal_quantile**7 + 19 * normal_quantile**5 + 17 * normal_quantile**3 - 15 * normal_quantile) / 384,
+        (
+            79 * normal_quantile**9
+            + 776 * normal_quantile**7
+            + 1482 * normal_quantile**5
+            - 1920 * normal_quantile**3
+            - 945 * normal_quantile
+        )
+        / 92160,
+    )
     return normal_quantile + sum(term / degrees_of_freedom**power for power, term in enumerate(terms, 1))
 
 
@@ -527,8 +601,12 @@ def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
     if event_count >= sample_count:
         return 1.0
     numbers = np.arange(event_count + 1, dtype=np.float64)
-    ways = np.array([math.lgamma(sample_count + 1) - math.lgamma(number + 1) - math.lgamma(sample_count - number + 1)
-                     for number in numbers])
+    ways = np.array(
+        [
+            math.lgamma(sample_count + 1) - math.lgamma(number + 1) - math.lgamma(sample_count - number + 1)
+            for number in numbers
+        ]
+    )
     low, high = event_count / sample_count, 1.0
     while high - low > 1e-9:
         rate = (low + high) / 2
@@ -540,8 +618,10 @@ def upper_bound_of_rate(event_count: int, sample_count: int) -> float:
 def rate_interval(event_count: int, sample_count: int) -> ConfidenceInterval:
     """Returns the exact 95 % confidence interval of a rate (Clopper and Pearson), from the events counted in some
     samples."""
-    return ConfidenceInterval(1 - upper_bound_of_rate(sample_count - event_count, sample_count),
-                              upper_bound_of_rate(event_count, sample_count))
+    return ConfidenceInterval(
+        1 - upper_bound_of_rate(sample_count - event_count, sample_count),
+        upper_bound_of_rate(event_count, sample_count),
+    )
 
 
 class BootstrapSampler:
@@ -563,13 +643,15 @@ class BootstrapSampler:
         """
         self._float_sums.setdefault(output_name, []).append(sample_sums)
 
-    def add_integer_output(self, output_name: str, reference: np.ndarray, output: np.ndarray,
-                           sample_count: int) -> None:
+    def add_integer_output(
+        self, output_name: str, reference: np.ndarray, output: np.ndarray, sample_count: int
+    ) -> None:
         """Adds the mismatches of one feed at a judged integer output. If two arrays differ in shape, every element is a
         mismatch."""
         if reference.shape == output.shape:
-            differ = flatten_each_sample(np.asarray(reference != output),
-                                         sample_count)  # comparing two single texts gives a bool
+            differ = flatten_each_sample(
+                np.asarray(reference != output), sample_count
+            )  # comparing two single texts gives a bool
             sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
         else:
             sums = np.full((1, 2), float(reference.size))
@@ -596,8 +678,9 @@ class BootstrapSampler:
         the arrays count the differing elements and all elements.
         """
         _, units = self._join_sums_by_sample_or_feed([*(self._float_sums or self._mismatch_sums).values()])
-        return np.stack([unit_sums[:, 0] for unit_sums in units], 1), np.stack([unit_sums[:, 1] for unit_sums in units],
-                                                                               1)
+        return np.stack([unit_sums[:, 0] for unit_sums in units], 1), np.stack(
+            [unit_sums[:, 1] for unit_sums in units], 1
+        )
 
     @staticmethod
     def _join_sums_by_sample_or_feed(sums_by_output: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
@@ -606,14 +689,18 @@ class BootstrapSampler:
         The bool is True if all outputs have one row for each sample. The rows are feeds if not.
         """
         alike = all(len({len(sums) for sums in feed}) == 1 for feed in zip(*sums_by_output, strict=True))
-        return alike, [np.concatenate(feed_sums if alike else [sums.sum(0, keepdims=True) for sums in feed_sums])
-                       for feed_sums in sums_by_output]
+        return alike, [
+            np.concatenate(feed_sums if alike else [sums.sum(0, keepdims=True) for sums in feed_sums])
+            for feed_sums in sums_by_output
+        ]
 
     def compute_intervals(self) -> AccuracyIntervals | None:
         """Returns the confidence intervals of the accuracy; None with fewer than `MIN_SAMPLES` samples."""
         names = [*self._float_sums, *self._mismatch_sums]
         sums_by_output = [
-            *self._float_sums.values(), *self._mismatch_sums.values(), *([self._agreements] if self._agreements else [])
+            *self._float_sums.values(),
+            *self._mismatch_sums.values(),
+            *([self._agreements] if self._agreements else []),
         ]
         if not sums_by_output:
             return None
@@ -625,29 +712,39 @@ class BootstrapSampler:
         columns = np.split(pooled, np.cumsum([unit.shape[1] for unit in units])[:-1], 1)
         values_by_output = {
             name: compute_metric_values(
-                dict(zip(SAMPLE_SUMS if name in self._float_sums else MISMATCH_SUMS, sums.T, strict=True)))
+                dict(zip(SAMPLE_SUMS if name in self._float_sums else MISMATCH_SUMS, sums.T, strict=True))
+            )
             for name, sums in zip(names, columns, strict=False)
         }
-        rates = {name: rate_interval(round(unit[:, 0].sum()), count) for name, unit in zip(names, units, strict=False)
-                 if name in self._mismatch_sums and (unit[:, 1] == 1).all()}
+        rates = {
+            name: rate_interval(round(unit[:, 0].sum()), count)
+            for name, unit in zip(names, units, strict=False)
+            if name in self._mismatch_sums and (unit[:, 1] == 1).all()
+        }
         worst = {}
         for kind, metric in ERROR_METRICS.items():
             if kind_values := [
-                    output_values[kind] for output_values in values_by_output.values() if kind in output_values
+                output_values[kind] for output_values in values_by_output.values() if kind in output_values
             ]:
                 reduce_worst = np.min if metric.is_higher_better else np.max
                 worst[kind] = percentile_interval(reduce_worst(kind_values, 0), count)
         if rates and (drawn_worst := worst["mismatch"]) is not None:
             worst["mismatch"] = ConfidenceInterval(
-                drawn_worst.low, max(drawn_worst.high, *(output_values.high for output_values in rates.values())))
+                drawn_worst.low, max(drawn_worst.high, *(output_values.high for output_values in rates.values()))
+            )
         agreement = rate_interval(round(units[-1].sum()), count) if self._agreements and is_by_sample else None
         return AccuracyIntervals(
             {
-                name: {"mismatch": rates[name]} if name in rates else drop_missing_intervals(
-                    {kind: percentile_interval(values, count)
-                     for kind, values in output_values.items()})
+                name: {"mismatch": rates[name]}
+                if name in rates
+                else drop_missing_intervals(
+                    {kind: percentile_interval(values, count) for kind, values in output_values.items()}
+                )
                 for name, output_values in values_by_output.items()
-            }, drop_missing_intervals(worst), agreement)
+            },
+            drop_missing_intervals(worst),
+            agreement,
+        )
 
 
 def drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) -> dict[str, ConfidenceInterval]:
@@ -655,8 +752,9 @@ def drop_missing_intervals(intervals: Mapping[str, ConfidenceInterval | None]) -
     return {kind: interval for kind, interval in intervals.items() if interval is not None}
 
 
-def compute_metric_interval(resample_values: Sequence[float | None], sample_count: int,
-                            max_metric_loss: float | None = None) -> ConfidenceInterval | None:
+def compute_metric_interval(
+    resample_values: Sequence[float | None], sample_count: int, max_metric_loss: float | None = None
+) -> ConfidenceInterval | None:
     """Returns the confidence interval of the user's metric from its bootstrap draws; None if it failed on too many
     draws.
 
@@ -672,5 +770,10 @@ def compute_metric_interval(resample_values: Sequence[float | None], sample_coun
     metric_interval = percentile_interval(np.array(valid_values), sample_count)
     if metric_interval is None or metric_interval.low < metric_interval.high:
         return metric_interval
-    return None if max_metric_loss is None else ConfidenceInterval(
-        metric_interval.low - max(0.0, max_metric_loss) * upper_bound_of_rate(0, sample_count), metric_interval.high)
+    return (
+        None
+        if max_metric_loss is None
+        else ConfidenceInterval(
+            metric_interval.low - max(0.0, max_metric_loss) * upper_bound_of_rate(0, sample_count), metric_interval.high
+        )
+    )

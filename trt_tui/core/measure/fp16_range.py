@@ -175,29 +175,49 @@ class MagnitudeEvaluation:
         self._analysis = analysis
         self._bounds = [_InnerBound(network, layer) for layer in _find_layers_of_operators(network, INNER_BOUNDS)]
         operands = (tensor for bound in self._bounds for tensor in bound.operands)
-        results = (tensor for group in network.groups for name in group.layers
-                   for tensor in find_compute_type_results(network, network.get_layer(name)))
+        results = (
+            tensor
+            for group in network.groups
+            for name in group.layers
+            for tensor in find_compute_type_results(network, network.get_layer(name))
+        )
         read = (tensor for group in network.groups for tensor in group.inputs)
         self.tensors = [
-            tensor for tensor in dict.fromkeys((*results, *read, *operands)) if tensor not in network.masked_tensors
-            and tensor not in network.blocking_plugins and network.is_fp32(tensor)
+            tensor
+            for tensor in dict.fromkeys((*results, *read, *operands))
+            if tensor not in network.masked_tensors
+            and tensor not in network.blocking_plugins
+            and network.is_fp32(tensor)
         ]
         self.mask_name = find_common_mask_name(analysis.judged_outputs)
-        self.mask_axes = find_mask_axes(network, analysis.backend, analysis.samples, self.mask_name,
-                                        self.tensors) if self.mask_name else {}
-        self._logarithms = [layer for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
-                            if layer.outputs[0] in self.tensors]
+        self.mask_axes = (
+            find_mask_axes(network, analysis.backend, analysis.samples, self.mask_name, self.tensors)
+            if self.mask_name
+            else {}
+        )
+        self._logarithms = [
+            layer
+            for layer in _find_layers_of_operators(network, LOGARITHM_OPERATORS)
+            if layer.outputs[0] in self.tensors
+        ]
         counted = {tensor for bound in self._bounds for tensor in bound.counted_operands}
         self.shape_tensors = sorted(counted - network.blocking_plugins.keys())
         self._finite_graph: _FiniteMagnitudeGraph | None = None
         self._in_use = False
         analysis.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_sessions)
-        constants = {tensor for group in network.groups for name in group.layers
-                     for tensor in network.get_layer(name).inputs
-                     if tensor in network.constant_tensors and network.is_fp32(tensor)}
-        self._large_constants = {tensor: amax for tensor in constants
-                                 if (amax := float(np.max(network.constant_amax(tensor), initial=0))) >= FP16_OVERFLOW
-                                 and not network.is_mask(tensor)}
+        constants = {
+            tensor
+            for group in network.groups
+            for name in group.layers
+            for tensor in network.get_layer(name).inputs
+            if tensor in network.constant_tensors and network.is_fp32(tensor)
+        }
+        self._large_constants = {
+            tensor: amax
+            for tensor in constants
+            if (amax := float(np.max(network.constant_amax(tensor), initial=0))) >= FP16_OVERFLOW
+            and not network.is_mask(tensor)
+        }
 
     def close(self) -> None:
         self._in_use = False
@@ -218,15 +238,25 @@ class MagnitudeEvaluation:
         by_group = {}
         for name in group_names:
             group = self._network.get_group(name)
-            touched = (*group.inputs, *(tensor for layer in map(self._network.get_layer, group.layers)
-                                        for tensor in (*layer.inputs, *layer.outputs)))
+            touched = (
+                *group.inputs,
+                *(
+                    tensor
+                    for layer in map(self._network.get_layer, group.layers)
+                    for tensor in (*layer.inputs, *layer.outputs)
+                ),
+            )
             by_group[name] = [tensor for tensor in dict.fromkeys(touched) if tensor in remaining]
             for tensor in by_group[name]:
                 del remaining[tensor]
         return None if remaining else by_group
 
-    def compute_magnitudes(self, feed: Mapping[str, np.ndarray], extremes: Mapping[str, Sequence[float]],
-                           sizes: Mapping[str, Sequence[int]]) -> Magnitudes:
+    def compute_magnitudes(
+        self,
+        feed: Mapping[str, np.ndarray],
+        extremes: Mapping[str, Sequence[float]],
+        sizes: Mapping[str, Sequence[int]],
+    ) -> Magnitudes:
         """Computes the largest magnitudes of a feed, with another execution for tensors with infinities.
 
         Args:
@@ -235,10 +265,14 @@ class MagnitudeEvaluation:
             sizes: The shapes of `shape_tensors`.
         """
         tensors = {tensor: max(values[0], -values[1]) for tensor, values in extremes.items()}
-        tensors.update((tensor, max(extremes[tensor][2], -extremes[tensor][3])) for tensor in self.mask_axes
-                       if tensors[tensor] <= FP16_MAX)
-        inner = {layer.name: _find_largest_log_argument(layer, *extremes[layer.outputs[0]][:2])
-                 for layer in self._logarithms}
+        tensors.update(
+            (tensor, max(extremes[tensor][2], -extremes[tensor][3]))
+            for tensor in self.mask_axes
+            if tensors[tensor] <= FP16_MAX
+        )
+        inner = {
+            layer.name: _find_largest_log_argument(layer, *extremes[layer.outputs[0]][:2]) for layer in self._logarithms
+        }
         inner |= {bound.layer.name: bound.compute_bound(tensors, sizes) for bound in self._bounds}
         if infinite := {tensor for tensor, amax in tensors.items() if not math.isfinite(amax)}:
             if self._finite_graph is None or not self._finite_graph.tensors >= infinite:
@@ -249,8 +283,10 @@ class MagnitudeEvaluation:
             self._in_use = True
             tensors.update(self._finite_graph.measure_magnitudes(feed))
         finite = {tensor: amax for tensor, amax in tensors.items() if math.isfinite(amax)}
-        return Magnitudes({**finite, **self._large_constants}, {layer: magnitude for layer, magnitude in inner.items()
-                                                                if magnitude >= FP16_OVERFLOW})
+        return Magnitudes(
+            {**finite, **self._large_constants},
+            {layer: magnitude for layer, magnitude in inner.items() if magnitude >= FP16_OVERFLOW},
+        )
 
 
 class _MagnitudeSession(MagnitudeEvaluation):
@@ -260,8 +296,10 @@ class _MagnitudeSession(MagnitudeEvaluation):
         super().__init__(analysis)
         axes = self.mask_axes
         probe = NetworkProbe(self._network.model)
-        self._mask_inputs = {axes_key: probe.add_input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(axes_key))
-                             for number, axes_key in enumerate(dict.fromkeys(axes.values()))}
+        self._mask_inputs = {
+            axes_key: probe.add_input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(axes_key))
+            for number, axes_key in enumerate(dict.fromkeys(axes.values()))
+        }
         zero = probe.add_constant(np.float32(0))
         self._extreme_outputs: dict[str, list[str]] = {}
         for tensor in self.tensors:
@@ -270,10 +308,13 @@ class _MagnitudeSession(MagnitudeEvaluation):
             if tensor in axes:
                 self._extreme_outputs[tensor] += probe.add_reductions(
                     probe.append_operator("Where", self._mask_inputs[axes[tensor]], value, zero),
-                    "ReduceMax", "ReduceMin")
+                    "ReduceMax",
+                    "ReduceMin",
+                )
         self._shape_outputs = {tensor: probe.add_tensor_shape(tensor) for tensor in self.shape_tensors}
-        self._runner = (probe.load_statistics_runner(analysis.backend, analysis.samples) if self.tensors
-                        else None)  # no runtime accepts a graph without outputs
+        self._runner = (
+            probe.load_statistics_runner(analysis.backend, analysis.samples) if self.tensors else None
+        )  # no runtime accepts a graph without outputs
 
     def close(self) -> None:
         super().close()
@@ -292,8 +333,9 @@ class _MagnitudeSession(MagnitudeEvaluation):
             masks = {value_name(value): expand_mask_to_axes(mask, axes) for axes, value in self._mask_inputs.items()}
         self._in_use = True
         scalars = self._runner.run({**feed, **masks})
-        extremes = {tensor: [float(scalars[output]) for output in outputs]
-                    for tensor, outputs in self._extreme_outputs.items()}
+        extremes = {
+            tensor: [float(scalars[output]) for output in outputs] for tensor, outputs in self._extreme_outputs.items()
+        }
         sizes = {tensor: tuple(map(int, scalars[output])) for tensor, output in self._shape_outputs.items()}
         return self.compute_magnitudes(feed, extremes, sizes)
 
@@ -301,8 +343,14 @@ class _MagnitudeSession(MagnitudeEvaluation):
 def _find_layers_of_operators(network: Network, operators: Collection[str]) -> list[Layer]:
     """Returns the layers in fusion groups that have one of some operators and can be executed."""
     layers = (network.get_layer(name) for group in network.groups for name in group.layers)
-    return [layer for layer in layers if layer.op_type in operators and not layer.domain
-            and network.blocking_plugins.keys().isdisjoint(layer.outputs) and any(map(network.is_fp32, layer.outputs))]
+    return [
+        layer
+        for layer in layers
+        if layer.op_type in operators
+        and not layer.domain
+        and network.blocking_plugins.keys().isdisjoint(layer.outputs)
+        and any(map(network.is_fp32, layer.outputs))
+    ]
 
 
 def _find_largest_log_argument(layer: Layer, max_result: float, min_result: float) -> float:
@@ -328,9 +376,13 @@ class _InnerBound:
     def __init__(self, network: Network, layer: Layer) -> None:
         self._network, self.layer, self.opset = network, layer, network.opset
         tensors = {"Einsum": layer.inputs, "Softmax": layer.outputs}.get(
-            layer.op_type, layer.inputs[:2] if layer.op_type in _PRODUCTS_OF_TWO else (*layer.inputs, *layer.outputs))
-        self.operands = [tensor for tensor in tensors
-                         if tensor and tensor not in network.constant_tensors and network.is_fp32(tensor)]
+            layer.op_type, layer.inputs[:2] if layer.op_type in _PRODUCTS_OF_TWO else (*layer.inputs, *layer.outputs)
+        )
+        self.operands = [
+            tensor
+            for tensor in tensors
+            if tensor and tensor not in network.constant_tensors and network.is_fp32(tensor)
+        ]
         self.counted_operands = self.operands
         if layer.op_type in _PRODUCTS_OF_TWO:  # the sums of a constant weight need no shape
             self.counted_operands = [layer.inputs[layer.op_type in _CONVOLUTIONS]] if len(self.operands) == 2 else []
@@ -344,13 +396,16 @@ class _InnerBound:
 
     def input_amax(self, *indices: int) -> float:
         """Returns the largest magnitude of some inputs; 0 without them."""
-        return max((self.find_amax(self.layer.inputs[index]) for index in indices if index < len(self.layer.inputs)),
-                   default=0.0)
+        return max(
+            (self.find_amax(self.layer.inputs[index]) for index in indices if index < len(self.layer.inputs)),
+            default=0.0,
+        )
 
     def find_amax(self, tensor: str) -> float:
         if tensor in self._network.constant_tensors:
-            return (float(np.max(self._network.constant_amax(tensor), initial=0)) if self._network.is_fp32(tensor)
-                    else 0.0)
+            return (
+                float(np.max(self._network.constant_amax(tensor), initial=0)) if self._network.is_fp32(tensor) else 0.0
+            )
         return self._tensor_magnitudes.get(tensor, 0.0)
 
     def input_shape(self, index: int) -> Sequence[int]:
@@ -368,7 +423,6 @@ class _InnerBound:
             return self.input_amax(index) * math.prod(self.input_shape(index)[axis:])
         weight = np.abs(self._network.constant_value(tensor).astype(np.float64))
         return float(weight.reshape(*weight.shape[:axis], -1).sum(-1).max(initial=0))
-
 
     @cached_property
     def max_weight_l1_norm(self) -> float:
@@ -424,19 +478,21 @@ def _bound_product(inputs: _InnerBound) -> float:
 
 
 def _bound_einsum(inputs: _InnerBound) -> float:
-    """Returns the bound of the sum of absolute products: their number is the product of the sizes that are summed over.
-    """
+    """Returns the bound of the sum of absolute products: their number is the product of the sizes that are summed over."""
     equation = inputs.attributes.get_string("equation", "") or ""
     operand_terms, _, result = equation.replace(" ", "").partition("->")
     sizes: dict[str, int] = {}
     for index, axes in enumerate(operand_terms.split(",")):
         shape = inputs.input_shape(index)
         before, _, behind = axes.partition("...")
-        sizes |= {**dict(zip(before, shape, strict=False)),
-                  **dict(zip(reversed(behind), reversed(shape), strict=False))}
+        sizes |= {
+            **dict(zip(before, shape, strict=False)),
+            **dict(zip(reversed(behind), reversed(shape), strict=False)),
+        }
     kept = result or [axis for axis in sizes if operand_terms.count(axis) == 1]
     return math.prod(size for axis, size in sizes.items() if axis not in kept) * math.prod(
-        map(inputs.find_amax, inputs.layer.inputs))
+        map(inputs.find_amax, inputs.layer.inputs)
+    )
 
 
 def _bound_normaliser(inputs: _InnerBound) -> float:
@@ -471,7 +527,7 @@ def _bound_sum_of_powers(inputs: _InnerBound) -> float:
     axis = attributes.get_int("axis", -1) or 0
     summed = sizes[axis:][:1] if inputs.layer.op_type == "LpNormalization" else sizes[2:]
     kernel = tuple(attributes.get_ints("kernel_shape", ()) or summed)
-    return float(inputs.input_amax(0)**(attributes.get_int("p", 2) or 2) * math.prod(kernel))
+    return float(inputs.input_amax(0) ** (attributes.get_int("p", 2) or 2) * math.prod(kernel))
 
 
 def _bound_sum(inputs: _InnerBound) -> float:
@@ -481,13 +537,15 @@ def _bound_sum(inputs: _InnerBound) -> float:
 
 
 INNER_BOUNDS: Mapping[str, Callable[[_InnerBound], float]] = {
-    **dict.fromkeys(_PRODUCTS_OF_TWO, _bound_product), "Einsum": _bound_einsum, "Softmax": _bound_normaliser,
+    **dict.fromkeys(_PRODUCTS_OF_TWO, _bound_product),
+    "Einsum": _bound_einsum,
+    "Softmax": _bound_normaliser,
     "Attention": _bound_attention,
     **dict.fromkeys(("GRU", "LSTM", "RNN"), _bound_recurrent_sum),
     "DeformConv": lambda inputs: inputs.input_amax(0) * inputs.max_row_sum(1, 1) * max(1.0, inputs.input_amax(4)),
     "STFT": lambda inputs: inputs.input_amax(0) * (inputs.max_row_sum(2) or math.prod(inputs.input_shape(0)[1:])),
     **dict.fromkeys(("Mean", "Sum"), _bound_sum),
-    "LRN": lambda inputs: inputs.input_amax(0)**2 * (inputs.attributes.get_int("size", 1) or 1),
+    "LRN": lambda inputs: inputs.input_amax(0) ** 2 * (inputs.attributes.get_int("size", 1) or 1),
     **dict.fromkeys(("GlobalLpPool", "LpNormalization", "LpPool"), _bound_sum_of_powers),
     "RotaryEmbedding": lambda inputs: inputs.input_amax(0) * (inputs.input_amax(1) + inputs.input_amax(2)),
 }
@@ -503,10 +561,11 @@ class _FiniteMagnitudeGraph:
         self._outputs = {}
         for tensor in tensors:
             size = probe.append_operator("Abs", probe.get_fp32_value(tensor))
-            is_finite = probe.append_operator("Less", size, probe.add_constant(np.float32(np.inf)),
-                                              dtype=ir.DataType.BOOL)
+            is_finite = probe.append_operator(
+                "Less", size, probe.add_constant(np.float32(np.inf)), dtype=ir.DataType.BOOL
+            )
             finite = probe.append_operator("Where", is_finite, size, probe.add_constant(np.float32(0)))
-            self._outputs[tensor], = probe.add_reductions(finite, "ReduceMax")
+            (self._outputs[tensor],) = probe.add_reductions(finite, "ReduceMax")
         self._runner: Runner = probe.load_statistics_runner(analysis.backend, analysis.samples)
 
     def close(self) -> None:
@@ -518,11 +577,15 @@ class _FiniteMagnitudeGraph:
         return {tensor: float(scalars[output]) for tensor, output in self._outputs.items()}
 
 
-_INNER_VALUE_TEXTS = {**dict.fromkeys(INNER_BOUNDS, "the sums inside"),
-                      **dict.fromkeys(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"), "partial sums of"),
-                      "Softmax": "the normaliser of",
-                      "LogSoftmax": "the Softmax inside", "ReduceLogSum": "the sum inside",
-                      "ReduceLogSumExp": "the sum inside", "Attention": "the scores and sums inside"}
+_INNER_VALUE_TEXTS = {
+    **dict.fromkeys(INNER_BOUNDS, "the sums inside"),
+    **dict.fromkeys(("Conv", "ConvTranspose", "Einsum", "Gemm", "MatMul"), "partial sums of"),
+    "Softmax": "the normaliser of",
+    "LogSoftmax": "the Softmax inside",
+    "ReduceLogSum": "the sum inside",
+    "ReduceLogSumExp": "the sum inside",
+    "Attention": "the scores and sums inside",
+}
 """The values inside an operator that may exceed FP16, in words."""
 
 MAX_UNDERFLOW_SHARE = 0.05
@@ -587,7 +650,9 @@ class Fp16Overflow:
         """The overflow and its effect on the results, as a sentence without a full stop."""
         effect = self.harmless_reason or (
             "the outputs are infinite or wrong if the kernel rounds it to FP16, and right if it does not"
-            if self.state is Fp16RangeState.MAY_OVERFLOW else "every kernel in FP16 makes it infinite")
+            if self.state is Fp16RangeState.MAY_OVERFLOW
+            else "every kernel in FP16 makes it infinite"
+        )
         return f"{self.overflow_text}; {effect}"
 
 
@@ -607,19 +672,24 @@ class LargestMagnitude:
 def uses_fp16(network: Network, config: PrecisionConfig) -> bool:
     """Returns True if a group of a config has results or products in FP16."""
     return any(
-        Precision.FP16 in (find_boundary_type(group, precision, config.other),
-                           group.resolve_file_precision(precision).value_type)
-        for group in network.groups for precision in (config.precision_of(group),))
+        Precision.FP16
+        in (find_boundary_type(group, precision, config.other), group.resolve_file_precision(precision).value_type)
+        for group in network.groups
+        for precision in (config.precision_of(group),)
+    )
 
 
 def list_fp16_overflows(network: Network, config: PrecisionConfig, magnitudes: Magnitudes) -> list[Fp16Overflow]:
     """Returns all values that FP16 rounds to infinity, in network order, whatever effect the infinity has."""
     magnitudes = apply_divisors_to_magnitudes(network, config, magnitudes)
-    if max((*magnitudes.tensor_magnitudes.values(), *magnitudes.inner_magnitudes.values()),
-           default=0.0) < FP16_OVERFLOW:
+    if (
+        max((*magnitudes.tensor_magnitudes.values(), *magnitudes.inner_magnitudes.values()), default=0.0)
+        < FP16_OVERFLOW
+    ):
         return []
-    return [value for group in network.groups
-            for value in _find_fp16_overflows_of_group(network, config, group, magnitudes)]
+    return [
+        value for group in network.groups for value in _find_fp16_overflows_of_group(network, config, group, magnitudes)
+    ]
 
 
 def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Overflow]:
@@ -629,8 +699,11 @@ def find_worst_overflows(overflows: Iterable[Fp16Overflow]) -> dict[str, Fp16Ove
     """
     worst: dict[str, Fp16Overflow] = {}
     for value in overflows:
-        worst[value.group_name] = max(worst.get(value.group_name, value), value, key=lambda value: (
-            _STATES_BY_SEVERITY.index(value.state), bool(value.tensor), value.magnitude))
+        worst[value.group_name] = max(
+            worst.get(value.group_name, value),
+            value,
+            key=lambda value: (_STATES_BY_SEVERITY.index(value.state), bool(value.tensor), value.magnitude),
+        )
     return worst
 
 
@@ -644,17 +717,19 @@ def apply_divisors_to_magnitudes(network: Network, config: PrecisionConfig, magn
     if not divisors:
         return magnitudes
     by_layer = {network.producer.get(tensor, ""): divisor for tensor, divisor in divisors.items()}
-    return Magnitudes({tensor: amax / divisors.get(tensor, 1.0)
-                       for tensor, amax in magnitudes.tensor_magnitudes.items()},
-                      {layer: amax / by_layer.get(layer, 1.0) for layer, amax in magnitudes.inner_magnitudes.items()})
+    return Magnitudes(
+        {tensor: amax / divisors.get(tensor, 1.0) for tensor, amax in magnitudes.tensor_magnitudes.items()},
+        {layer: amax / by_layer.get(layer, 1.0) for layer, amax in magnitudes.inner_magnitudes.items()},
+    )
 
 
 def make_fp16_range_caveats(overflows_by_group: Mapping[str, Fp16Overflow]) -> tuple[Caveat, ...]:
     """Returns one caveat for the groups that overflow in FP16, and one for the groups that may overflow."""
     caveats = []
     for state, kind in ((Fp16RangeState.OVERFLOWS, "overflow"), (Fp16RangeState.MAY_OVERFLOW, "may overflow")):
-        values = sorted((value for value in overflows_by_group.values() if value.state is state),
-                        key=lambda value: -value.magnitude)
+        values = sorted(
+            (value for value in overflows_by_group.values() if value.state is state), key=lambda value: -value.magnitude
+        )
         if not values:
             continue
         named = "; ".join(f"{value.group_name}: {value.overflow_text}" for value in values[:_MAX_NAMED_GROUPS])
@@ -664,8 +739,9 @@ def make_fp16_range_caveats(overflows_by_group: Mapping[str, Fp16Overflow]) -> t
     return tuple(caveats)
 
 
-def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, group: FusionGroup, magnitudes: Magnitudes
-                                  ) -> Iterator[Fp16Overflow]:
+def _find_fp16_overflows_of_group(
+    network: Network, config: PrecisionConfig, group: FusionGroup, magnitudes: Magnitudes
+) -> Iterator[Fp16Overflow]:
     """Yields the values of a group that FP16 rounds to infinity.
 
     A group in file precision can have FP16 at some layers alone. These round to infinity.
@@ -684,26 +760,48 @@ def _find_fp16_overflows_of_group(network: Network, config: PrecisionConfig, gro
         if amax and not _is_rounded_by_producer(network, config, tensor):
             # An input of the network may be a mask, whose infinity in FP16 is correct.
             may_stay_finite = tensor not in network.producer or _is_always_quantized_by_group(
-                network, config, group, tensor)
-            yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if may_stay_finite else Fp16RangeState.OVERFLOWS,
-                               f"its input {tensor}", amax, tensor, readers)
+                network, config, group, tensor
+            )
+            yield Fp16Overflow(
+                group.name,
+                Fp16RangeState.MAY_OVERFLOW if may_stay_finite else Fp16RangeState.OVERFLOWS,
+                f"its input {tensor}",
+                amax,
+                tensor,
+                readers,
+            )
     for name, tensor, quantized in _find_constants_in_float_type(network, config, group):
         if amax := find_amax_beyond_fp16(tensor):
             # A kernel that multiplies quantized values never has the weight in FP16. Any other kernel for it does.
-            yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW if quantized else Fp16RangeState.OVERFLOWS,
-                               f"the constant {tensor} of {name}", amax, tensor, (name,))
+            yield Fp16Overflow(
+                group.name,
+                Fp16RangeState.MAY_OVERFLOW if quantized else Fp16RangeState.OVERFLOWS,
+                f"the constant {tensor} of {name}",
+                amax,
+                tensor,
+                (name,),
+            )
     handed_on = {*group.outputs, group.final_tensor}
     for name in _list_layers_with_rounded_results(network, config, group):
         layer = network.get_layer(name)
         for tensor in filter(None, layer.outputs):
             if amax := find_amax_beyond_fp16(tensor):
                 outside = tensor in handed_on and not _is_quantized_by_all_readers(network, config, tensor)
-                yield Fp16Overflow(group.name, Fp16RangeState.OVERFLOWS if outside else Fp16RangeState.MAY_OVERFLOW,
-                                   f"{layer.op_type} {name}", amax, tensor)
+                yield Fp16Overflow(
+                    group.name,
+                    Fp16RangeState.OVERFLOWS if outside else Fp16RangeState.MAY_OVERFLOW,
+                    f"{layer.op_type} {name}",
+                    amax,
+                    tensor,
+                )
         amax = magnitudes.inner_magnitudes.get(name, 0.0)
         if amax >= FP16_OVERFLOW and _accumulates_in_fp16(group, precision):
-            yield Fp16Overflow(group.name, Fp16RangeState.MAY_OVERFLOW,
-                               f"{_INNER_VALUE_TEXTS[layer.op_type]} {layer.op_type} {name}", amax)
+            yield Fp16Overflow(
+                group.name,
+                Fp16RangeState.MAY_OVERFLOW,
+                f"{_INNER_VALUE_TEXTS[layer.op_type]} {layer.op_type} {name}",
+                amax,
+            )
 
 
 def _accumulates_in_fp16(group: FusionGroup, precision: Precision) -> bool:
@@ -721,15 +819,19 @@ def _list_layers_with_rounded_results(network: Network, config: PrecisionConfig,
     the results that the file has in FP16 are rounded.
     """
     if config.precision_of(group) is Precision.FILE:
-        return [name for name in group.layers if any(_is_fp16_in_file(network, tensor)
-                                                     for tensor in network.get_layer(name).outputs if tensor)]
+        return [
+            name
+            for name in group.layers
+            if any(_is_fp16_in_file(network, tensor) for tensor in network.get_layer(name).outputs if tensor)
+        ]
     norm = network.zero_cost_support.norms.get(group.name)
     inside = set(norm.layers[:-1]) if norm is not None and group.name in list_normalisation_rewrites(config) else set()
     return [name for name in group.layers if name not in inside]
 
 
-def _find_constants_in_float_type(network: Network, config: PrecisionConfig,
-                                  group: FusionGroup) -> Iterator[tuple[str, str, bool]]:
+def _find_constants_in_float_type(
+    network: Network, config: PrecisionConfig, group: FusionGroup
+) -> Iterator[tuple[str, str, bool]]:
     """Yields each constant that a group reads in its float type: its layer, its name, and True if it is quantized.
 
     The exported network dequantizes a quantized constant to that type.
@@ -745,8 +847,7 @@ def _find_constants_in_float_type(network: Network, config: PrecisionConfig,
 
 
 def _is_rounded_by_producer(network: Network, config: PrecisionConfig, tensor: str) -> bool:
-    """Returns True if the group that computes a tensor rounds it to FP16. Its overflow is then reported at that group.
-    """
+    """Returns True if the group that computes a tensor rounds it to FP16. Its overflow is then reported at that group."""
     group = network.find_group(network.producer.get(tensor, ""))
     if group is not None and config.precision_of(group) is Precision.FILE:
         return _is_fp16_in_file(network, tensor)
@@ -757,19 +858,22 @@ def _is_fp16_in_file(network: Network, tensor: str) -> bool:
     return network.source_model is not None and network.source_model.find_dtype(tensor) is ir.DataType.FLOAT16
 
 
-def _is_read_in_fp16(network: Network, config: PrecisionConfig, group: FusionGroup, layer_name: str, index: int
-                     ) -> bool:
+def _is_read_in_fp16(
+    network: Network, config: PrecisionConfig, group: FusionGroup, layer_name: str, index: int
+) -> bool:
     """Returns True if a layer of an FP16 group, or of a group in file precision, reads an input in FP16."""
     if config.precision_of(group) is not Precision.FILE or network.source_model is None:
         return True
     layer, source_model = network.get_layer(layer_name), network.source_model
     value = source_model.find_input_value(layer, index)
-    return (value is not None and source_model.types.get(value.name or "") is ir.DataType.FLOAT16
-            and not any(step.operator == "quantize" for step in source_model.find_conversion_steps(layer, index) or ()))
+    return (
+        value is not None
+        and source_model.types.get(value.name or "") is ir.DataType.FLOAT16
+        and not any(step.operator == "quantize" for step in source_model.find_conversion_steps(layer, index) or ())
+    )
 
 
-def _find_readers_in_fp16(network: Network, config: PrecisionConfig,
-                          group: FusionGroup) -> dict[str, tuple[str, ...]]:
+def _find_readers_in_fp16(network: Network, config: PrecisionConfig, group: FusionGroup) -> dict[str, tuple[str, ...]]:
     """Returns the layers of a group that read a tensor in FP16, by tensor from outside the group.
 
     In file precision, also by tensor of the group: a Cast in the group can round a tensor to FP16.
@@ -780,8 +884,11 @@ def _find_readers_in_fp16(network: Network, config: PrecisionConfig,
         tensors.update(tensor for name in group.layers for tensor in network.get_layer(name).outputs if tensor)
     for name in group.layers:
         for index, tensor in enumerate(network.get_layer(name).inputs):
-            if tensor in tensors and name not in readers.get(tensor, ()) and _is_read_in_fp16(
-                    network, config, group, name, index):
+            if (
+                tensor in tensors
+                and name not in readers.get(tensor, ())
+                and _is_read_in_fp16(network, config, group, name, index)
+            ):
                 readers[tensor] = (*readers.get(tensor, ()), name)
     return readers
 
@@ -790,8 +897,12 @@ def _is_always_quantized_by_group(network: Network, config: PrecisionConfig, gro
     """Returns True if a group quantizes a tensor at every layer that reads it."""
     precision = config.precision_of(group)
     places = {(site.layer, site.index) for site in operand_qdq_sites(group, precision) if site.tensor == tensor}
-    read = {(name, index) for name in group.layers
-            for index, source in enumerate(network.get_layer(name).inputs) if source == tensor}
+    read = {
+        (name, index)
+        for name in group.layers
+        for index, source in enumerate(network.get_layer(name).inputs)
+        if source == tensor
+    }
     return bool(read) and read <= places and precision not in (*HALF_PRECISIONS, Precision.FILE)
 
 
@@ -800,23 +911,34 @@ def _is_quantized_by_all_readers(network: Network, config: PrecisionConfig, tens
     if any(info.name == tensor for info in network.outputs):
         return False
     groups = {reader: network.find_group(reader) for reader in network.consumers.get(tensor, ())}
-    return bool(groups) and all(group is not None and _is_always_quantized_by_group(network, config, group, tensor)
-                                for group in groups.values())
+    return bool(groups) and all(
+        group is not None and _is_always_quantized_by_group(network, config, group, tensor) for group in groups.values()
+    )
 
 
-def find_largest_magnitude(network: Network, config: PrecisionConfig, group: FusionGroup,
-                           magnitudes: Magnitudes) -> LargestMagnitude | None:
+def find_largest_magnitude(
+    network: Network, config: PrecisionConfig, group: FusionGroup, magnitudes: Magnitudes
+) -> LargestMagnitude | None:
     """Returns the largest magnitude that a group rounds to FP16, or would round in FP16; None if it is unknown or 0."""
-    magnitudes_by_layer = [(magnitudes.tensor_magnitudes.get(tensor, 0.0), name)
-                           for name in _list_layers_with_rounded_results(network, config, group) or group.layers
-                           for tensor in network.get_layer(name).outputs
-                           if tensor]
+    magnitudes_by_layer = [
+        (magnitudes.tensor_magnitudes.get(tensor, 0.0), name)
+        for name in _list_layers_with_rounded_results(network, config, group) or group.layers
+        for tensor in network.get_layer(name).outputs
+        if tensor
+    ]
     amax, layer = max(((amax, name) for amax, name in magnitudes_by_layer if math.isfinite(amax)), default=(0.0, ""))
     return LargestMagnitude(layer, amax) if amax > 0 else None
 
 
-def describe_fp16_values(network: Network, config: PrecisionConfig, group: FusionGroup, overflow: Fp16Overflow | None,
-                         largest: LargestMagnitude | None, sums: ErrorSums, isolated: ErrorMetrics | None) -> str:
+def describe_fp16_values(
+    network: Network,
+    config: PrecisionConfig,
+    group: FusionGroup,
+    overflow: Fp16Overflow | None,
+    largest: LargestMagnitude | None,
+    sums: ErrorSums,
+    isolated: ErrorMetrics | None,
+) -> str:
     """Returns the finding about the values of a group in FP16, or about NaN and Inf that arise in the group.
 
     A remedy follows if there is one. "" if there is no finding.
@@ -836,51 +958,87 @@ def describe_fp16_values(network: Network, config: PrecisionConfig, group: Fusio
     text, remedy = "", ""
     if largest is not None and largest.fp16_headroom < MIN_FP16_HEADROOM:
         remedy = _attention_scale_text(network, config, group, largest) or (
-            norm.rewrite_text if norm is not None and largest.layer in norm.layers else "")
-        text = (f"distance to FP16's limit ×{largest.fp16_headroom:.1f}: {network.get_layer(largest.layer).op_type} "
-                f"{largest.layer} reaches {number_text(largest.magnitude, 2)}")
+            norm.rewrite_text if norm is not None and largest.layer in norm.layers else ""
+        )
+        text = (
+            f"distance to FP16's limit ×{largest.fp16_headroom:.1f}: {network.get_layer(largest.layer).op_type} "
+            f"{largest.layer} reaches {number_text(largest.magnitude, 2)}"
+        )
     elif norm is not None and isolated is not None and isolated.is_lossy and 0 < norm.epsilon <= FP16_MIN / 2:
-        text, remedy = (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_MIN:.0e}), and so are variances "
-                        "as small"), norm.rewrite_text
+        text, remedy = (
+            (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_MIN:.0e}), and so are variances as small"),
+            norm.rewrite_text,
+        )
     elif 0 < sums.ref_max < FP16_MIN_NORMAL:
-        text = (f"max {number_text(sums.ref_max, 2)} is below FP16's smallest normal {number_text(FP16_MIN_NORMAL)}")
+        text = f"max {number_text(sums.ref_max, 2)} is below FP16's smallest normal {number_text(FP16_MIN_NORMAL)}"
     elif sums.fp16_under > MAX_UNDERFLOW_SHARE * sums.count:
-        text = (f"{percent_text(sums.fp16_under / sums.count)} underflow: below FP16's smallest value "
-                f"{number_text(FP16_MIN)}")
+        text = (
+            f"{percent_text(sums.fp16_under / sums.count)} underflow: below FP16's smallest value "
+            f"{number_text(FP16_MIN)}"
+        )
     text = overflow.effect_text if overflow is not None else text if is_fp16 else ""
     if text and (remedy or Precision.BF16 in group.allowed_precisions):
         text += f"; {remedy or 'BF16 has the range of FP32'}"
-    arise = (f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
-             if isolated is not None and isolated.nonfinite_count else "")
+    arise = (
+        f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
+        if isolated is not None and isolated.nonfinite_count
+        else ""
+    )
     return ": ".join(filter(None, (arise, text)))
 
 
-def _attention_scale_text(network: Network, config: PrecisionConfig, group: FusionGroup,
-                          largest_magnitude: LargestMagnitude) -> str:
+def _attention_scale_text(
+    network: Network, config: PrecisionConfig, group: FusionGroup, largest_magnitude: LargestMagnitude
+) -> str:
     """Returns the FP16 headroom of the product of an attention with its scale in front; "" if the scale cannot go there
     or another value is the largest."""
     if attention_scale_refusal_reason(network, group.name) or group.name in config.get_moves(AttentionScaleMove):
         return ""
     tensors = network.get_layer(largest_magnitude.layer).outputs
-    multiplier = math.prod(scaling.multiplier
-                           for scaling in network.zero_cost_support.attention_scales[group.name].scalings
-                           if scaling.side == "scores" and not set(scaling.tensors).isdisjoint(tensors))
+    multiplier = math.prod(
+        scaling.multiplier
+        for scaling in network.zero_cost_support.attention_scales[group.name].scalings
+        if scaling.side == "scores" and not set(scaling.tensors).isdisjoint(tensors)
+    )
     headroom = largest_magnitude.fp16_headroom
-    return "" if multiplier >= 1 else (
-        f"zero-cost remedy: its scale in front (9), distance ×{headroom:.2g} → ×{headroom / multiplier:.2g}")
+    return (
+        ""
+        if multiplier >= 1
+        else (f"zero-cost remedy: its scale in front (9), distance ×{headroom:.2g} → ×{headroom / multiplier:.2g}")
+    )
 
 
 MAX_RELATIVE_CHANGE = 2.0**-16
 """The change of a judged value that counts as none, relative to the value or to the RMS of its tensor."""
 
-_TRANSPARENT_OPERATORS = POINTWISE | COPIES | {
-    "And", "Cast", "Equal", "Greater", "GreaterOrEqual", "IsInf", "IsNaN", "Less", "LessOrEqual", "Mod", "Not", "Or",
-    "Shape", "Size", "Xor"}
+_TRANSPARENT_OPERATORS = (
+    POINTWISE
+    | COPIES
+    | {
+        "And",
+        "Cast",
+        "Equal",
+        "Greater",
+        "GreaterOrEqual",
+        "IsInf",
+        "IsNaN",
+        "Less",
+        "LessOrEqual",
+        "Mod",
+        "Not",
+        "Or",
+        "Shape",
+        "Size",
+        "Xor",
+    }
+)
 """The operators that may read an infinity."""
 
 _SATURATION_TEXTS = {
     **dict.fromkeys(("Tanh", "Sigmoid", "HardSigmoid", "Erf", "Softsign"), "saturates"),
-    **dict.fromkeys(("Clip", "Min", "Max"), "limits the values"), "Where": "selects other values"}
+    **dict.fromkeys(("Clip", "Min", "Max"), "limits the values"),
+    "Where": "selects other values",
+}
 """The operators that may hide an infinity, each with its effect in words."""
 
 _MAX_SATURATION_DISTANCE = 6
@@ -911,8 +1069,9 @@ class OverflowEffect:
         self._references = TensorCache()
         context.samples.memory_fallbacks.register_session_release(FP32_RUNS, self.unload_session)
 
-    def mark_harmless_overflows(self, overflows: Sequence[Fp16Overflow],
-                                feed_indices: Sequence[int]) -> list[Fp16Overflow]:
+    def mark_harmless_overflows(
+        self, overflows: Sequence[Fp16Overflow], feed_indices: Sequence[int]
+    ) -> list[Fp16Overflow]:
         """Returns the overflows of a config, with a mark on those that do not change the judged outputs.
 
         The tensors are harmless if the judged outputs of all feeds stay the same while all of them overflow. A value
@@ -920,12 +1079,19 @@ class OverflowEffect:
         """
         network = self._context.network
         used = [not self._judged_layers.isdisjoint(network.get_group(value.group_name).layers) for value in overflows]
-        sites = frozenset((value.tensor, reader) for value, is_used in zip(overflows, used, strict=True)
-                          if value.tensor and is_used for reader in value.readers or ("",))
+        sites = frozenset(
+            (value.tensor, reader)
+            for value, is_used in zip(overflows, used, strict=True)
+            if value.tensor and is_used
+            for reader in value.readers or ("",)
+        )
         are_harmless = bool(sites) and all(self._is_feed_unchanged(sites, index) for index in feed_indices)
-        return [replace(value, state=Fp16RangeState.HARMLESS, harmless_reason=self._harmless_reason(value, is_used))
-                if not is_used or value.tensor and are_harmless else value
-                for value, is_used in zip(overflows, used, strict=True)]
+        return [
+            replace(value, state=Fp16RangeState.HARMLESS, harmless_reason=self._harmless_reason(value, is_used))
+            if not is_used or value.tensor and are_harmless
+            else value
+            for value, is_used in zip(overflows, used, strict=True)
+        ]
 
     def _harmless_reason(self, value: Fp16Overflow, is_used: bool) -> str:
         if not is_used:
@@ -939,8 +1105,11 @@ class OverflowEffect:
         """The layers that the judged outputs depend on."""
         network = self._context.network
         judged_layers = filter(None, map(network.producer.get, self._judged_tensors))
-        return frozenset(iterate_reachable(judged_layers, lambda name: filter(None, map(
-            network.producer.get, network.input_tensors(name)))))
+        return frozenset(
+            iterate_reachable(
+                judged_layers, lambda name: filter(None, map(network.producer.get, network.input_tensors(name)))
+            )
+        )
 
     @property
     def _judged_tensors(self) -> tuple[str, ...]:
@@ -980,8 +1149,9 @@ class OverflowEffect:
         reference = self._references.get_tensors(feed_index)
         outputs = self._runner.run({**feed, **self._make_gate_feed(sites)})
         judged = [(output, self._output_names[output.tensor]) for output in self._context.judged_outputs]
-        pairs = [tuple(take_judged_slice(arrays[name], output) for arrays in (outputs, reference))
-                 for output, name in judged]
+        pairs = [
+            tuple(take_judged_slice(arrays[name], output) for arrays in (outputs, reference)) for output, name in judged
+        ]
         judged_names = {name for _, name in judged}
         pairs += [(outputs[name], reference[name]) for name in outputs if name not in judged_names]
         return all(_are_arrays_equal(*pair) for pair in pairs)
@@ -991,13 +1161,18 @@ class OverflowEffect:
         return {name: np.array(site in sites) for site, name in self._gates.items() if name in used}
 
     def _load_session(self, sites: frozenset[_Site]) -> None:
-        """Loads the graph with a gate for each site. No session is loaded if the effect of a site cannot be measured.
-        """
+        """Loads the graph with a gate for each site. No session is loaded if the effect of a site cannot be measured."""
         context, probe = self._context, NetworkProbe(self._context.network.model)
         graph = probe.model.graph
-        values = {value_name(value): value for value in (
-            *graph.inputs, *graph.initializers.values(), *(output for node in graph for output in node.outputs))
-                  if value.name}
+        values = {
+            value_name(value): value
+            for value in (
+                *graph.inputs,
+                *graph.initializers.values(),
+                *(output for node in graph for output in node.outputs),
+            )
+            if value.name
+        }
         if any(tensor not in values or values[tensor].dtype is not ir.DataType.FLOAT for tensor, _ in sites):
             return
         rounded, self._gates = self._insert_infinities(probe, values, sites)
@@ -1010,15 +1185,17 @@ class OverflowEffect:
         zero, infinity = probe.add_constant(np.float32(0)), probe.add_constant(np.float32(np.inf))
         one = probe.add_constant(np.float32(1))
         for value in operands:
-            is_finite = probe.append_operator("Less", probe.append_operator("Abs", value), infinity,
-                                              dtype=ir.DataType.BOOL)
+            is_finite = probe.append_operator(
+                "Less", probe.append_operator("Abs", value), infinity, dtype=ir.DataType.BOOL
+            )
             probe.add_reductions(probe.append_operator("Where", is_finite, zero, one), "ReduceSum")
         graph.sort()  # the roundings of inputs and constants are behind the layers that read them
         self._runner = probe.load_statistics_runner(context.backend, context.samples)
 
     @staticmethod
-    def _insert_infinities(probe: NetworkProbe, values: dict[str, ir.Value], sites: frozenset[_Site]
-                           ) -> tuple[dict[str, ir.Value], dict[_Site, str]]:
+    def _insert_infinities(
+        probe: NetworkProbe, values: dict[str, ir.Value], sites: frozenset[_Site]
+    ) -> tuple[dict[str, ir.Value], dict[_Site, str]]:
         """Replaces the tensors of sites by tensors whose values beyond FP16 are infinite where a gate is open.
 
         Returns the new values of tensors whose producer rounds them, and the names of the gates.
@@ -1031,8 +1208,9 @@ class OverflowEffect:
             gate = probe.add_input(f"trt_tui_overflows_{number}", ir.DataType.BOOL, 0)
             gates[tensor, reader] = value_name(gate)
             value = rounded.get(tensor, values[tensor])
-            is_large = probe.append_operator("GreaterOrEqual", probe.append_operator("Abs", value), limit,
-                                             dtype=ir.DataType.BOOL)
+            is_large = probe.append_operator(
+                "GreaterOrEqual", probe.append_operator("Abs", value), limit, dtype=ir.DataType.BOOL
+            )
             overflows = probe.append_operator("And", is_large, gate, dtype=ir.DataType.BOOL)
             result = probe.append_operator("Where", overflows, probe.append_operator("Mul", value, infinity), value)
             result.shape = value.shape
@@ -1053,30 +1231,39 @@ def _find_saturating_layer(network: Network, value: Fp16Overflow) -> Layer | Non
         if layer.op_type in _SATURATION_TEXTS:
             return layer
         if distance < _MAX_SATURATION_DISTANCE:
-            pending += [(reader, distance + 1) for tensor in layer.outputs
-                        for reader in network.consumers.get(tensor, ())]
+            pending += [
+                (reader, distance + 1) for tensor in layer.outputs for reader in network.consumers.get(tensor, ())
+            ]
     return None
 
 
-def _find_exposed_operands(graph: ir.Graph, gates: set[str], judged_values: Iterable[ir.Value]
-                           ) -> list[ir.Value] | None:
+def _find_exposed_operands(
+    graph: ir.Graph, gates: set[str], judged_values: Iterable[ir.Value]
+) -> list[ir.Value] | None:
     """Returns the float operands behind gates of the operators that must not read new infinities.
 
     Operators count only if a judged output depends on them. None if a tensor behind a gate is read by control flow.
     """
+
     def list_read_nodes(node: ir.Node) -> Iterator[ir.Node]:
         inner = (inner_node for subgraph in list_subgraphs(node) for inner_node in subgraph.all_nodes())
         return _list_producers(value for member in (node, *inner) for value in member.inputs if value is not None)
 
     needed = set(iterate_reachable(_list_producers(judged_values), list_read_nodes))
     exposed: list[ir.Value] = []
-    for value in iterate_reachable((value for value in graph.inputs if value.name in gates), lambda value: (
-            output for use in value.uses() if use.node in needed for output in use.node.outputs)):
+    for value in iterate_reachable(
+        (value for value in graph.inputs if value.name in gates),
+        lambda value: (output for use in value.uses() if use.node in needed for output in use.node.outputs),
+    ):
         for node in {use.node for use in value.uses()}:
             if node.graph is not graph or list_subgraphs(node):
                 return None
-            if (node in needed and not _may_read_infinity(node) and value.dtype is ir.DataType.FLOAT
-                    and value not in exposed):
+            if (
+                node in needed
+                and not _may_read_infinity(node)
+                and value.dtype is ir.DataType.FLOAT
+                and value not in exposed
+            ):
                 exposed.append(value)
     return exposed
 
@@ -1088,8 +1275,11 @@ def _list_producers(values: Iterable[ir.Value]) -> Iterator[ir.Node]:
 def _may_read_infinity(node: ir.Node) -> bool:
     """Returns True if every kernel of an operator computes the same from infinities. A Cast to integers does not."""
     target = ir.DataType(node.attributes.get_int("to", 0) or 0) if node.op_type == "Cast" else ir.DataType.FLOAT
-    return not node.domain and node.op_type in _TRANSPARENT_OPERATORS and (
-        target.is_floating_point() or target is ir.DataType.BOOL)
+    return (
+        not node.domain
+        and node.op_type in _TRANSPARENT_OPERATORS
+        and (target.is_floating_point() or target is ir.DataType.BOOL)
+    )
 
 
 def _are_arrays_equal(array: np.ndarray, reference: np.ndarray) -> bool:
@@ -1100,5 +1290,10 @@ def _are_arrays_equal(array: np.ndarray, reference: np.ndarray) -> bool:
         return np.array_equal(array, reference)
     finite = reference[np.isfinite(reference)].astype(np.float64)
     rms = float(np.sqrt(np.square(finite).mean())) if finite.size else 0.0
-    return np.allclose(array.astype(np.float64), reference.astype(np.float64), MAX_RELATIVE_CHANGE,
-                       MAX_RELATIVE_CHANGE * rms, equal_nan=True)
+    return np.allclose(
+        array.astype(np.float64),
+        reference.astype(np.float64),
+        MAX_RELATIVE_CHANGE,
+        MAX_RELATIVE_CHANGE * rms,
+        equal_nan=True,
+    )

@@ -102,14 +102,14 @@ class _CoordinateTensor:
 
 
 def max_rounding_error(magnitude: float, precision: Precision) -> float:
-    """Returns the largest rounding error of a 16-bit float type for values up to a magnitude: half a step of the type.
-    """
+    """Returns the largest rounding error of a 16-bit float type for values up to a magnitude: half a step of the type."""
     exponent = math.ceil(math.log2(magnitude)) - 1 if magnitude > 0 else _MIN_EXPONENTS[precision]
     return float(2.0 ** (max(exponent, _MIN_EXPONENTS[precision]) - _MANTISSA_BITS[precision] - 1))
 
 
-def find_coordinate_shifts(network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float],
-                           get_shapes: ShapesCallback) -> dict[str, CoordinateShift]:
+def find_coordinate_shifts(
+    network: Network, config: PrecisionConfig, magnitudes: Mapping[str, float], get_shapes: ShapesCallback
+) -> dict[str, CoordinateShift]:
     """Returns the coordinates that a 16-bit type rounds too coarsely, by the name of the rounding group.
 
     Args:
@@ -118,11 +118,13 @@ def find_coordinate_shifts(network: Network, config: PrecisionConfig, magnitudes
     worst: dict[str, CoordinateShift] = {}
     for layer in network.layers:
         for coordinate in _find_coordinate_inputs(network, layer, get_shapes):
-            for group_name, precision, step, shift in _estimate_coordinate_shifts(network, config, coordinate,
-                                                                                  magnitudes):
+            for group_name, precision, step, shift in _estimate_coordinate_shifts(
+                network, config, coordinate, magnitudes
+            ):
                 if shift > max(MAX_COORDINATE_SHIFT, worst[group_name].shift if group_name in worst else 0.0):
-                    worst[group_name] = CoordinateShift(precision, step, shift, coordinate.unit,
-                                                        f"{layer.op_type} {layer.name}")
+                    worst[group_name] = CoordinateShift(
+                        precision, step, shift, coordinate.unit, f"{layer.op_type} {layer.name}"
+                    )
     return worst
 
 
@@ -133,13 +135,16 @@ def _find_coordinate_inputs(network: Network, layer: Layer, get_shapes: ShapesCa
         yield _CoordinateTensor(layer.inputs[0], layer, 1.0, "radians")
     elif operator == "RoiAlign":
         yield _CoordinateTensor(layer.inputs[1], layer, attributes.get_float("spatial_scale", 1.0))
-    elif operator in ("GridSample", "Resize", "Upsample") and (
-            pixels := _find_largest_spatial_size(network, layer.inputs[0], get_shapes)) is not None:
+    elif (
+        operator in ("GridSample", "Resize", "Upsample")
+        and (pixels := _find_largest_spatial_size(network, layer.inputs[0], get_shapes)) is not None
+    ):
         if operator == "GridSample":
             width = pixels - 1 if attributes.get_int("align_corners", 0) else pixels
             reflected = attributes.get_string("padding_mode", "zeros") == "reflection"
-            yield _CoordinateTensor(layer.inputs[1], layer, width / 2, max_magnitude=math.inf if reflected else 1.0,
-                                    default_magnitude=1.0)
+            yield _CoordinateTensor(
+                layer.inputs[1], layer, width / 2, max_magnitude=math.inf if reflected else 1.0, default_magnitude=1.0
+            )
             return
         for index, tensor in enumerate(layer.inputs):
             if tensor and network.is_fp32(tensor) and tensor not in network.static_tensors:
@@ -163,8 +168,9 @@ def _find_largest_spatial_size(network: Network, tensor: str, get_shapes: Shapes
     return max(known_sizes) if shape is not None and known_sizes and len(known_sizes) == len(shape) - 2 else None
 
 
-def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coordinate: _CoordinateTensor,
-                                magnitudes: Mapping[str, float]) -> Iterator[tuple[str, Precision, float, float]]:
+def _estimate_coordinate_shifts(
+    network: Network, config: PrecisionConfig, coordinate: _CoordinateTensor, magnitudes: Mapping[str, float]
+) -> Iterator[tuple[str, Precision, float, float]]:
     """Yields the shift of a sampling point by each group that rounds the coordinate, or a value that it is computed
     from.
 
@@ -179,8 +185,10 @@ def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coord
         visited.add(traced.tensor)
         maker = network.producer.get(traced.tensor, "")
         magnitude = _find_coordinate_magnitude(network, traced, magnitudes)
-        rounding = [network.find_group(maker) if maker and traced.tensor not in network.static_tensors else None,
-                    network.find_group(traced.reading_layer.name) if traced is coordinate else None]
+        rounding = [
+            network.find_group(maker) if maker and traced.tensor not in network.static_tensors else None,
+            network.find_group(traced.reading_layer.name) if traced is coordinate else None,
+        ]
         for group in rounding:
             if group is None or magnitude is None:
                 continue
@@ -188,14 +196,19 @@ def _estimate_coordinate_shifts(network: Network, config: PrecisionConfig, coord
             if precision in _MANTISSA_BITS:
                 rounded_magnitude = min(magnitude, traced.max_magnitude)
                 step = max_rounding_error(rounded_magnitude, precision)
-                yield group.name, precision, rounded_magnitude, traced.shift_per_unit * (step / rounded_magnitude if
-                                                                                         traced.is_relative else step)
+                yield (
+                    group.name,
+                    precision,
+                    rounded_magnitude,
+                    traced.shift_per_unit * (step / rounded_magnitude if traced.is_relative else step),
+                )
         if maker and traced.tensor not in network.static_tensors and not traced.is_relative:
             waiting.extend(_find_sources_of_coordinate(network, network.get_layer(maker), traced))
 
 
-def _find_sources_of_coordinate(network: Network, layer: Layer,
-                                coordinate: _CoordinateTensor) -> Iterator[_CoordinateTensor]:
+def _find_sources_of_coordinate(
+    network: Network, layer: Layer, coordinate: _CoordinateTensor
+) -> Iterator[_CoordinateTensor]:
     """Yields the tensors from which a layer computes a coordinate, as far as the effect of their error is known."""
     operator, gain = _onnx_operator(layer), None
     float_inputs = [tensor for tensor in layer.inputs if tensor and network.is_fp32(tensor)]
@@ -208,12 +221,22 @@ def _find_sources_of_coordinate(network: Network, layer: Layer,
         if factors is not None and factors.size and factors.all():
             # Each axis has a factor that goes with its size. The largest size is assumed, so the smallest gain is used.
             gain = float(factors.min() if operator == "Mul" else 1 / factors.max())
-    yield from (replace(coordinate, tensor=tensor, shift_per_unit=coordinate.shift_per_unit * gain,
-                        max_magnitude=math.inf, default_magnitude=None) for tensor in computed if gain is not None)
+    yield from (
+        replace(
+            coordinate,
+            tensor=tensor,
+            shift_per_unit=coordinate.shift_per_unit * gain,
+            max_magnitude=math.inf,
+            default_magnitude=None,
+        )
+        for tensor in computed
+        if gain is not None
+    )
 
 
-def _find_coordinate_magnitude(network: Network, coordinate: _CoordinateTensor,
-                               magnitudes: Mapping[str, float]) -> float | None:
+def _find_coordinate_magnitude(
+    network: Network, coordinate: _CoordinateTensor, magnitudes: Mapping[str, float]
+) -> float | None:
     """Returns the largest magnitude of a coordinate; None if it is unknown, not finite or 0."""
     measured = magnitudes.get(coordinate.tensor)
     if measured is None and (values := _read_constant_magnitudes(network, coordinate.tensor)) is not None:
@@ -234,8 +257,9 @@ def _read_constant_magnitudes(network: Network, tensor: str) -> np.ndarray | Non
     return magnitudes
 
 
-def measure_weight_errors(network: Network, config: PrecisionConfig,
-                          ranges: Mapping[str, float]) -> dict[str, dict[str, float | None]]:
+def measure_weight_errors(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float]
+) -> dict[str, dict[str, float | None]]:
     """Measures the SQNR of dequantized weights against FP32 in dB, by group and by the layer that reads the weight.
 
     This is ``compute_weight_error`` of ONNX Runtime (``onnxruntime.quantization.qdq_loss_debug``) on the exported
@@ -268,11 +292,16 @@ _FP16_COUNT_COLUMNS = [ERROR_SUM_COLUMNS.index("fp16_over"), ERROR_SUM_COLUMNS.i
 
 
 def measure_group_errors(
-        analysis: Analysis, configs: Mapping[str,
-                                             PrecisionConfig], ranges: Mapping[str,
-                                                                               float], *, with_isolated: bool = True,
-        feed_indices: Sequence[int] | None = None, executor: Executor[AnalysisProvider] | None = None,
-        known_sums: Sequence[ErrorSums] = (), keeps_gates: bool = False, range_feeds: Sequence[int] | None = None
+    analysis: Analysis,
+    configs: Mapping[str, PrecisionConfig],
+    ranges: Mapping[str, float],
+    *,
+    with_isolated: bool = True,
+    feed_indices: Sequence[int] | None = None,
+    executor: Executor[AnalysisProvider] | None = None,
+    known_sums: Sequence[ErrorSums] = (),
+    keeps_gates: bool = False,
+    range_feeds: Sequence[int] | None = None,
 ) -> Iterator[PartialResult[dict[str, dict[str, GroupErrors]]]]:
     """Measures the errors at all groups for several configs; yields ``{run: {group: GroupErrors}}`` after each
     execution.
@@ -301,10 +330,16 @@ def measure_group_errors(
             pass  # the magnitudes are already known if the caller measured them step by step
     magnitudes = analysis.get_magnitudes(range_feeds) or Magnitudes()
     coordinates = {
-        run: find_coordinate_shifts(network, config, magnitudes.tensor_magnitudes,
-                                    lambda: build_outline_for_input_sizes(network, {
-                                        name: array.shape
-                                        for name, array in analysis.samples.read_full_feed(0).items()}).shapes)
+        run: find_coordinate_shifts(
+            network,
+            config,
+            magnitudes.tensor_magnitudes,
+            lambda: (
+                build_outline_for_input_sizes(
+                    network, {name: array.shape for name, array in analysis.samples.read_full_feed(0).items()}
+                ).shapes
+            ),
+        )
         for run, config in configs.items()
     }
     overflows = {run: analysis.find_fp16_overflows(config, magnitudes, range_feeds) for run, config in configs.items()}
@@ -312,10 +347,19 @@ def measure_group_errors(
     features = GatedFeatures.from_precisions((), ())
     for config in configs.values():
         features |= GatedFeatures.from_config(network, config)
-    task = _GroupErrorsTask(partial(
-        _ErrorTableSession, features=features, configs=dict(configs), ranges=ranges,
-        masked_groups=analysis.mask_axes_by_tensor, with_isolated=with_isolated, counts_fp16=fp16,
-        with_accumulated=not known_sums, keeps_gates=keeps_gates))
+    task = _GroupErrorsTask(
+        partial(
+            _ErrorTableSession,
+            features=features,
+            configs=dict(configs),
+            ranges=ranges,
+            masked_groups=analysis.mask_axes_by_tensor,
+            with_isolated=with_isolated,
+            counts_fp16=fp16,
+            with_accumulated=not known_sums,
+            keeps_gates=keeps_gates,
+        )
+    )
     errors: dict[str, dict[str, GroupErrors]] = {}
     sums: dict[str, dict[str, list[ErrorSums]]] = {}
     results_by_feed: dict[int, _FeedTables] = {}
@@ -326,13 +370,16 @@ def measure_group_errors(
                 yield PartialResult(dict(errors), done, total)
                 continue
             results_by_feed[result[0]] = result[1]
-            while waiting and waiting[
-                    0] in results_by_feed:  # sums are added in the order of the feeds, in whichever order they arrive
+            while (
+                waiting and waiting[0] in results_by_feed
+            ):  # sums are added in the order of the feeds, in whichever order they arrive
                 measured, tables = results_by_feed.pop(waiting.pop(0))
                 for (run, config), tables_by_kind in zip(configs.items(), tables, strict=True):
                     if run not in sums:
-                        sums[run] = {"accumulated": [replace(known) for known in known_sums]
-                                     or [ErrorSums() for _ in measured], "isolated": [ErrorSums() for _ in measured]}
+                        sums[run] = {
+                            "accumulated": [replace(known) for known in known_sums] or [ErrorSums() for _ in measured],
+                            "isolated": [ErrorSums() for _ in measured],
+                        }
                     pooled = sums[run]
                     for kind, table in tables_by_kind.items():
                         for group_sums, row in zip(pooled[kind], table, strict=True):
@@ -341,8 +388,16 @@ def measure_group_errors(
                         for accumulated, isolated in zip(*pooled.values(), strict=True):
                             accumulated.fp16_over, accumulated.fp16_under = isolated.fp16_over, isolated.fp16_under
                     done += 1
-                    errors[run] = _compute_group_errors(network, config, measured, pooled, magnitudes, overflows[run],
-                                                        weight_errors[run], coordinates[run])
+                    errors[run] = _compute_group_errors(
+                        network,
+                        config,
+                        measured,
+                        pooled,
+                        magnitudes,
+                        overflows[run],
+                        weight_errors[run],
+                        coordinates[run],
+                    )
                     yield PartialResult(dict(errors), done, total)
     finally:
         task.close()
@@ -366,8 +421,16 @@ class ConfigWithGroupErrors(SimulatedConfig):
     group_errors: dict[str, GroupErrors]
     error_sums: Sequence[ErrorSums]
 
-    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], name: str,
-                 error_feeds: Sequence[int] = (), *, keeps_gates: bool = False) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        config: PrecisionConfig,
+        ranges: Mapping[str, float],
+        name: str,
+        error_feeds: Sequence[int] = (),
+        *,
+        keeps_gates: bool = False,
+    ) -> None:
         super().__init__(analysis, config, ranges, name)
         self.error_feeds, self._keeps_gates = error_feeds, keeps_gates
 
@@ -376,9 +439,18 @@ class ConfigWithGroupErrors(SimulatedConfig):
         analysis, config, ranges = self._analysis, self._config, self._ranges
         network = analysis.network
         evaluation = MagnitudeEvaluation(analysis) if uses_fp16(network, config) else None
-        session = _ErrorTableSession(analysis, GatedFeatures.from_config(network, config), {self.run.name: config},
-                                     ranges, analysis.mask_axes_by_tensor, with_isolated=False, counts_fp16=False,
-                                     with_outputs=True, extremes=evaluation, keeps_gates=self._keeps_gates)
+        session = _ErrorTableSession(
+            analysis,
+            GatedFeatures.from_config(network, config),
+            {self.run.name: config},
+            ranges,
+            analysis.mask_axes_by_tensor,
+            with_isolated=False,
+            counts_fp16=False,
+            with_outputs=True,
+            extremes=evaluation,
+            keeps_gates=self._keeps_gates,
+        )
         with closing(session):
             sums = [ErrorSums() for _ in session.measured_groups]
             for done, index in enumerate(feed_indices, 1):
@@ -387,8 +459,9 @@ class ConfigWithGroupErrors(SimulatedConfig):
                 analysis.store_fp32_outputs(index, reference)
                 reducer.add_feed_outputs(index, outputs)
                 if evaluation is not None and session.last_extremes is not None:
-                    analysis.store_magnitudes(index, evaluation.compute_magnitudes(
-                        analysis.samples.read_feed(index), *session.last_extremes))
+                    analysis.store_magnitudes(
+                        index, evaluation.compute_magnitudes(analysis.samples.read_feed(index), *session.last_extremes)
+                    )
                 if index in (self.error_feeds or feed_indices):
                     for group_sums, row in zip(sums, tables["accumulated"], strict=True):
                         group_sums.merge_sums(dict(zip(ERROR_SUM_COLUMNS, row, strict=True)))
@@ -401,9 +474,16 @@ class ConfigWithGroupErrors(SimulatedConfig):
         magnitudes = analysis.get_magnitudes(feed_indices) or Magnitudes()
         self.error_sums = sums
         self.group_errors = _compute_group_errors(
-            network, config, session.measured_groups, {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
-            magnitudes, analysis.find_fp16_overflows(config, magnitudes, feed_indices),
-            measure_weight_errors(network, config, ranges), {}, counts_fp16=False)
+            network,
+            config,
+            session.measured_groups,
+            {"accumulated": sums, "isolated": [ErrorSums() for _ in sums]},
+            magnitudes,
+            analysis.find_fp16_overflows(config, magnitudes, feed_indices),
+            measure_weight_errors(network, config, ranges),
+            {},
+            counts_fp16=False,
+        )
         yield None
 
 
@@ -462,30 +542,47 @@ class _ErrorTableSession:
 
     last_extremes: tuple[dict[str, list[float]], dict[str, tuple[int, ...]]] | None = None
 
-    def __init__(self, analysis: Analysis, features: GatedFeatures, configs: Mapping[str, PrecisionConfig],
-                 ranges: Mapping[str, float], masked_groups: Mapping[str, tuple[bool, ...]], with_isolated: bool,
-                 counts_fp16: bool, with_outputs: bool = False, extremes: MagnitudeEvaluation | None = None,
-                 with_accumulated: bool = True, keeps_gates: bool = False) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        features: GatedFeatures,
+        configs: Mapping[str, PrecisionConfig],
+        ranges: Mapping[str, float],
+        masked_groups: Mapping[str, tuple[bool, ...]],
+        with_isolated: bool,
+        counts_fp16: bool,
+        with_outputs: bool = False,
+        extremes: MagnitudeEvaluation | None = None,
+        with_accumulated: bool = True,
+        keeps_gates: bool = False,
+    ) -> None:
         self._analysis, self._features, self.configs, self._ranges = analysis, features, configs, ranges
         self._evaluation, self._accumulated, self._keeps_gates = extremes, with_accumulated, keeps_gates
         self._counts_fp16 = counts_fp16
         self._masked_groups, self._isolated = masked_groups, with_isolated
         self._mask = np.zeros(0, bool)
         self._fetched_tensors = analysis.fetched_tensors if with_outputs else ()
-        self._graph_loader = GatedGraphLoader(analysis.backend, analysis.samples, "errors at the groups",
-                                              analysis.network)
+        self._graph_loader = GatedGraphLoader(
+            analysis.backend, analysis.samples, "errors at the groups", analysis.network
+        )
         self._has_finite_sums = True
         self._load_error_graph()
 
     def _load_error_graph(self) -> None:
         self._gated_graph, self._runner = self._graph_loader.load_graph(
-            self._build_error_graph, allow_data_gates=self._has_finite_sums, output_joins=_OUTPUT_JOINS,
-            few_executions=True)
+            self._build_error_graph,
+            allow_data_gates=self._has_finite_sums,
+            output_joins=_OUTPUT_JOINS,
+            few_executions=True,
+        )
 
     def _build_error_graph(self) -> GatedGraph:
         analysis, features = self._analysis, self._features
-        names = [group.name for group in analysis.network.groups
-                 if group.final_tensor not in analysis.network.blocking_plugins]
+        names = [
+            group.name
+            for group in analysis.network.groups
+            if group.final_tensor not in analysis.network.blocking_plugins
+        ]
         evaluation = self._evaluation if not self._uses_gates_as_data else None
         by_group = evaluation.find_extreme_tensors(names) if evaluation is not None else None
         self._extreme_tensors = [tensor for tensors in (by_group or {}).values() for tensor in tensors]
@@ -493,14 +590,23 @@ class _ErrorTableSession:
         self._shape_outputs = {tensor: f"shape/{tensor}" for tensor in shape_tensors}
         mask_axes = {**(evaluation.mask_axes if evaluation is not None and by_group else {}), **self._masked_groups}
         gated_graph = build_gated_graph(
-            analysis.network, float_types=features.float_types, boundary_types=features.boundary_types,
-            quantized_types=features.quantized_types, editable_constants=features.editable_constants,
+            analysis.network,
+            float_types=features.float_types,
+            boundary_types=features.boundary_types,
+            quantized_types=features.quantized_types,
+            editable_constants=features.editable_constants,
             norm_operators=features.norm_operators,
-            outputs=self._fetched_tensors or analysis.fetched_tensors[:1], with_reference=True,
-            with_isolated=self._isolated, with_accumulated=self._accumulated, mask_axes=mask_axes,
+            outputs=self._fetched_tensors or analysis.fetched_tensors[:1],
+            with_reference=True,
+            with_isolated=self._isolated,
+            with_accumulated=self._accumulated,
+            mask_axes=mask_axes,
             gates_as_data=self._uses_gates_as_data,
-            expects_finite_sums=self._has_single_config_graph, measured_groups=names,
-            extreme_tensors=by_group if self._extreme_tensors else None, shape_tensors=shape_tensors)
+            expects_finite_sums=self._has_single_config_graph,
+            measured_groups=names,
+            extreme_tensors=by_group if self._extreme_tensors else None,
+            shape_tensors=shape_tensors,
+        )
         self._config_feeds = {run: gated_graph.make_feed(config, self._ranges) for run, config in self.configs.items()}
         if self._has_single_config_graph:
             (feed,) = self._config_feeds.values()
@@ -518,8 +624,9 @@ class _ErrorTableSession:
     @property
     def _has_single_config_graph(self) -> bool:
         """True if the graph computes a single config without gates, and its sums in float32."""
-        return (len(self.configs) == 1 and not self._keeps_gates and self._has_finite_sums
-                and not self._uses_gates_as_data)
+        return (
+            len(self.configs) == 1 and not self._keeps_gates and self._has_finite_sums and not self._uses_gates_as_data
+        )
 
     @property
     def measured_groups(self) -> Sequence[str]:
@@ -532,8 +639,9 @@ class _ErrorTableSession:
         self._mask = read_mask(mask_name, samples, feed_index) if mask_name else np.zeros(0, bool)
         return samples.read_feed(feed_index)
 
-    def execute_feed(self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool = True
-                     ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def execute_feed(
+        self, run_name: str, feed: Mapping[str, np.ndarray], *, counts_values_beyond_fp16: bool = True
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Executes a config on the feed that was read last. Returns the error tables, and the judged tensors of FP32
         and of the config.
 
@@ -552,21 +660,33 @@ class _ErrorTableSession:
             if name is not None
         }
         try:
-            output_names = [{tensor: outputs[tensor] for tensor in self._fetched_tensors}
-                            for outputs in (gated_graph.reference_outputs, gated_graph.test_outputs)]
+            output_names = [
+                {tensor: outputs[tensor] for tensor in self._fetched_tensors}
+                for outputs in (gated_graph.reference_outputs, gated_graph.test_outputs)
+            ]
             mask_feed = gated_graph.make_mask_feed(self._mask)  # another form of the graph reads other mask inputs
-            result = self._runner.run({**feed, **mask_feed, **self._config_feeds[run_name], **extra_inputs},
-                                      [*names.values(), *(name for outputs in output_names
-                                                          for name in outputs.values()),
-                                       *([EXTREMES_OUTPUT, *self._shape_outputs.values()] if self._extreme_tensors
-                                         else ())])
+            result = self._runner.run(
+                {**feed, **mask_feed, **self._config_feeds[run_name], **extra_inputs},
+                [
+                    *names.values(),
+                    *(name for outputs in output_names for name in outputs.values()),
+                    *([EXTREMES_OUTPUT, *self._shape_outputs.values()] if self._extreme_tensors else ()),
+                ],
+            )
             tables = {kind: result[name] for kind, name in names.items()}
             if self._are_sums_valid(tables.values()):
-                self.last_extremes = None if not self._extreme_tensors else (
-                    dict(zip(self._extreme_tensors, result[EXTREMES_OUTPUT].tolist(), strict=True)),
-                    {tensor: tuple(map(int, result[name])) for tensor, name in self._shape_outputs.items()})
-                reference, outputs = ({tensor: convert_to_comparable_array(result[name])
-                                       for tensor, name in outputs.items()} for outputs in output_names)
+                self.last_extremes = (
+                    None
+                    if not self._extreme_tensors
+                    else (
+                        dict(zip(self._extreme_tensors, result[EXTREMES_OUTPUT].tolist(), strict=True)),
+                        {tensor: tuple(map(int, result[name])) for tensor, name in self._shape_outputs.items()},
+                    )
+                )
+                reference, outputs = (
+                    {tensor: convert_to_comparable_array(result[name]) for tensor, name in outputs.items()}
+                    for outputs in output_names
+                )
                 return tables, reference, outputs
         except OutOfMemoryError as error:
             self._runner.close()
@@ -599,40 +719,60 @@ def _merge_error_tables(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
 
 def _merge_extremes(tables_by_portion: Sequence[np.ndarray]) -> np.ndarray:
     """Merges the extremes of the portions of a feed: the largest maxima and the smallest minima."""
-    return np.stack([(np.max if name.endswith("max") else np.min)([table[:, index] for table in tables_by_portion], 0)
-                     for index, name in enumerate(EXTREME_COLUMNS)], axis=1)
+    return np.stack(
+        [
+            (np.max if name.endswith("max") else np.min)([table[:, index] for table in tables_by_portion], 0)
+            for index, name in enumerate(EXTREME_COLUMNS)
+        ],
+        axis=1,
+    )
 
 
-_OUTPUT_JOINS: Mapping[str, OutputJoin] = {**dict.fromkeys(SUMS_OUTPUTS.values(), _merge_error_tables),
-                                           EXTREMES_OUTPUT: _merge_extremes}
+_OUTPUT_JOINS: Mapping[str, OutputJoin] = {
+    **dict.fromkeys(SUMS_OUTPUTS.values(), _merge_error_tables),
+    EXTREMES_OUTPUT: _merge_extremes,
+}
 """The functions that join the tables of the portions of a feed, by the name of the graph output."""
 
 
-def _compute_group_errors(network: Network, config: PrecisionConfig, group_names: Sequence[str],
-                          error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
-                          magnitudes: Magnitudes, large_values: Mapping[str, Fp16Overflow],
-                          weight_errors: Mapping[str, Mapping[str, float | None]],
-                          coordinate_shifts: Mapping[str, CoordinateShift],
-                          counts_fp16: bool = True) -> dict[str, GroupErrors]:
+def _compute_group_errors(
+    network: Network,
+    config: PrecisionConfig,
+    group_names: Sequence[str],
+    error_sums_by_kind: Mapping[str, Sequence[ErrorSums]],
+    magnitudes: Magnitudes,
+    large_values: Mapping[str, Fp16Overflow],
+    weight_errors: Mapping[str, Mapping[str, float | None]],
+    coordinate_shifts: Mapping[str, CoordinateShift],
+    counts_fp16: bool = True,
+) -> dict[str, GroupErrors]:
     result, fp16 = {}, _needs_fp16_range_counts(network, config)
     magnitudes = apply_divisors_to_magnitudes(network, config, magnitudes)
     errors_by_kind = {kind: compute_error_metrics_of_all(sums) for kind, sums in error_sums_by_kind.items()}
     for position, name in enumerate(group_names):
         group = network.get_group(name)
         precision = config.precision_of(group)
-        accumulated, isolated_sums = error_sums_by_kind["accumulated"][position], error_sums_by_kind["isolated"][
-            position]
+        accumulated, isolated_sums = (
+            error_sums_by_kind["accumulated"][position],
+            error_sums_by_kind["isolated"][position],
+        )
         isolated = errors_by_kind["isolated"][position] if isolated_sums.count else None
         largest = find_largest_magnitude(network, config, group, magnitudes) if fp16 else None
         large = large_values.get(name)
         result[name] = GroupErrors(
-            precision, errors_by_kind["accumulated"][position], isolated, accumulated.ref_max or None,
+            precision,
+            errors_by_kind["accumulated"][position],
+            isolated,
+            accumulated.ref_max or None,
             describe_fp16_values(network, config, group, large, largest, accumulated, isolated),
             int(accumulated.fp16_over) if fp16 and counts_fp16 else None,
             int(accumulated.fp16_under) if fp16 and counts_fp16 else None,
-            largest.magnitude if largest is not None else None, largest.layer if largest is not None else "",
+            largest.magnitude if largest is not None else None,
+            largest.layer if largest is not None else "",
             large.state.value if large is not None else Fp16RangeState.SAFE.value if fp16 else "",
-            weight_errors.get(name, {}), coordinate_shifts.get(name))
+            weight_errors.get(name, {}),
+            coordinate_shifts.get(name),
+        )
     return result
 
 

@@ -87,8 +87,9 @@ class StratifiedSampleDraw:
     variance_factor: float
 
 
-def draw_stratified_samples(sample_errors: np.ndarray, draw_sizes: Sequence[int],
-                            seed: int = 0) -> list[StratifiedSampleDraw]:
+def draw_stratified_samples(
+    sample_errors: np.ndarray, draw_sizes: Sequence[int], seed: int = 0
+) -> list[StratifiedSampleDraw]:
     """Draws samples at random in stages, with a probability that grows with their error. Each stage includes the
     previous one.
 
@@ -111,9 +112,11 @@ def draw_stratified_samples(sample_errors: np.ndarray, draw_sizes: Sequence[int]
             unit = largest[rng.integers(len(largest))]
             mixed = rng.permutation(parts[unit])
             half_size = max_part_size // 2 + int(max_part_size % 2 and rng.random() < 0.5)
-            own_half, other_half = (mixed[:half_size],
-                                    mixed[half_size:]) if unit in mixed[:half_size] else (mixed[half_size:],
-                                                                                          mixed[:half_size])
+            own_half, other_half = (
+                (mixed[:half_size], mixed[half_size:])
+                if unit in mixed[:half_size]
+                else (mixed[half_size:], mixed[:half_size])
+            )
             parts[unit] = own_half
             parts[draw_one_sample(other_half)] = other_half
         stages.append(_make_sample_draw(parts, chance))
@@ -124,8 +127,8 @@ def _make_sample_draw(samples_by_part: dict[int, np.ndarray], probabilities: np.
     units = list(samples_by_part)
     sums = np.array([probabilities[part].sum() for part in samples_by_part.values()])
     sizes, count = np.array([len(part) for part in samples_by_part.values()], np.float64), len(probabilities)
-    squares = float((sizes ** 2).sum())
-    spread = (squares - count) / (count ** 2 - squares) if len(units) > 1 else math.nan
+    squares = float((sizes**2).sum())
+    spread = (squares - count) / (count**2 - squares) if len(units) > 1 else math.nan
     return StratifiedSampleDraw(tuple(units), probabilities[units], sums, spread if len(units) < count else 0.0)
 
 
@@ -178,11 +181,20 @@ class SweepPlanner:
         contributions: By group, its contribution on each sample of its stages, in their order.
     """
 
-    def __init__(self, group_names: Sequence[str], sample_errors: np.ndarray, *, step: int = 1,
-                 measures_all_samples: bool = False) -> None:
+    def __init__(
+        self,
+        group_names: Sequence[str],
+        sample_errors: np.ndarray,
+        *,
+        step: int = 1,
+        measures_all_samples: bool = False,
+    ) -> None:
         self.sample_count = len(sample_errors)
-        sizes = {self.sample_count} if measures_all_samples else {
-            min(self.sample_count, -(-size // step) * step) for size in (FIRST_SAMPLES, SECOND_SAMPLES)}
+        sizes = (
+            {self.sample_count}
+            if measures_all_samples
+            else {min(self.sample_count, -(-size // step) * step) for size in (FIRST_SAMPLES, SECOND_SAMPLES)}
+        )
         self.sample_draws = draw_stratified_samples(sample_errors, sorted(sizes))
         self.group_names = tuple(group_names)
         self.contributions: dict[str, np.ndarray] = {}
@@ -203,7 +215,7 @@ class SweepPlanner:
             self._draw_index += 1
             self._queued_groups = [name for name in self.group_names if name not in self.settled_groups]
         units = self.sample_draws[self._draw_index].samples
-        return {name: units[len(self.contributions.get(name, ())):] for name in self._queued_groups}
+        return {name: units[len(self.contributions.get(name, ())) :] for name in self._queued_groups}
 
     def add_error_contributions(self, group_name: str, contributions: np.ndarray) -> None:
         """Stores the measured error contributions of a group on its planned samples.
@@ -212,7 +224,8 @@ class SweepPlanner:
         """
         self._queued_groups.remove(group_name)
         self.contributions[group_name] = np.concatenate(
-            [self.contributions.get(group_name, np.zeros(0)), contributions])
+            [self.contributions.get(group_name, np.zeros(0)), contributions]
+        )
         self.measured_count += len(contributions)
         estimate = self.estimate_group_contribution(group_name)
         needs_more = estimate.value + estimate.half_width >= MIN_RELEVANT_SHARE and estimate.half_width > MAX_HALF_WIDTH
@@ -224,8 +237,9 @@ class SweepPlanner:
         values = self.contributions[group_name]
         if not np.isfinite(values).all():
             return GroupContributionEstimate(-math.inf, 0.0, len(values))
-        return GroupContributionEstimate(*estimate_sum_over_all_samples(values, self.last_sample_draw(group_name)),
-                                         len(values))
+        return GroupContributionEstimate(
+            *estimate_sum_over_all_samples(values, self.last_sample_draw(group_name)), len(values)
+        )
 
     def last_sample_draw(self, group_name: str) -> StratifiedSampleDraw:
         """Returns the draw of samples on which a group was last measured."""
@@ -241,8 +255,10 @@ class SweepPlanner:
         unsettled = [name for name in self.group_names if name not in self.settled_groups]
         going_on = sum(name in self.contributions for name in unsettled)
         share = (going_on + 2 * UNKNOWN_GROUP_FRACTION) / (len(self.contributions) + 2)
-        return {name: last - len(self.contributions[name]) if name in self.contributions else
-                first + share * (last - first) for name in unsettled}
+        return {
+            name: last - len(self.contributions[name]) if name in self.contributions else first + share * (last - first)
+            for name in unsettled
+        }
 
 
 EQUAL_ENERGY_FRACTION = 1e-6
@@ -297,8 +313,14 @@ class _GroupNoiseTask:
             these samples, or of the feeds if ``by_sample`` is False.
     """
 
-    def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float],
-                 sample_positions: Sequence[Sequence[SamplePosition]], by_sample: bool, reduces_group: bool) -> None:
+    def __init__(
+        self,
+        config: PrecisionConfig,
+        ranges: Mapping[str, float],
+        sample_positions: Sequence[Sequence[SamplePosition]],
+        by_sample: bool,
+        reduces_group: bool,
+    ) -> None:
         self._config, self._ranges, self._sample_positions = config, ranges, tuple(map(tuple, sample_positions))
         self._by_sample, self._reduces_group = by_sample, reduces_group
         self._batches: dict[tuple[int, ...], tuple[Analysis, list[int]]] = {}
@@ -310,15 +332,20 @@ class _GroupNoiseTask:
 
     def describe_item(self, measurement: GroupMeasurement) -> str:
         name, units = measurement
-        return f"{name or 'the config'} on {counted_noun_text(len(units), 'sample')}" if self._by_sample else (
-            f"{name or 'the config'} on feed {self._sample_positions[units[0]][0][0]}")
+        return (
+            f"{name or 'the config'} on {counted_noun_text(len(units), 'sample')}"
+            if self._by_sample
+            else (f"{name or 'the config'} on feed {self._sample_positions[units[0]][0][0]}")
+        )
 
-    def run_item(self, context: AnalysisProvider,
-                 measurement: GroupMeasurement) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
+    def run_item(
+        self, context: AnalysisProvider, measurement: GroupMeasurement
+    ) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
         (name, units), full_analysis = measurement, context.analysis
         if self._rounded is None:
-            self._rounded = full_analysis.make_config_feed(self._config,
-                                                           self._ranges)  # kept, so that weights are rounded only once
+            self._rounded = full_analysis.make_config_feed(
+                self._config, self._ranges
+            )  # kept, so that weights are rounded only once
         if units not in self._batches:
             if self._by_sample:
                 positions = [position for feed in self._sample_positions for position in feed]
@@ -328,7 +355,8 @@ class _GroupNoiseTask:
         analysis, feeds = self._batches[units]
         noise_and_signal = np.zeros((0, 0)), np.zeros((0, 0))
         for partial in analysis.measure_noise_by_sample(
-                self._build_config_with_changed_group(full_analysis.network, name), self._ranges, feeds):
+            self._build_config_with_changed_group(full_analysis.network, name), self._ranges, feeds
+        ):
             noise_and_signal = partial.value
             yield
         return noise_and_signal
@@ -362,11 +390,19 @@ class GroupSweep:
         updated_groups: Groups with a new estimate. The reader of this list clears it.
     """
 
-    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
-                 group_order: Sequence[str] | None = None, feed_indices: Sequence[int] | None = None,
-                 reduces_groups: bool = False, measures_all_samples: bool = False,
-                 earlier_state: GroupSweepState | None = None,
-                 executor: Executor[AnalysisProvider] | None = None) -> None:
+    def __init__(
+        self,
+        analysis: Analysis,
+        config: PrecisionConfig,
+        ranges: Mapping[str, float],
+        *,
+        group_order: Sequence[str] | None = None,
+        feed_indices: Sequence[int] | None = None,
+        reduces_groups: bool = False,
+        measures_all_samples: bool = False,
+        earlier_state: GroupSweepState | None = None,
+        executor: Executor[AnalysisProvider] | None = None,
+    ) -> None:
         self.analysis, self.config, self.ranges = analysis, config, ranges
         self.feed_indices = analysis.resolve_feed_indices(feed_indices)
         network = analysis.network
@@ -380,8 +416,10 @@ class GroupSweep:
         self._reduces_groups, self._measures_all_samples = reduces_groups, measures_all_samples
         self._spent_samples = 0.0
         self._rows_by_feed = [analysis.samples.count_samples_of_feed(index) for index in self.feed_indices]
-        self._sample_positions = [[(index, row) for row in range(rows)]
-                                  for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)]
+        self._sample_positions = [
+            [(index, row) for row in range(rows)]
+            for index, rows in zip(self.feed_indices, self._rows_by_feed, strict=True)
+        ]
 
     @property
     def sample_count(self) -> int:
@@ -416,8 +454,12 @@ class GroupSweep:
         self.updated_groups += self.unchanged_groups
         if not self.measured_groups:
             return
-        if (not swept.by_sample and not self._measures_all_samples and self.sample_count > FIRST_SAMPLES
-                and self._can_run_samples_separately):
+        if (
+            not swept.by_sample
+            and not self._measures_all_samples
+            and self.sample_count > FIRST_SAMPLES
+            and self._can_run_samples_separately
+        ):
             swept.by_sample = yield from self._verify_mixed_batch_results()
         energies = self._divide_by_signal_energy(np.array(swept.config_noise)).sum(1)
         if not swept.by_sample and len(energies) != len(self.feed_indices):
@@ -429,15 +471,22 @@ class GroupSweep:
         finite = bool(np.isfinite(energies).all())
         step = self._draw_size_multiple if swept.by_sample else 1
         planner = self.planner = SweepPlanner(
-            self.measured_groups, weights, step=step,
-            measures_all_samples=self._measures_all_samples or not (finite or self._reduces_groups))
+            self.measured_groups,
+            weights,
+            step=step,
+            measures_all_samples=self._measures_all_samples or not (finite or self._reduces_groups),
+        )
         task = self._make_task(swept.by_sample)
         while requested := planner.plan_next_measurements():
             yield from self._measure_requested_groups(planner, task, requested, finite)
 
-    def _measure_requested_groups(self, planner: SweepPlanner, task: _GroupNoiseTask,
-                                  samples_by_group: Mapping[str, tuple[int, ...]],
-                                  has_finite_config: bool) -> Iterator[tuple[float, float]]:
+    def _measure_requested_groups(
+        self,
+        planner: SweepPlanner,
+        task: _GroupNoiseTask,
+        samples_by_group: Mapping[str, tuple[int, ...]],
+        has_finite_config: bool,
+    ) -> Iterator[tuple[float, float]]:
         """Measures groups on the requested samples, and passes the results to the planner.
 
         The noise of a group is joined in the order of its batches, in whichever order they are finished. If the noise
@@ -490,31 +539,40 @@ class GroupSweep:
     def _report_noise_to_planner(self, planner: SweepPlanner, group_name: str, samples: Sequence[int]) -> None:
         """Passes the noise of a group on its requested samples to the planner."""
         measured_count = len(planner.contributions.get(group_name, ()))
-        noise = np.array(self.state.group_noise[group_name][measured_count:measured_count + len(samples)])
-        planner.add_error_contributions(group_name, self._compute_error_contributions(samples[:len(noise)], noise))
+        noise = np.array(self.state.group_noise[group_name][measured_count : measured_count + len(samples)])
+        planner.add_error_contributions(group_name, self._compute_error_contributions(samples[: len(noise)], noise))
         self.updated_groups.append(group_name)
 
     def estimate_group_effect(self, group_name: str) -> GroupEffect:
         """Returns the current estimate of a group's effect on the judged error."""
         planner = self.planner
         if group_name in set(self.unchanged_groups) or planner is None:
-            db = None if self._reduces_groups else self._worst_output_sqnr_db(
-                self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
+            db = (
+                None
+                if self._reduces_groups
+                else self._worst_output_sqnr_db(self._divide_by_signal_energy(np.array(self.state.config_noise)).sum(0))
+            )
             return GroupEffect(GroupContributionEstimate(0.0, 0.0, 0), db, self.sample_count)
         figure = planner.estimate_group_contribution(group_name)
-        noise = np.array(self.state.group_noise[group_name][:len(planner.contributions[group_name])])
-        units = planner.last_sample_draw(group_name).samples[:len(noise)]
+        noise = np.array(self.state.group_noise[group_name][: len(planner.contributions[group_name])])
+        units = planner.last_sample_draw(group_name).samples[: len(noise)]
         samples = len(units) if self.state.by_sample else sum(self._rows_by_feed[unit] for unit in units)
-        if not np.isfinite(self._divide_by_signal_energy(np.array(
-                self.state.config_noise))).all() and not self._reduces_groups:
-            owns = 1.0 if len(units) == planner.sample_count and np.isfinite(
-                self._divide_by_signal_energy(noise)).all() else 0.0
+        if (
+            not np.isfinite(self._divide_by_signal_energy(np.array(self.state.config_noise))).all()
+            and not self._reduces_groups
+        ):
+            owns = (
+                1.0
+                if len(units) == planner.sample_count and np.isfinite(self._divide_by_signal_energy(noise)).all()
+                else 0.0
+            )
             figure = replace(figure, value=owns, half_width=0.0)
         outputs = self._divide_by_signal_energy(noise)
         if len(units) < planner.sample_count:
             stage = planner.last_sample_draw(group_name)
-            weights = (stage.part_probabilities
-                       / stage.probabilities)[:len(units)]  # a group that is not finite has fewer samples
+            weights = (stage.part_probabilities / stage.probabilities)[
+                : len(units)
+            ]  # a group that is not finite has fewer samples
             outputs = outputs * weights[:, None]
             if not self._reduces_groups:  # scaled by the noise of the config, which is known for all samples
                 base = (self._divide_by_signal_energy(self._get_config_noise(units)) * weights[:, None]).sum(0)
@@ -539,16 +597,24 @@ class GroupSweep:
 
     def _measure_config_noise(self) -> Iterator[tuple[float, float]]:
         sums_by_feed: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-        for result in self.executor.map(self._make_task(False), [("", (feed,)) for feed in range(len(
-                self.feed_indices))]):
+        for result in self.executor.map(
+            self._make_task(False), [("", (feed,)) for feed in range(len(self.feed_indices))]
+        ):
             if result is not None:
                 (_, (feed,)), sums = result
                 sums_by_feed[feed] = sums
                 self._spent_samples += self._rows_by_feed[feed]
             yield self._count_samples()
         is_by_sample = all(len(sums_by_feed[feed][0]) == rows for feed, rows in enumerate(self._rows_by_feed))
-        noise, signal = (np.concatenate([sums[column] if is_by_sample else sums[column].sum(0, keepdims=True)
-                                         for _, sums in sorted(sums_by_feed.items())]) for column in (0, 1))
+        noise, signal = (
+            np.concatenate(
+                [
+                    sums[column] if is_by_sample else sums[column].sum(0, keepdims=True)
+                    for _, sums in sorted(sums_by_feed.items())
+                ]
+            )
+            for column in (0, 1)
+        )
         self.state.config_noise, self.state.signal_energies = noise.tolist(), signal.sum(0).tolist()
 
     def _make_task(self, by_sample: bool) -> _GroupNoiseTask:
@@ -558,8 +624,9 @@ class GroupSweep:
     def _can_run_samples_separately(self) -> bool:
         """True if inputs and judged outputs have one row for each sample, so that samples can be executed in other
         batches."""
-        return len(self.state.config_noise) == self.sample_count and can_mix_samples(self.analysis.samples,
-                                                                                     self.feed_indices)
+        return len(self.state.config_noise) == self.sample_count and can_mix_samples(
+            self.analysis.samples, self.feed_indices
+        )
 
     @property
     def _draw_size_multiple(self) -> int:
@@ -567,22 +634,28 @@ class GroupSweep:
         not."""
         network, full = self.analysis.network, max(self._rows_by_feed)
         by_sample = self.analysis.samples.per_sample_array_names
-        fixed = any(isinstance(size, int) for info in network.inputs if info.name in by_sample
-                    for size in (info.shape or ())[:1])
+        fixed = any(
+            isinstance(size, int)
+            for info in network.inputs
+            if info.name in by_sample
+            for size in (info.shape or ())[:1]
+        )
         return full if fixed or self.analysis.backend.capabilities.has_device else 1
 
     def _verify_mixed_batch_results(self) -> Generator[tuple[float, float], None, bool]:
         """Returns True if samples of several feeds in one batch have the same FP32 outputs as in their own feeds."""
         positions = [position for feed in self._sample_positions for position in feed]
         rows = sorted(reversed(positions), key=lambda place: place[1])
-        rows = (rows if len(self.feed_indices) > 1 else rows[::-1])[:max(self._rows_by_feed)]
+        rows = (rows if len(self.feed_indices) > 1 else rows[::-1])[: max(self._rows_by_feed)]
         mixed = self.analysis.copy_with_batches([rows])
         mixed_outputs = mixed.get_fp32_outputs(0)
         yield self._count_samples()
         for judged_output in mixed.judged_outputs:
             for row_index, (index, row) in enumerate(rows):
-                expected, got = self.analysis.get_fp32_outputs(index)[judged_output.tensor][row], mixed_outputs[
-                    judged_output.tensor][row_index]
+                expected, got = (
+                    self.analysis.get_fp32_outputs(index)[judged_output.tensor][row],
+                    mixed_outputs[judged_output.tensor][row_index],
+                )
                 if expected.shape != got.shape:
                     return False
                 if expected.dtype.kind != "f":
@@ -592,13 +665,14 @@ class GroupSweep:
                 wide = expected.astype(np.float64)
                 both = np.isfinite(wide) & np.isfinite(got)
                 if not np.array_equal(np.isfinite(wide), np.isfinite(got)) or (
-                        ((got - wide)[both] ** 2).sum() > EQUAL_ENERGY_FRACTION * (wide[both] ** 2).sum()):
+                    ((got - wide)[both] ** 2).sum() > EQUAL_ENERGY_FRACTION * (wide[both] ** 2).sum()
+                ):
                     return False
         return True
 
     def _split_into_batches(self, samples: Sequence[int]) -> Iterator[tuple[int, ...]]:
         for start in range(0, len(samples), self._samples_or_feeds_per_run):
-            yield tuple(samples[start:start + self._samples_or_feeds_per_run])
+            yield tuple(samples[start : start + self._samples_or_feeds_per_run])
 
     @property
     def _samples_or_feeds_per_run(self) -> int:
@@ -695,32 +769,53 @@ def error_share_from_sweep(group_sweep: GroupSweep, group_name: str) -> ErrorSha
     effect = group_sweep.estimate_group_effect(group_name)
     share = ErrorShare(effect.estimate.value, effect.worst_db, samples=effect.sample_count)
     half = effect.estimate.half_width
-    if (effect.sample_count >= group_sweep.sample_count or not math.isfinite(share.fraction)
-            or math.isinf(group_sweep.judged_error)):
+    if (
+        effect.sample_count >= group_sweep.sample_count
+        or not math.isfinite(share.fraction)
+        or math.isinf(group_sweep.judged_error)
+    ):
         return share
     if effect.sample_count >= FIRST_SAMPLES and half <= MAX_SHARE_HALF_WIDTH:
         return replace(share, half_width=half)
     samples_text = counted_noun_text(effect.sample_count, "sample")
-    return replace(share, fraction=math.nan, unknown_reason=(
-        f"its interval on {samples_text} is ±{100 * half:,.0f} points" if math.isfinite(half) else
-        f"{samples_text} are too few"))
+    return replace(
+        share,
+        fraction=math.nan,
+        unknown_reason=(
+            f"its interval on {samples_text} is ±{100 * half:,.0f} points"
+            if math.isfinite(half)
+            else f"{samples_text} are too few"
+        ),
+    )
 
 
-def sensitivity_from_sweep(group_sweep: GroupSweep, group_name: str,
-                           error_share: ErrorShare | None = None) -> GroupSensitivity:
+def sensitivity_from_sweep(
+    group_sweep: GroupSweep, group_name: str, error_share: ErrorShare | None = None
+) -> GroupSensitivity:
     """Returns the sensitivity of a group, from a sweep in which each group alone is reduced, together with its error
     share."""
     effect, energy = group_sweep.estimate_group_effect(group_name), group_sweep.judged_error
     scale = energy if 0 < energy < math.inf else 1.0
     alone = math.inf if math.isinf(effect.estimate.value) else effect.estimate.value * scale
     error_share = error_share or ErrorShare(math.nan, samples=effect.sample_count)
-    return GroupSensitivity(error_share.fraction, error_share.sqnr_if_raised_db, effect.worst_db, error_share.samples,
-                            error_share.half_width, error_share.unknown_reason, alone)
+    return GroupSensitivity(
+        error_share.fraction,
+        error_share.sqnr_if_raised_db,
+        effect.worst_db,
+        error_share.samples,
+        error_share.half_width,
+        error_share.unknown_reason,
+        alone,
+    )
 
 
-def measure_accuracy_per_raised_group(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-                                      group_order: Sequence[str], feed_indices: Sequence[int] | None = None
-                                      ) -> Iterator[PartialResult[tuple[Accuracy, ...]]]:
+def measure_accuracy_per_raised_group(
+    analysis: Analysis,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    group_order: Sequence[str],
+    feed_indices: Sequence[int] | None = None,
+) -> Iterator[PartialResult[tuple[Accuracy, ...]]]:
     """Yields a growing tuple of accuracies: with the first 1, 2, ... groups of ``group_order`` raised to FP32."""
     indices = analysis.resolve_feed_indices(feed_indices)
     accuracies: tuple[Accuracy, ...] = ()
@@ -781,8 +876,9 @@ class SingleSampleResult:
 SAMPLE_ERRORS = ResultKind[PrecisionConfig, SampleErrors]("sample errors", MAX_RECENT_RESULTS)
 """The errors of all samples, by config."""
 
-SINGLE_SAMPLES = ResultKind[tuple[PrecisionConfig, SampleName], SingleSampleResult]("single samples",
-                                                                              MAX_RECENT_RESULTS)
+SINGLE_SAMPLES = ResultKind[tuple[PrecisionConfig, SampleName], SingleSampleResult](
+    "single samples", MAX_RECENT_RESULTS
+)
 """The results of single samples, by config and sample."""
 
 
@@ -799,8 +895,9 @@ def _compute_sample_errors(noise: np.ndarray, signal: np.ndarray, are_mismatch_s
     return row_errors
 
 
-def measure_sample_errors(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-                          feed_indices: Sequence[int]) -> Iterator[PartialResult[SampleErrors]]:
+def measure_sample_errors(
+    analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int]
+) -> Iterator[PartialResult[SampleErrors]]:
     """Yields the errors of all samples so far after each feed.
 
     Raises:
@@ -815,14 +912,25 @@ def measure_sample_errors(analysis: Analysis, config: PrecisionConfig, ranges: M
         row_errors = _compute_sample_errors(*partial.value, are_mismatch_shares)
         is_by_feed = len(row_errors) != len(names)
         yield PartialResult(
-            SampleErrors(tuple(row_errors.tolist()), are_mismatch_shares, is_by_feed, tuple(
-                map(samples.sample_name, feed_indices[:partial.done_count]) if is_by_feed else names)),
-            partial.done_count, partial.total_count)
+            SampleErrors(
+                tuple(row_errors.tolist()),
+                are_mismatch_shares,
+                is_by_feed,
+                tuple(map(samples.sample_name, feed_indices[: partial.done_count]) if is_by_feed else names),
+            ),
+            partial.done_count,
+            partial.total_count,
+        )
 
 
-def measure_single_sample(analysis: Analysis, configs_by_run: Mapping[str, PrecisionConfig], config: PrecisionConfig,
-                          ranges: Mapping[str, float], feed_index: int,
-                          row_index: int) -> Iterator[PartialResult[SingleSampleResult]]:
+def measure_single_sample(
+    analysis: Analysis,
+    configs_by_run: Mapping[str, PrecisionConfig],
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    feed_index: int,
+    row_index: int,
+) -> Iterator[PartialResult[SingleSampleResult]]:
     """Yields the results for one sample after each execution of its feed.
 
     The runs are measured first, then the config with each single group raised to FP32.
@@ -836,7 +944,7 @@ def measure_single_sample(analysis: Analysis, configs_by_run: Mapping[str, Preci
     def measure_sample_noise(changed_config: PrecisionConfig) -> tuple[np.ndarray, np.ndarray]:
         noise, signal = next(iter(analysis.measure_noise_by_sample(changed_config, ranges, [feed_index]))).value
         row_position = row_index if len(noise) == analysis.samples.count_samples_of_feed(feed_index) else 0
-        return noise[row_position:row_position + 1], signal[row_position:row_position + 1]
+        return noise[row_position : row_position + 1], signal[row_position : row_position + 1]
 
     def sum_noise_to_signal(noise: np.ndarray, signal: np.ndarray) -> float:
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -847,15 +955,21 @@ def measure_single_sample(analysis: Analysis, configs_by_run: Mapping[str, Preci
     values_by_run: dict[str, float] = {}
     for run, requested_config in configs_by_run.items():
         values_by_run[run] = float(
-            _compute_sample_errors(*measure_sample_noise(requested_config), are_mismatch_shares)[0])
+            _compute_sample_errors(*measure_sample_noise(requested_config), are_mismatch_shares)[0]
+        )
         yield PartialResult(SingleSampleResult(name, dict(values_by_run)), len(values_by_run), total)
     total_error = sum_noise_to_signal(*measure_sample_noise(config))
     shares: dict[str, float] = {}
     for group in groups if total_error else ():
         remaining_error = sum_noise_to_signal(
-            *measure_sample_noise(config.with_group_precision([group], Precision.FP32)))
-        shares[group.name] = (total_error - remaining_error) / total_error if np.isfinite(total_error) else float(
-            np.isfinite(remaining_error))
-        yield PartialResult(SingleSampleResult(name, values_by_run, dict(shares)),
-                            len(values_by_run) + len(shares), total)
+            *measure_sample_noise(config.with_group_precision([group], Precision.FP32))
+        )
+        shares[group.name] = (
+            (total_error - remaining_error) / total_error
+            if np.isfinite(total_error)
+            else float(np.isfinite(remaining_error))
+        )
+        yield PartialResult(
+            SingleSampleResult(name, values_by_run, dict(shares)), len(values_by_run) + len(shares), total
+        )
     yield PartialResult(SingleSampleResult(name, values_by_run, shares, True), total, total)

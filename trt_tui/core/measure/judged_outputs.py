@@ -86,8 +86,9 @@ class _ConcatPart:
     concat_depth: int = 0
 
 
-def find_concat_parts(network: Network, shapes: FoldedShapes, tensor: str,
-                      max_parts: int) -> list[tuple[AxisRanges, str]]:
+def find_concat_parts(
+    network: Network, shapes: FoldedShapes, tensor: str, max_parts: int
+) -> list[tuple[AxisRanges, str]]:
     """Returns the parts that Concats join into a tensor: for each part its index ranges and the tensor that computes
     it.
 
@@ -108,17 +109,19 @@ def find_concat_parts(network: Network, shapes: FoldedShapes, tensor: str,
         parts[index] = before
         pieces = _split_part_at_concat(network, shapes, before)
         if pieces is not None and len(parts) - 1 + len(pieces) <= max_parts:
-            parts[index:index + 1] = pieces
+            parts[index : index + 1] = pieces
             waiting += pieces
     return [(part.ranges, part.origin_tensor) for part in parts]
 
 
-def _find_origin_of_part(network: Network, shapes: FoldedShapes, part: _ConcatPart,
-                         is_judged_tensor: bool) -> _ConcatPart:
+def _find_origin_of_part(
+    network: Network, shapes: FoldedShapes, part: _ConcatPart, is_judged_tensor: bool
+) -> _ConcatPart:
     """Traces a part back through operators that compute each element from one element, while the tensor has a single
     reader."""
-    while part.source_tensor in network.producer and (is_judged_tensor
-                                                      or _has_single_reader(network, part.source_tensor)):
+    while part.source_tensor in network.producer and (
+        is_judged_tensor or _has_single_reader(network, part.source_tensor)
+    ):
         layer = network.get_layer(network.producer[part.source_tensor])
         before = _trace_part_through_layer(network, shapes, layer, part)
         if before is None:
@@ -132,8 +135,9 @@ def _has_single_reader(network: Network, tensor: str) -> bool:
     return len(users) == 1 or all(user.op_type in _CUT_OPERATORS or user.op_type == "Shape" for user in users)
 
 
-def _trace_part_through_layer(network: Network, shapes: FoldedShapes, layer: Layer,
-                              part: _ConcatPart) -> _ConcatPart | None:
+def _trace_part_through_layer(
+    network: Network, shapes: FoldedShapes, layer: Layer, part: _ConcatPart
+) -> _ConcatPart | None:
     """Returns a part of a layer's output as a part of its input; None if it cannot be traced through the layer."""
     dynamic = [name for name in layer.inputs if name and name not in network.static_tensors]
     if layer.domain != "" or len(dynamic) != 1 or dynamic[0] not in network.producer:
@@ -145,8 +149,12 @@ def _trace_part_through_layer(network: Network, shapes: FoldedShapes, layer: Lay
     exact = part.source_tensor == part.origin_tensor
 
     def make_input_part(axis_maps: Sequence[_AxisMap | None]) -> _ConcatPart:
-        return replace(part, source_tensor=source, axis_maps=tuple(axis_maps),
-                       origin_tensor=source if exact else part.origin_tensor)
+        return replace(
+            part,
+            source_tensor=source,
+            axis_maps=tuple(axis_maps),
+            origin_tensor=source if exact else part.origin_tensor,
+        )
 
     if layer.op_type in POINTWISE | _UNCHANGED_OPERATORS:
         return make_input_part(part.axis_maps) if _has_same_sizes(input_sizes, output_sizes) else None
@@ -159,8 +167,10 @@ def _trace_part_through_layer(network: Network, shapes: FoldedShapes, layer: Lay
     if layer.op_type in _RESHAPE_OPERATORS:
         return make_input_part(_map_reshaped_axes(input_sizes, output_sizes, part.axis_maps))
     if layer.op_type in _CUT_OPERATORS and len(input_sizes) == len(output_sizes):
-        starts, ranges = _find_slice_starts(network, shapes, layer, part.source_tensor,
-                                            input_sizes), _find_index_ranges_of_part(part, input_sizes, output_sizes)
+        starts, ranges = (
+            _find_slice_starts(network, shapes, layer, part.source_tensor, input_sizes),
+            _find_index_ranges_of_part(part, input_sizes, output_sizes),
+        )
         if starts is None or ranges is None:
             return None
         axes = [_shift_axis_map(axis, start) for axis, start in zip(part.axis_maps, starts, strict=True)]
@@ -172,8 +182,10 @@ def _has_same_sizes(input_sizes: PartialShape, output_sizes: PartialShape) -> bo
     """Returns True if an elementwise operator does not broadcast its input."""
     return len(input_sizes) == len(output_sizes) and all(
         input_size == output_size
-        or input_size != 1 and not (isinstance(input_size, int) and isinstance(output_size, int))
-        for input_size, output_size in zip(input_sizes, output_sizes, strict=True))
+        or input_size != 1
+        and not (isinstance(input_size, int) and isinstance(output_size, int))
+        for input_size, output_size in zip(input_sizes, output_sizes, strict=True)
+    )
 
 
 def _shift_axis_map(axis_map: _AxisMap | None, cut_start: int) -> _AxisMap | None:
@@ -181,10 +193,10 @@ def _shift_axis_map(axis_map: _AxisMap | None, cut_start: int) -> _AxisMap | Non
     return axis_map if axis_map is None else replace(axis_map, offset=axis_map.offset - cut_start * axis_map.ratio)
 
 
-def _find_index_ranges_of_part(part: _ConcatPart, input_sizes: PartialShape,
-                               output_sizes: PartialShape) -> AxisRanges | None:
-    """Returns the index ranges of a part whose source tensor was cut out of a larger tensor; None if they are unknown.
-    """
+def _find_index_ranges_of_part(
+    part: _ConcatPart, input_sizes: PartialShape, output_sizes: PartialShape
+) -> AxisRanges | None:
+    """Returns the index ranges of a part whose source tensor was cut out of a larger tensor; None if they are unknown."""
     ranges = dict(part.ranges)
     for axis_map, whole, size in zip(part.axis_maps, input_sizes, output_sizes, strict=True):
         if axis_map is None or axis_map.final_axis in ranges or whole == size:
@@ -196,23 +208,28 @@ def _find_index_ranges_of_part(part: _ConcatPart, input_sizes: PartialShape,
     return ranges
 
 
-def _find_slice_starts(network: Network, shapes: FoldedShapes, layer: Layer, output_name: str,
-                       input_sizes: PartialShape) -> list[int] | None:
+def _find_slice_starts(
+    network: Network, shapes: FoldedShapes, layer: Layer, output_name: str, input_sizes: PartialShape
+) -> list[int] | None:
     """Returns the start index of a Split or Slice output within its input, for each axis; None if unknown."""
     starts = [0] * len(input_sizes)
     if layer.op_type == "Split":
         attr = network.node(layer.name).attributes.get("axis")
         axis = (attr.as_int() if attr is not None else 0) % len(input_sizes)
-        sizes = [(shapes.find_shape(name) or input_sizes)[axis]
-                 for name in layer.outputs[:layer.outputs.index(output_name)]]
+        sizes = [
+            (shapes.find_shape(name) or input_sizes)[axis] for name in layer.outputs[: layer.outputs.index(output_name)]
+        ]
         known_sizes = [size for size in sizes if isinstance(size, int)]
         if len(known_sizes) < len(sizes):
             return None
         starts[axis] = sum(known_sizes)
         return starts
     parameters = [_find_integer_values(network, shapes, name) if name else None for name in layer.inputs[1:]]
-    first, axes, steps = parameters[0], parameters[2] if len(parameters) > 2 else None, parameters[3] if len(
-        parameters) > 3 else None
+    first, axes, steps = (
+        parameters[0],
+        parameters[2] if len(parameters) > 2 else None,
+        parameters[3] if len(parameters) > 3 else None,
+    )
     if first is None or len(layer.inputs) > 3 and layer.inputs[3] and axes is None:
         return None
     if len(layer.inputs) > 4 and layer.inputs[4] and (steps is None or any(step != 1 for step in steps)):
@@ -229,13 +246,14 @@ def _find_slice_starts(network: Network, shapes: FoldedShapes, layer: Layer, out
 
 def _find_integer_values(network: Network, shapes: FoldedShapes, tensor: str) -> list[int] | None:
     stored = stored_tensor(network.ir_value(tensor)) if network.has_tensor(tensor) else None
-    return shapes.find_integer_values(tensor) if stored is None else [
-        int(number) for number in stored.numpy().reshape(-1)
-    ]
+    return (
+        shapes.find_integer_values(tensor) if stored is None else [int(number) for number in stored.numpy().reshape(-1)]
+    )
 
 
-def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
-                       output_axes: Sequence[_AxisMap | None]) -> list[_AxisMap | None]:
+def _map_reshaped_axes(
+    input_sizes: PartialShape, output_sizes: PartialShape, output_axes: Sequence[_AxisMap | None]
+) -> list[_AxisMap | None]:
     """Returns the mapping to the judged tensor for each axis of a reshape's input.
 
     Sizes are matched from the left in blocks of equal product. The outermost axes of two such blocks correspond.
@@ -244,8 +262,12 @@ def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
     input_axis = output_axis = 0
     while input_axis < len(input_sizes) and output_axis < len(output_sizes):
         input_size, output_size = input_sizes[input_axis], output_sizes[output_axis]
-        if input_size == output_size or input_axis == output_axis == 0 and not isinstance(
-                input_size, int) and not isinstance(output_size, int):
+        if (
+            input_size == output_size
+            or input_axis == output_axis == 0
+            and not isinstance(input_size, int)
+            and not isinstance(output_size, int)
+        ):
             result[input_axis] = output_axes[output_axis]
             input_axis, output_axis = input_axis + 1, output_axis + 1
             continue
@@ -254,10 +276,12 @@ def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
             break
         outer = next(
             (axis_index for axis_index in range(input_axis, input_axis + block[0]) if input_sizes[axis_index] != 1),
-            input_axis)
+            input_axis,
+        )
         onto = next(
             (axis_index for axis_index in range(output_axis, output_axis + block[1]) if output_sizes[axis_index] != 1),
-            output_axis)
+            output_axis,
+        )
         axis, size, other_size = output_axes[onto], input_sizes[outer], output_sizes[onto]
         if axis is not None and isinstance(size, int) and isinstance(other_size, int):
             result[outer] = replace(axis, ratio=axis.ratio * Fraction(other_size, size))
@@ -267,10 +291,18 @@ def _map_reshaped_axes(input_sizes: PartialShape, output_sizes: PartialShape,
 
 def _count_leading_axes_of_equal_size(input_sizes: PartialShape, output_sizes: PartialShape) -> tuple[int, int] | None:
     """Returns the numbers of leading input axes and output axes with equal element counts; None if unknown."""
-    input_counts, output_counts = (list(accumulate(takewhile(lambda size: isinstance(size, int) and size > 0, sizes),
-                                                   operator.mul)) for sizes in (input_sizes, output_sizes))
-    return next(((index + 1, output_counts.index(count) + 1) for index, count in enumerate(input_counts)
-                 if count in output_counts), None)
+    input_counts, output_counts = (
+        list(accumulate(takewhile(lambda size: isinstance(size, int) and size > 0, sizes), operator.mul))
+        for sizes in (input_sizes, output_sizes)
+    )
+    return next(
+        (
+            (index + 1, output_counts.index(count) + 1)
+            for index, count in enumerate(input_counts)
+            if count in output_counts
+        ),
+        None,
+    )
 
 
 def _split_part_at_concat(network: Network, shapes: FoldedShapes, part: _ConcatPart) -> list[_ConcatPart] | None:
@@ -300,8 +332,10 @@ def _split_part_at_concat(network: Network, shapes: FoldedShapes, part: _ConcatP
             piece_axes = [*part.axis_maps]
             piece_axes[concat_axis] = _shift_axis_map(axis, -start)
             pieces.append(
-                _ConcatPart(name, tuple(piece_axes), name, {**part.ranges, axis.final_axis: clipped},
-                            part.concat_depth + 1))
+                _ConcatPart(
+                    name, tuple(piece_axes), name, {**part.ranges, axis.final_axis: clipped}, part.concat_depth + 1
+                )
+            )
         start += size
     if len(pieces) == 1:  # a cut behind the Concat left only this input
         return [replace(pieces[0], ranges=part.ranges)]
@@ -369,8 +403,11 @@ def list_tensor_outputs(network: Network) -> tuple[str, ...]:
     Sequences, maps and optional values are neither compared nor passed to a metric. The same holds for outputs behind a
     plugin that only an engine can execute.
     """
-    return tuple(info.name for info in network.outputs if info.name not in network.blocking_plugins
-                 and isinstance(network.ir_value(info.name).type, ir.TensorType))
+    return tuple(
+        info.name
+        for info in network.outputs
+        if info.name not in network.blocking_plugins and isinstance(network.ir_value(info.name).type, ir.TensorType)
+    )
 
 
 def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedOutput]) -> tuple[str, ...]:
@@ -384,7 +421,9 @@ def find_judged_inner_tensors(network: Network, judged_outputs: Sequence[JudgedO
         dict.fromkeys(
             judged_output.tensor
             for judged_output in judged_outputs
-            if network.blocking_plugins and judged_output.tensor not in outputs))
+            if network.blocking_plugins and judged_output.tensor not in outputs
+        )
+    )
 
 
 def find_unjudged_outputs(network: Network, judged_outputs: Sequence[JudgedOutput] | None = None) -> dict[str, str]:
@@ -441,7 +480,8 @@ def find_class_score_output(network: NetworkOutline, judged_outputs: Sequence[Ju
 
 
 def select_judged_outputs(
-    network: Network, judge_texts: Sequence[str] = (), label_names: Sequence[str] = ()) -> tuple[JudgedOutput, ...]:
+    network: Network, judge_texts: Sequence[str] = (), label_names: Sequence[str] = ()
+) -> tuple[JudgedOutput, ...]:
     """Selects the judged outputs of a network: the tensors named by the user, or a default selection.
 
     Args:
@@ -452,13 +492,17 @@ def select_judged_outputs(
     """
     if judge_texts:
         return _exclude_masked_values(
-            network, _remove_duplicates(_parse_judged_output(network, text, label_names) for text in judge_texts))
-    selected = _remove_duplicates(output for info in network.outputs
-                                  for output in _select_judged_tensors(network, info.name))
+            network, _remove_duplicates(_parse_judged_output(network, text, label_names) for text in judge_texts)
+        )
+    selected = _remove_duplicates(
+        output for info in network.outputs for output in _select_judged_tensors(network, info.name)
+    )
     if not selected:
         raise InputError(
-            f"{network.name} has no output that can be judged", "; ".join(unjudged_output_notes(network))
-            or "none of its outputs is a tensor computed from the inputs", "Name a tensor with --judge.")
+            f"{network.name} has no output that can be judged",
+            "; ".join(unjudged_output_notes(network)) or "none of its outputs is a tensor computed from the inputs",
+            "Name a tensor with --judge.",
+        )
     return _exclude_masked_values(network, selected)
 
 
@@ -473,7 +517,8 @@ def _exclude_masked_values(network: Network, judged_outputs: Sequence[JudgedOutp
         beyond = network.mask_magnitude_threshold(output.tensor) if output.kind == FLOAT_KIND else 0.0
         mask_note = f"masked values, outside ±{beyond:.2g}, are not judged" if beyond else ""
         unmasked_outputs.append(
-            replace(output, mask_threshold=beyond, note="; ".join(filter(None, (output.note, mask_note)))))
+            replace(output, mask_threshold=beyond, note="; ".join(filter(None, (output.note, mask_note))))
+        )
     return tuple(unmasked_outputs)
 
 
@@ -491,8 +536,12 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
     value = network.ir_value(output_name)
     if output_name in network.blocking_plugins:
         return _select_judged_tensors_before_plugins(network, output_name)
-    if output_name not in network.producer or output_name in network.static_tensors or not isinstance(
-            value.type, ir.TensorType) or 0 in (network.shape(output_name) or ()):
+    if (
+        output_name not in network.producer
+        or output_name in network.static_tensors
+        or not isinstance(value.type, ir.TensorType)
+        or 0 in (network.shape(output_name) or ())
+    ):
         return []
     integer = value.dtype not in FLOAT_TYPES
     before, selector = _find_tensors_before_selection(network, output_name, integer)
@@ -500,31 +549,43 @@ def _select_judged_tensors(network: Network, output_name: str) -> list[JudgedOut
     value_kind = "text" if value.dtype is ir.DataType.STRING else "integers"
     if integer:
         selected.append(
-            JudgedOutput(output_name, output_name, kind=INTEGER_KIND,
-                         note=f"{value_kind}: judged by the fraction that differs"))
+            JudgedOutput(
+                output_name, output_name, kind=INTEGER_KIND, note=f"{value_kind}: judged by the fraction that differs"
+            )
+        )
     elif not before:
         return _split_tensor_into_concat_parts(network, output_name)
     reason = f"{output_name} is selected by {selector}" if selector else f"{output_name} holds {value_kind}"
     for tensor in before:
         parts = _split_tensor_into_concat_parts(network, tensor)
-        selected += [replace(part, note="; ".join(filter(None, (f"{reason}: judged before it", part.note))))
-                     for part in parts]
+        selected += [
+            replace(part, note="; ".join(filter(None, (f"{reason}: judged before it", part.note)))) for part in parts
+        ]
     return selected
 
 
 def _select_judged_tensors_before_plugins(network: Network, output_name: str) -> list[JudgedOutput]:
     """Returns the last float tensors before an output behind a plugin that can be simulated, in network order."""
     plugin = network.get_layer(network.blocking_plugins[output_name])
-    reason = (f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged "
-              "before it")
+    reason = (
+        f"{output_name} is computed by the plugin {plugin.name} ({plugin.op_type}), in engines only: judged before it"
+    )
+
     def list_read_tensors(name: str) -> Sequence[str]:
         return network.input_tensors(network.producer[name])
 
-    behind = iterate_reachable([output_name], lambda name: [
-        read for read in list_read_tensors(name) if read in network.blocking_plugins])
-    tensors = {name for tensor in behind for name in list_read_tensors(tensor)
-               if name in network.producer and name not in network.static_tensors
-               and name not in network.blocking_plugins and network.ir_value(name).dtype in FLOAT_TYPES}
+    behind = iterate_reachable(
+        [output_name], lambda name: [read for read in list_read_tensors(name) if read in network.blocking_plugins]
+    )
+    tensors = {
+        name
+        for tensor in behind
+        for name in list_read_tensors(tensor)
+        if name in network.producer
+        and name not in network.static_tensors
+        and name not in network.blocking_plugins
+        and network.ir_value(name).dtype in FLOAT_TYPES
+    }
     parts = []
     for tensor in sorted(tensors, key=lambda name: (network.get_layer(network.producer[name]).index, name)):
         before, _ = _find_tensors_before_selection(network, tensor, False)
@@ -553,28 +614,43 @@ def _find_nearest_floats_before_selection(network: Network, output_name: str, is
     """
     behind = [] if is_integer else _find_layers_behind_selection(network, output_name)
     selectors = [layer for layer in behind if layer.op_type in SELECTION_OPERATORS]
-    floats, reached_selectors = _find_deciding_floats(network, [output_name] if is_integer else [
-        name for layer in selectors for name in _list_computed_inputs(network, layer.name)])
+    floats, reached_selectors = _find_deciding_floats(
+        network,
+        [output_name]
+        if is_integer
+        else [name for layer in selectors for name in _list_computed_inputs(network, layer.name)],
+    )
     results = {name for layer in behind for name in layer.outputs}
-    floats |= {name for layer in behind for name in _list_computed_inputs(network, layer.name)
-               if name not in results and network.ir_value(name).dtype in FLOAT_TYPES}
+    floats |= {
+        name
+        for layer in behind
+        for name in _list_computed_inputs(network, layer.name)
+        if name not in results and network.ir_value(name).dtype in FLOAT_TYPES
+    }
     return floats, next((layer.op_type for layer in selectors + reached_selectors), "")
 
 
 def _find_deciding_floats(network: Network, tensors: Iterable[str]) -> tuple[set[str], list[Layer]]:
     """Returns the nearest float tensors before some tensors, themselves included, and the selections in between."""
+
     def is_float(tensor: str) -> bool:
         return network.ir_value(tensor).dtype in FLOAT_TYPES
 
-    reached = list(iterate_reachable(tensors, lambda tensor: [] if is_float(tensor) else _list_computed_inputs(
-        network, network.producer[tensor])))
+    reached = list(
+        iterate_reachable(
+            tensors, lambda tensor: [] if is_float(tensor) else _list_computed_inputs(network, network.producer[tensor])
+        )
+    )
     layers = [network.get_layer(network.producer[tensor]) for tensor in reached if not is_float(tensor)]
     return set(filter(is_float, reached)), [layer for layer in layers if layer.op_type in SELECTION_OPERATORS]
 
 
 def _list_computed_inputs(network: Network, layer_name: str) -> list[str]:
-    return [name for name in network.input_tensors(layer_name)
-            if name not in network.static_tensors and name in network.producer]
+    return [
+        name
+        for name in network.input_tensors(layer_name)
+        if name not in network.static_tensors and name in network.producer
+    ]
 
 
 def _find_layers_behind_selection(network: Network, output_name: str) -> list[Layer]:
@@ -583,6 +659,7 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
     The layers are in reverse network order. A selection counts if computed floats decide it: rounding does not change
     the places that a mask among the inputs names.
     """
+
     def list_layers_before(layer: Layer) -> list[Layer]:
         producers = [network.get_layer(network.producer[name]) for name in _list_computed_inputs(network, layer.name)]
         return [producer for producer in producers if producer.op_type not in PRODUCTS | INNER_PRODUCTS]
@@ -593,7 +670,8 @@ def _find_layers_behind_selection(network: Network, output_name: str) -> list[La
     results: set[str] = set()
     for layer in sorted(reached, key=lambda layer: layer.index):
         is_selection = layer.op_type in SELECTION_OPERATORS and bool(
-            _find_deciding_floats(network, _list_computed_inputs(network, layer.name))[0])
+            _find_deciding_floats(network, _list_computed_inputs(network, layer.name))[0]
+        )
         if is_selection or not results.isdisjoint(network.input_tensors(layer.name)):
             behind.insert(0, layer)
             results.update(layer.outputs)
@@ -611,10 +689,17 @@ def find_outputs_computed_behind_selection(network: Network) -> dict[str, str]:
         if name not in network.producer or network.ir_value(name).dtype not in FLOAT_TYPES:
             continue
         behind = _find_layers_behind_selection(network, name)
-        selected = {result for layer in behind for result in layer.outputs
-                    if result and network.ir_value(result).dtype in FLOAT_TYPES}
-        computing = [layer.name for layer in reversed(behind)
-                     if layer.op_type not in copying and not selected.isdisjoint(layer.inputs)]
+        selected = {
+            result
+            for layer in behind
+            for result in layer.outputs
+            if result and network.ir_value(result).dtype in FLOAT_TYPES
+        }
+        computing = [
+            layer.name
+            for layer in reversed(behind)
+            if layer.op_type not in copying and not selected.isdisjoint(layer.inputs)
+        ]
         if computing:
             reasons[name] = f"layers behind its selection compute it ({name_list_text(computing, 2)})"
     return reasons
@@ -658,26 +743,36 @@ def _parse_judged_output(network: Network, judge_text: str, label_names: Sequenc
         if match is not None:
             tensor, slices = match.group(1), match.group(2)
     if not network.has_tensor(tensor):
-        tensor_names = [layer_output for layer in network.layers for layer_output in layer.outputs
-                        if network.is_fp32(layer_output)]
+        tensor_names = [
+            layer_output for layer in network.layers for layer_output in layer.outputs if network.is_fp32(layer_output)
+        ]
         near = difflib.get_close_matches(tensor, tensor_names, 3, 0.5)
-        raise InputError(f"--judge {judge_text}: {network.name} has no tensor {tensor}",
-                         f"Did you mean {', '.join(near)}?" if near else "",
-                         "Name an output or a tensor as the file does, for example --judge "
-                         f"'{next((i.name for i in network.outputs), 'out')}[:, 4:]'.")
+        raise InputError(
+            f"--judge {judge_text}: {network.name} has no tensor {tensor}",
+            f"Did you mean {', '.join(near)}?" if near else "",
+            "Name an output or a tensor as the file does, for example --judge "
+            f"'{next((i.name for i in network.outputs), 'out')}[:, 4:]'.",
+        )
     if tensor not in network.producer or tensor in network.static_tensors:
         origin = "computed from constants and shapes alone" if tensor in network.producer else "an input or a constant"
-        raise InputError(f"--judge {judge_text}: {tensor} is {origin}", "no precision changes it",
-                         "Name a tensor that the network computes from its inputs.")
+        raise InputError(
+            f"--judge {judge_text}: {tensor} is {origin}",
+            "no precision changes it",
+            "Name a tensor that the network computes from its inputs.",
+        )
     if tensor in network.blocking_plugins:
-        raise InputError(f"--judge {judge_text}: {tensor} is computed after the plugin "
-                         f"{network.blocking_plugins[tensor]}",
-                         "the simulation ends there", "Judge a tensor before it, or give its library with --ort-ops.")
+        raise InputError(
+            f"--judge {judge_text}: {tensor} is computed after the plugin {network.blocking_plugins[tensor]}",
+            "the simulation ends there",
+            "Judge a tensor before it, or give its library with --ort-ops.",
+        )
     if not network.is_fp32(tensor) and network.ir_value(tensor).dtype not in FLOAT_TYPES:
         dtype = network.ir_value(tensor).dtype
-        raise InputError(f"--judge {judge_text}: {tensor} is not a float tensor",
-                         f"its type is {dtype.name if dtype is not None else 'unknown'}",
-                         "Name a float tensor; integer outputs are judged by themselves.")
+        raise InputError(
+            f"--judge {judge_text}: {tensor} is not a float tensor",
+            f"its type is {dtype.name if dtype is not None else 'unknown'}",
+            "Name a float tensor; integer outputs are judged by themselves.",
+        )
     shape = network.shape(tensor)
     cuts = _parse_axis_slices(judge_text, slices, shape) if slices is not None else ()
     name = tensor + slice_text(cuts, len(shape or ())) + (f"@{mask}" if mask else "")
@@ -690,16 +785,22 @@ def _refuse_unknown_mask(network: Network, judge_text: str, mask_name: str, labe
     mask_names = [*(info.name for info in network.inputs), *label_names]
     if mask_name not in mask_names:
         near = difflib.get_close_matches(mask_name, mask_names, 3, 0.5) or mask_names
-        raise InputError(f"--judge {judge_text}: there is no {mask_name or 'name after @'}",
-                         f"a mask is an input of the network or another array of the data: {', '.join(near)}",
-                         "Write it as --judge 'TENSOR@MASK', for example last_hidden_state@attention_mask.")
+        raise InputError(
+            f"--judge {judge_text}: there is no {mask_name or 'name after @'}",
+            f"a mask is an input of the network or another array of the data: {', '.join(near)}",
+            "Write it as --judge 'TENSOR@MASK', for example last_hidden_state@attention_mask.",
+        )
 
 
-def _parse_axis_slices(judge_text: str, slices_text: str,
-                       shape: tuple[int | str | None, ...] | None) -> tuple[AxisSlice, ...]:
+def _parse_axis_slices(
+    judge_text: str, slices_text: str, shape: tuple[int | str | None, ...] | None
+) -> tuple[AxisSlice, ...]:
     def make_slice_error(cause: str) -> InputError:
-        return InputError(f"--judge {judge_text}: [{slices_text}] is not a slice of it", cause,
-                          "Write it as numpy does, for example [:, 4:] or [0, 1:3].")
+        return InputError(
+            f"--judge {judge_text}: [{slices_text}] is not a slice of it",
+            cause,
+            "Write it as numpy does, for example [:, 4:] or [0, 1:3].",
+        )
 
     items = [item.strip() for item in slices_text.split(",")]
     if items and items[-1] == "" and len(items) > 1:
@@ -710,7 +811,7 @@ def _parse_axis_slices(judge_text: str, slices_text: str,
         if shape is None:
             raise make_slice_error("the tensor's rank is unknown, so ... cannot be used")
         index = items.index("...")
-        items[index:index + 1] = [":"] * (len(shape) - len(items) + 1)
+        items[index : index + 1] = [":"] * (len(shape) - len(items) + 1)
     if shape is not None and len(items) > len(shape):
         raise make_slice_error(f"it has {len(items)} axes, the tensor has {len(shape)}: ({', '.join(map(str, shape))})")
     cuts = []
@@ -723,8 +824,11 @@ def _parse_axis_slices(judge_text: str, slices_text: str,
         size = shape[axis] if shape is not None else None
         cut = _parse_axis_slice(axis, bounds, size if isinstance(size, int) else None)
         if cut is None:
-            raise make_slice_error(f"axis {axis} has {size} entries, and '{item}' selects none of them"
-                                   if isinstance(size, int) else f"'{item}' selects nothing")
+            raise make_slice_error(
+                f"axis {axis} has {size} entries, and '{item}' selects none of them"
+                if isinstance(size, int)
+                else f"'{item}' selects nothing"
+            )
         if cut.start or cut.stop is not None:
             cuts.append(cut)
     return tuple(cuts)
@@ -754,8 +858,13 @@ _MIN_MASK_MAGNITUDE = FP16_MASK_VALUE / 2
 """The minimum magnitude of a mask value in every type: half of the value that represents a mask in FP16."""
 
 
-def find_unmasked_elements(judged_output: JudgedOutput, samples: Samples, feed_index: int, reference: np.ndarray,
-                           test: np.ndarray | None = None) -> np.ndarray | None:
+def find_unmasked_elements(
+    judged_output: JudgedOutput,
+    samples: Samples,
+    feed_index: int,
+    reference: np.ndarray,
+    test: np.ndarray | None = None,
+) -> np.ndarray | None:
     """Returns the elements of a judged output that no mask leaves out in a feed, as a bool array; None if there is no
     mask.
 
@@ -770,44 +879,58 @@ def find_unmasked_elements(judged_output: JudgedOutput, samples: Samples, feed_i
     Raises:
         InputError: the data have no such array, or its shape does not fit.
     """
-    unmasked = _find_elements_outside_network_mask(judged_output, reference,
-                                                   test) if judged_output.mask_threshold else None
+    unmasked = (
+        _find_elements_outside_network_mask(judged_output, reference, test) if judged_output.mask_threshold else None
+    )
     if not judged_output.mask:
         return unmasked
     shape = reference.shape
     arrays = {**samples.read_labels(feed_index), **samples.read_feed(feed_index)}
     if judged_output.mask not in arrays:
-        raise InputError(f"--judge {judged_output.name}: the data have no {judged_output.mask}",
-                         f"they have {', '.join(arrays)}", "Name an input or another array of the data after @.")
+        raise InputError(
+            f"--judge {judged_output.name}: the data have no {judged_output.mask}",
+            f"they have {', '.join(arrays)}",
+            "Name an input or another array of the data after @.",
+        )
     mask = arrays[judged_output.mask]
-    fits = mask.ndim <= len(shape) and all(mask_size in (1, size)
-                                           for mask_size, size in zip(mask.shape, shape, strict=False))
+    fits = mask.ndim <= len(shape) and all(
+        mask_size in (1, size) for mask_size, size in zip(mask.shape, shape, strict=False)
+    )
     if not fits:
         sizes, tensor_sizes = ("x".join(map(str, shape_of_array)) for shape_of_array in (mask.shape, shape))
-        raise InputError(f"--judge {judged_output.name}: {judged_output.mask} does not fit {judged_output.tensor}",
-                         f"its shape is {sizes}, the tensor's {tensor_sizes}: the leading axes have to be the same",
-                         "Name a mask such as (samples, tokens) for a tensor (samples, tokens, features).")
+        raise InputError(
+            f"--judge {judged_output.name}: {judged_output.mask} does not fit {judged_output.tensor}",
+            f"its shape is {sizes}, the tensor's {tensor_sizes}: the leading axes have to be the same",
+            "Name a mask such as (samples, tokens) for a tensor (samples, tokens, features).",
+        )
     counts = np.reshape(mask != 0, mask.shape + (1,) * (len(shape) - mask.ndim))
     is_counted = take_judged_slice(np.broadcast_to(counts, shape), judged_output)
     return is_counted if unmasked is None else is_counted & unmasked
 
 
-def _find_elements_outside_network_mask(judged_output: JudgedOutput, reference: np.ndarray,
-                                        test: np.ndarray | None) -> np.ndarray:
+def _find_elements_outside_network_mask(
+    judged_output: JudgedOutput, reference: np.ndarray, test: np.ndarray | None
+) -> np.ndarray:
     """Returns the elements of a judged output that the network itself does not mask, as a bool array. NaN is not a
     mask."""
     expected = take_judged_slice(reference, judged_output)
     masked = np.abs(expected) >= judged_output.mask_threshold
     if test is not None:
         got = take_judged_slice(test, judged_output)
-        masked &= (np.abs(got) >= min(judged_output.mask_threshold, _MIN_MASK_MAGNITUDE)) & (np.signbit(got)
-                                                                                             == np.signbit(expected))
+        masked &= (np.abs(got) >= min(judged_output.mask_threshold, _MIN_MASK_MAGNITUDE)) & (
+            np.signbit(got) == np.signbit(expected)
+        )
     unmasked: np.ndarray = ~masked
     return unmasked
 
 
-def refuse_nan_in_judged_tensors(judged_outputs: Sequence[JudgedOutput], samples: Samples, feed_index: int,
-                                 arrays_by_tensor: Mapping[str, np.ndarray], source_text: str) -> None:
+def refuse_nan_in_judged_tensors(
+    judged_outputs: Sequence[JudgedOutput],
+    samples: Samples,
+    feed_index: int,
+    arrays_by_tensor: Mapping[str, np.ndarray],
+    source_text: str,
+) -> None:
     """Raises an error if the judged tensors of a reference contain NaN outside masked elements.
 
     NaN counts unless every judged output of its tensor leaves it out as padding.
@@ -822,15 +945,26 @@ def refuse_nan_in_judged_tensors(judged_outputs: Sequence[JudgedOutput], samples
     for tensor, array in arrays_by_tensor.items():
         if array.dtype.kind != "f" or not np.isnan(array).any():
             continue
-        parts = [(take_judged_slice(array, output), find_unmasked_elements(output, samples, feed_index, array))
-                 for output in judged_outputs if output.tensor == tensor]
+        parts = [
+            (take_judged_slice(array, output), find_unmasked_elements(output, samples, feed_index, array))
+            for output in judged_outputs
+            if output.tensor == tensor
+        ]
         if not parts or any(counts is None or np.isnan(part[counts]).any() for part, counts in parts):
-            nan = next((found for part, counts in parts if (
-                found := np.isnan(part if counts is None else np.where(counts, part, 0))).any()), np.isnan(array))
+            nan = next(
+                (
+                    found
+                    for part, counts in parts
+                    if (found := np.isnan(part if counts is None else np.where(counts, part, 0))).any()
+                ),
+                np.isnan(array),
+            )
             row = int(flatten_each_sample(nan, samples.count_samples_of_feed(feed_index)).any(axis=1).argmax())
-            raise InputError(f"{source_text} yields NaN at {tensor}",
-                             f"sample {samples.sample_name(feed_index, row)} of {samples.source} causes it",
-                             "No precision can be judged against it: check the network and the data.")
+            raise InputError(
+                f"{source_text} yields NaN at {tensor}",
+                f"sample {samples.sample_name(feed_index, row)} of {samples.source} causes it",
+                "No precision can be judged against it: check the network and the data.",
+            )
 
 
 def find_common_mask_name(judged_outputs: Iterable[JudgedOutput]) -> str:
@@ -845,8 +979,9 @@ def read_mask(mask_name: str, samples: Samples, feed_index: int) -> np.ndarray:
     return mask
 
 
-def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_name: str, tensors: Sequence[str]
-                   ) -> dict[str, tuple[bool, ...]]:
+def find_mask_axes(
+    network: Network, backend: Backend, samples: Samples, mask_name: str, tensors: Sequence[str]
+) -> dict[str, tuple[bool, ...]]:
     """Returns for each tensor the axes that it shares with a mask: one bool for each axis of the tensor.
 
     Shared axes are recognised by their sizes in the first and the last feed, which are executed for this purpose. The
@@ -859,11 +994,15 @@ def find_mask_axes(network: Network, backend: Backend, samples: Samples, mask_na
     for index in sorted({0, len(samples) - 1}):
         sizes = samples.pad_rows(read_mask(mask_name, samples, index), index).shape
         for tensor, shape in measure_tensor_shapes(
-                network.model, dict.fromkeys(tensors), samples, backend, index).items():
+            network.model, dict.fromkeys(tensors), samples, backend, index
+        ).items():
             fits = len(sizes) in (1, 2) and shape[:1] == sizes[:1]
             matching_axes = {axis for axis, size in enumerate(shape) if axis and size == sizes[-1]} if fits else set()
             matching_axes = {0} if fits and len(sizes) == 1 else matching_axes
             possible[tensor] = possible.get(tensor, matching_axes) & matching_axes
             ranks[tensor] = len(shape)
-    return {tensor: tuple(axis == 0 or axis in matching_axes for axis in range(ranks[tensor]))
-            for tensor, matching_axes in possible.items() if len(matching_axes) == 1}
+    return {
+        tensor: tuple(axis == 0 or axis in matching_axes for axis in range(ranks[tensor]))
+        for tensor, matching_axes in possible.items()
+        if len(matching_axes) == 1
+    }

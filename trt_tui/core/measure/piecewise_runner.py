@@ -56,12 +56,14 @@ class _CachedPieceResult:
 
     def can_recur(self, stamps: Collection[int]) -> bool:
         """Returns False if an input no longer exists. ``stamps`` are those of the cached results of earlier pieces."""
-        return all(stamp in stamps for stamp in self.input_stamps) and all(ref() is not None
-                                                                           for ref in self.input_arrays)
+        return all(stamp in stamps for stamp in self.input_stamps) and all(
+            ref() is not None for ref in self.input_arrays
+        )
 
     def is_result_of_inputs(self, input_arrays: Sequence[np.ndarray], input_stamps: Sequence[int]) -> bool:
         return self.input_stamps == input_stamps and all(
-            ref() is array for ref, array in zip(self.input_arrays, input_arrays, strict=True))
+            ref() is array for ref, array in zip(self.input_arrays, input_arrays, strict=True)
+        )
 
 
 @dataclass(eq=False)
@@ -106,20 +108,27 @@ class PiecewiseRunner(ClosingContext):
             names = [info.name for info in runner.inputs]
             self._inner_inputs.append([name for name in names if name in computed_names])
             self._external_inputs.append(
-                [name for name in names if name not in computed_names and name not in self._network_inputs])
+                [name for name in names if name not in computed_names and name not in self._network_inputs]
+            )
             computed_names.update(info.name for info in runner.outputs)
         self._piece_inputs = [[info.name for info in runner.inputs] for runner in runners]
         own = {name for names in self._external_inputs for name in names} | set(self._network_inputs)
-        self.inputs = tuple({info.name: info for runner in runners for info in runner.inputs if info.name in own
-                             }.values())
-        self.outputs: tuple[TensorInfo, ...] = tuple(
-            info for runner in runners for info in runner.outputs)
+        self.inputs = tuple(
+            {info.name: info for runner in runners for info in runner.inputs if info.name in own}.values()
+        )
+        self.outputs: tuple[TensorInfo, ...] = tuple(info for runner in runners for info in runner.outputs)
         self._cached_feeds: dict[bytes, _CachedFeedResults] = {}
         self._cached_bytes = self._run_count = self.computed_pieces = 0
 
     @classmethod
-    def load_in_pieces(cls, backend: Backend, gated_graph: GatedGraph, *, optimize: bool = True,
-                       on_mode_change: Callable[[ExecutionMode], None] | None = None) -> Runner:
+    def load_in_pieces(
+        cls,
+        backend: Backend,
+        gated_graph: GatedGraph,
+        *,
+        optimize: bool = True,
+        on_mode_change: Callable[[ExecutionMode], None] | None = None,
+    ) -> Runner:
         """Loads a gated graph, in pieces if it can be cut.
 
         Args:
@@ -141,12 +150,17 @@ class PiecewiseRunner(ClosingContext):
         piecewise_runners: list[PiecewiseRunner] = []
         try:
             for index, model in enumerate(
-                    split_into_pieces(gated_graph, DEVICE_PIECES if on_device else DEFAULT_PIECES,
-                                      for_device=on_device)):
+                split_into_pieces(gated_graph, DEVICE_PIECES if on_device else DEFAULT_PIECES, for_device=on_device)
+            ):
                 runners.append(
-                    backend.load(model, low_memory=True, optimize=optimize,
-                                 on_mode_change=partial(report_mode, index) if on_device else None,
-                                 first_piece=runners[0] if runners else None))
+                    backend.load(
+                        model,
+                        low_memory=True,
+                        optimize=optimize,
+                        on_mode_change=partial(report_mode, index) if on_device else None,
+                        first_piece=runners[0] if runners else None,
+                    )
+                )
         except BaseException:
             for runner in runners:
                 runner.close()
@@ -170,8 +184,9 @@ class PiecewiseRunner(ClosingContext):
         self._has_outdated_results, self._max_cached_bytes = True, 0
         return self._run_without_retry(feeds, fetched_names)
 
-    def _run_without_retry(self, feeds: Mapping[str, np.ndarray],
-                           fetched_names: Sequence[str]) -> dict[str, np.ndarray]:
+    def _run_without_retry(
+        self, feeds: Mapping[str, np.ndarray], fetched_names: Sequence[str]
+    ) -> dict[str, np.ndarray]:
         if self._has_outdated_results:
             self._cached_feeds.clear()
             self._cached_bytes, self._has_outdated_results = 0, False
@@ -183,28 +198,36 @@ class PiecewiseRunner(ClosingContext):
         for index, runner in enumerate(self._runners):
             input_arrays = [feeds[name] for name in self._external_inputs[index]]
             input_stamps = [stamps[name] for name in self._inner_inputs[index]]
-            cached_piece = next((piece for piece in cached_feed.pieces_by_index[index]
-                                 if piece.is_result_of_inputs(input_arrays, input_stamps)), None)
+            cached_piece = next(
+                (
+                    piece
+                    for piece in cached_feed.pieces_by_index[index]
+                    if piece.is_result_of_inputs(input_arrays, input_stamps)
+                ),
+                None,
+            )
             if cached_piece is None:
                 self.computed_pieces += 1
                 piece_feed = {
-                    name: values[name] if name in values else feeds[name]
-                    for name in self._piece_inputs[index]
+                    name: values[name] if name in values else feeds[name] for name in self._piece_inputs[index]
                 }
                 outputs = self._run_piece(runner, piece_feed, index == last, fetched_names)
-                cached_piece = _CachedPieceResult(list(map(weakref.ref, input_arrays)), input_stamps, self._run_count,
-                                                  outputs)
+                cached_piece = _CachedPieceResult(
+                    list(map(weakref.ref, input_arrays)), input_stamps, self._run_count, outputs
+                )
                 if index < last:
                     self._cache_piece(cached_feed, index, cached_piece)
             else:
                 cached_piece.last_use = self._run_count
             values.update(cached_piece.values)
             stamps.update(dict.fromkeys(cached_piece.values, cached_piece.stamp))
-        return {name: value if isinstance(value := values[name], np.ndarray) else value.to_host()
-                for name in fetched_names}
+        return {
+            name: value if isinstance(value := values[name], np.ndarray) else value.to_host() for name in fetched_names
+        }
 
-    def _run_piece(self, runner: Runner, piece_feed: Mapping[str, Any], is_last: bool,
-                   fetched_names: Collection[str]) -> dict[str, np.ndarray | DeviceTensor]:
+    def _run_piece(
+        self, runner: Runner, piece_feed: Mapping[str, Any], is_last: bool, fetched_names: Collection[str]
+    ) -> dict[str, np.ndarray | DeviceTensor]:
         """Executes one piece. Returns all its outputs, or the fetched ones of the last piece."""
         if self._on_device and not is_last:
             return cast(PieceRunner, runner).run_keeping_results(piece_feed)
@@ -234,19 +257,18 @@ class PiecewiseRunner(ClosingContext):
         return digest.digest()
 
     def _cache_piece(self, cached_feed: _CachedFeedResults, index: int, piece: _CachedPieceResult) -> None:
-        """Caches the result of a piece. In a full cache it replaces one that cannot recur, or the one read longest ago.
-        """
+        """Caches the result of a piece. In a full cache it replaces one that cannot recur, or the one read longest ago."""
         is_full = self._cached_bytes + piece.size_bytes > self._max_cached_bytes
         replaced = None
         cached_pieces = cached_feed.pieces_by_index[index]
         stamps = {cached.stamp for pieces in cached_feed.pieces_by_index[:index] for cached in pieces}
         if cached_pieces and (is_full or len(cached_pieces) == _MAX_CONFIGS_PER_FEED):
-            replaced = min(cached_pieces,
-                           key=lambda cached: (cached.can_recur(stamps), cached.last_use, -cached.stamp))
+            replaced = min(cached_pieces, key=lambda cached: (cached.can_recur(stamps), cached.last_use, -cached.stamp))
         added_bytes = piece.size_bytes - (replaced.size_bytes if replaced is not None else 0)
         oldest = self._run_count - _MAX_AGE_ROUNDS * len(self._cached_feeds)
         if self._cached_bytes + added_bytes > self._max_cached_bytes or (
-                is_full and replaced is not None and replaced.last_use > oldest and replaced.can_recur(stamps)):
+            is_full and replaced is not None and replaced.last_use > oldest and replaced.can_recur(stamps)
+        ):
             return
         if replaced is not None:
             cached_pieces.remove(replaced)

@@ -108,8 +108,7 @@ class OutputErrors:
 
     @property
     def sqnr_against_variation_db(self) -> float | None:
-        """The SQNR against the part of the reference that varies between samples; None if SQNR or variation is unknown.
-        """
+        """The SQNR against the part of the reference that varies between samples; None if SQNR or variation is unknown."""
         levels_db = self.errors.sqnr_db, self.variation_db
         return levels_db[0] + levels_db[1] if levels_db[0] is not None and levels_db[1] is not None else None
 
@@ -175,21 +174,32 @@ class Accuracy:
     def on_compared_samples(self) -> "Accuracy":
         """The accuracy with the errors and the metric on the samples that judge every run, without confidence
         intervals. NaN and Inf of any sample stay."""
-        return replace(self, outputs=self.compared_outputs, metric=self.compared_metric, reference_metric={},
-                       intervals=None) if self.compared_outputs and not self.nonfinite_count else self
+        return (
+            replace(
+                self, outputs=self.compared_outputs, metric=self.compared_metric, reference_metric={}, intervals=None
+            )
+            if self.compared_outputs and not self.nonfinite_count
+            else self
+        )
 
     @property
     def worst_sample_errors(self) -> OutputErrors | None:
         """The errors of the float output that has the worst sample. A sample with NaN or Inf is the worst."""
-        return min((output for output in self.outputs.values() if output.worst_index is not None),
-                   key=lambda output: -math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db, default=None)
+        return min(
+            (output for output in self.outputs.values() if output.worst_index is not None),
+            key=lambda output: -math.inf if output.worst_sqnr_db is None else output.worst_sqnr_db,
+            default=None,
+        )
 
     @property
     def worst_output(self) -> tuple[str, OutputErrors] | None:
         """The name and errors of the float output with the lowest SQNR; an output with NaN or Inf comes first."""
         float_outputs = [item for item in self.outputs.items() if item[1].errors.mismatch is None]
-        return min(float_outputs, key=lambda item: item[1].errors.comparable_sqnr_db,
-                   default=next(iter(self.outputs.items()), None))
+        return min(
+            float_outputs,
+            key=lambda item: item[1].errors.comparable_sqnr_db,
+            default=next(iter(self.outputs.items()), None),
+        )
 
     @property
     def worst_errors(self) -> ErrorMetrics | None:
@@ -201,9 +211,15 @@ class Accuracy:
         The output with the worst SQNR need not have the worst cosine. None if no output has the metric, or if one of
         the values is unknown.
         """
-        values = [entry.errors.value(metric) for name, entry in self.outputs.items()
-                  if (name == output_name if output_name is not None else
-                      (entry.errors.mismatch is not None) is metric.is_of_integers)]
+        values = [
+            entry.errors.value(metric)
+            for name, entry in self.outputs.items()
+            if (
+                name == output_name
+                if output_name is not None
+                else (entry.errors.mismatch is not None) is metric.is_of_integers
+            )
+        ]
         known_values = [value for value in values if value is not None]
         if not known_values or len(known_values) < len(values):
             return None
@@ -216,9 +232,12 @@ class Accuracy:
         """
         if self.nonfinite_count and len(self.outputs) > 1:
             return next(name for name, entry in self.outputs.items() if entry.errors.nonfinite_count)
-        values = {name: value for name, entry in self.outputs.items()
-                  if (entry.errors.mismatch is not None) is metric.is_of_integers
-                  and (value := entry.errors.value(metric)) is not None}
+        values = {
+            name: value
+            for name, entry in self.outputs.items()
+            if (entry.errors.mismatch is not None) is metric.is_of_integers
+            and (value := entry.errors.value(metric)) is not None
+        }
         if len(values) < 2 or all(self.outputs[name].errors.exact for name in values):
             return ""
         return (min if metric.is_higher_better else max)(values, key=values.__getitem__)
@@ -290,8 +309,10 @@ class CoordinateShift:
 
     @property
     def warning_text(self) -> str:
-        return (f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_text} "
-                f"by up to {self.shift_text}; FP32 avoids it")
+        return (
+            f"half a step of {self.precision.label} at {number_text(self.magnitude)} moves the {self.points_text} "
+            f"by up to {self.shift_text}; FP32 avoids it"
+        )
 
 
 @dataclass(frozen=True)
@@ -404,12 +425,14 @@ class EngineErrors:
     missing_reason: str = ""
 
 
-def profile_shapes_text(input_name: str, min_shape: Sequence[int], opt_shape: Sequence[int],
-                        max_shape: Sequence[int]) -> str:
+def profile_shapes_text(
+    input_name: str, min_shape: Sequence[int], opt_shape: Sequence[int], max_shape: Sequence[int]
+) -> str:
     """Returns the shapes of an input in an optimization profile as a text: ``image 4x3x8x8 (1x3x8x8 to 8x3x8x8)``."""
     min_text, opt_text, max_text = ("x".join(map(str, shape)) for shape in (min_shape, opt_shape, max_shape))
-    return f"{escape_hidden_characters(input_name)} {opt_text}" + (f" ({min_text} to {max_text})"
-                                                                   if min_text != max_text else "")
+    return f"{escape_hidden_characters(input_name)} {opt_text}" + (
+        f" ({min_text} to {max_text})" if min_text != max_text else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -447,8 +470,9 @@ class ProfileLatency:
         shapes = ", ".join(profile_shapes_text(name, *ranges) for name, ranges in self.shapes.items())
         parts = [f"{round(rate):,} samples/s"] if (rate := self.samples_per_s) is not None else []
         parts += [milliseconds_text(self.latency_ms[0])] if self.latency_ms is not None else []
-        parts += [f"{milliseconds_text(self.cuda_graph_ms[0])} as one CUDA graph"
-                  ] if self.cuda_graph_ms is not None else []
+        parts += (
+            [f"{milliseconds_text(self.cuda_graph_ms[0])} as one CUDA graph"] if self.cuda_graph_ms is not None else []
+        )
         return f"{shapes}: {', '.join((*parts, *filter(None, [self.missing_reason])))}"
 
 
@@ -517,7 +541,8 @@ class EngineResult(RunResult):
     @property
     def profile_latency_lines(self) -> tuple[str, ...]:
         return tuple(
-            f"profile {index}: {profile.profile_latency_text}" for index, profile in enumerate(self.profile_latencies))
+            f"profile {index}: {profile.profile_latency_text}" for index, profile in enumerate(self.profile_latencies)
+        )
 
     @property
     def builder_text(self) -> str:
@@ -534,8 +559,10 @@ class EngineResult(RunResult):
         """The first kernel of each build that differs from the first build; "" if all are equal or unknown."""
         reports = [build.engine_report for build in self.repeated_builds]
         first = next(filter(None, reports), None)
-        return [find_first_different_kernel(first, report) if first is not None and report is not None else ""
-                for report in reports]
+        return [
+            find_first_different_kernel(first, report) if first is not None and report is not None else ""
+            for report in reports
+        ]
 
     @property
     def is_built_as_requested(self) -> bool:
@@ -621,8 +648,9 @@ def failed_build_result(builder_name: str, error: TrtTuiError) -> EngineResult:
     """
     attempts = error.attempts if isinstance(error, NoEngineError) else ()
     cause = attempts[0].failure_reason if attempts else error.cause
-    return EngineResult(None, builder_name, failure_reason=": ".join(filter(None, (error.title, join_lines(cause)))),
-                        attempts=attempts)
+    return EngineResult(
+        None, builder_name, failure_reason=": ".join(filter(None, (error.title, join_lines(cause)))), attempts=attempts
+    )
 
 
 @dataclass

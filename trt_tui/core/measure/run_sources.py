@@ -244,14 +244,23 @@ class DumpRun(DumpIterations):
 
     def __init__(self, run: Run, dump: Dump, network: Network, samples: Samples, *, uses_inputs: bool = False) -> None:
         if samples.is_random:
-            raise InputError(f"{dump.source} needs the samples that it was made from", "the inputs here are random",
-                             "Name them with --data.")
+            raise InputError(
+                f"{dump.source} needs the samples that it was made from",
+                "the inputs here are random",
+                "Name them with --data.",
+            )
         fed = {info.name for info in network.inputs}
         tensor_names = [name for name in dump.tensor_names if name in (fed if uses_inputs else network.producer)]
-        super().__init__(run, dump, tensor_names, [
-            name for name in dump.tensor_names
-            if name not in network.producer and name not in fed and name not in samples.label_names
-        ])
+        super().__init__(
+            run,
+            dump,
+            tensor_names,
+            [
+                name
+                for name in dump.tensor_names
+                if name not in network.producer and name not in fed and name not in samples.label_names
+            ],
+        )
         if not tensor_names:
             raise no_common_tensors_error(dump.source, dump.tensor_names, network.name, list_tensor_outputs(network))
         self._tensor_types = {name: _find_reference_dtype(network, name) for name in tensor_names}
@@ -265,8 +274,11 @@ class DumpRun(DumpIterations):
         samples."""
         member = dump.iterations[0][tensor]
         if not is_castable(member.dtype, self._tensor_types[tensor]):
-            raise InputError(f"{tensor} is {member.dtype} in {dump.source}", f"in {network.name} it is "
-                             f"{self._tensor_types[tensor]}", "Save the framework's values of that tensor.")
+            raise InputError(
+                f"{tensor} is {member.dtype} in {dump.source}",
+                f"in {network.name} it is {self._tensor_types[tensor]}",
+                "Save the framework's values of that tensor.",
+            )
         check_dump_shape(dump, network, tensor)
         rows, rows_per_sample = count_tensor_rows(dump.iterations, tensor), _find_rows_per_sample(network, tensor)
         for total in (samples.total_sample_count, samples.count):
@@ -278,11 +290,13 @@ class DumpRun(DumpIterations):
         if rows_per_sample is not None or apart:
             rows_text = f"{rows} rows" if rows is not None else "no rows"
             raise InputError(
-                f"{dump.source} does not belong to these samples", f"{tensor} has "
+                f"{dump.source} does not belong to these samples",
+                f"{tensor} has "
                 f"{rows_text} in {counted_noun_text(len(dump.iterations), 'iteration')} there; {samples.source} holds "
                 f"{counted_noun_text(samples.total_sample_count, 'sample')}, run in "
                 f"{counted_noun_text(len(samples), 'feed')}",
-                "Save the outputs for all samples of --data, in their order.")
+                "Save the outputs for all samples of --data, in their order.",
+            )
 
     def get_outputs(self, feed_index: int) -> Mapping[str, np.ndarray]:
         number, first = self._samples.feed_position(feed_index)
@@ -290,8 +304,11 @@ class DumpRun(DumpIterations):
         arrays = {}
         for name, rows in self._dump_tensors.items():
             rows_per_sample = self._rows_per_sample.get(name)
-            array = rows.read_iteration(number) if rows_per_sample is None else rows.read_rows(
-                first * rows_per_sample, (first + count) * rows_per_sample)
+            array = (
+                rows.read_iteration(number)
+                if rows_per_sample is None
+                else rows.read_rows(first * rows_per_sample, (first + count) * rows_per_sample)
+            )
             with np.errstate(over="ignore"):
                 arrays[name] = np.asarray(array, self._tensor_types[name])
         return arrays
@@ -304,20 +321,29 @@ def check_dump_shape(dump: Dump, network: Network, tensor: str) -> None:
         InputError: the shapes differ.
     """
     dumped_shape, shape = dump.iterations[0][tensor].shape, network.shape(tensor)
-    if shape is not None and (len(shape) != len(dumped_shape) or any(
+    if shape is not None and (
+        len(shape) != len(dumped_shape)
+        or any(
             isinstance(declared_size, int) and axis and size != declared_size
-            for axis, (declared_size, size) in enumerate(zip(shape, dumped_shape, strict=False)))):
+            for axis, (declared_size, size) in enumerate(zip(shape, dumped_shape, strict=False))
+        )
+    ):
         raise InputError(
             f"{tensor} has another shape in {dump.source} than in {network.name}",
             f"{tensor_shape_text(dumped_shape)} in {dump.source}, {tensor_shape_text(shape)} in {network.name}",
             "Name the network that the tensor is from, or save the tensor in the layout of the network, first axis "
-            "samples.")
+            "samples.",
+        )
 
 
 def no_common_tensors_error(
-        first_name: str, first_tensors: Sequence[str], second_name: str, second_tensors: Sequence[str],
-        verb: str = "yields",
-        next_step: str = "Name the arrays after the network's outputs, or name another file.") -> InputError:
+    first_name: str,
+    first_tensors: Sequence[str],
+    second_name: str,
+    second_tensors: Sequence[str],
+    verb: str = "yields",
+    next_step: str = "Name the arrays after the network's outputs, or name another file.",
+) -> InputError:
     """Returns the error that two dumps or networks have no tensor in common, with the tensors of both and similar
     names.
 
@@ -326,14 +352,16 @@ def no_common_tensors_error(
         next_step: The next step if no names are similar.
     """
     near = [
-        f"{name} for {match[0]}" for name in first_tensors
+        f"{name} for {match[0]}"
+        for name in first_tensors
         if (match := difflib.get_close_matches(name, second_tensors, 1, 0.6))
     ]
-    return (InputError(
+    return InputError(
         f"{first_name} and {second_name} have no tensor in common",
         f"{first_name} has "
         f"{name_list_text(list(first_tensors))}; {second_name} {verb} {name_list_text(list(second_tensors))}",
-        f"Give the tensors the same names: {name_list_text(near, 2)}?" if near else next_step))
+        f"Give the tensors the same names: {name_list_text(near, 2)}?" if near else next_step,
+    )
 
 
 def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
@@ -350,8 +378,7 @@ def _find_rows_per_sample(network: Network, tensor: str) -> int | None:
 
 
 def _find_reference_dtype(network: Network, tensor: str) -> np.dtype:
-    """Returns the type of a tensor in the network. For 16-bit floats it is FP32, because the reference is more precise.
-    """
+    """Returns the type of a tensor in the network. For 16-bit floats it is FP32, because the reference is more precise."""
     types = {info.name: info.dtype for info in (*network.outputs, *network.inputs)}
     if tensor not in types and not network.is_fp32(tensor) and (dtype := network.ir_value(tensor).dtype) is not None:
         return dtype.numpy()
@@ -374,8 +401,9 @@ class NetworkRun(IndexedRunSource):
         InputError: the file cannot be read or executed, has other inputs, or has none of the tensors.
     """
 
-    def __init__(self, run: Run, network: Network, samples: Samples, backend: Backend,
-                 requested_tensors: Sequence[str]) -> None:
+    def __init__(
+        self, run: Run, network: Network, samples: Samples, backend: Backend, requested_tensors: Sequence[str]
+    ) -> None:
         path = Path(run.file_path)
         model, files = read_model(path)
         model_tensors = {value.name for node in model.graph for value in node.outputs}
@@ -390,15 +418,20 @@ class NetworkRun(IndexedRunSource):
             for value, name in zip(model.graph.outputs, outputs, strict=True):
                 value.name = name
             common = [name for name in requested_tensors if name in outputs]
-        super().__init__(replace(run, name=run.name or path.name, files=(path, *files)), common,
-                         [name for name in outputs if name not in network.producer])
+        super().__init__(
+            replace(run, name=run.name or path.name, files=(path, *files)),
+            common,
+            [name for name in outputs if name not in network.producer],
+        )
         own = {info.name for info in network.inputs}
         fed = [value.name or "" for value in model.graph.inputs if value.name not in model.graph.initializers]
         if unknown := [name for name in fed if name not in own]:
             near = difflib.get_close_matches(unknown[0], own, 1, 0.3) or sorted(own)
-            raise InputError(f"{path.name} has an input that {network.name} lacks: {unknown[0]}",
-                             f"{network.name} takes {name_list_text([info.name for info in network.inputs])}",
-                             f"Export both with the same inputs; {near[0]}?")
+            raise InputError(
+                f"{path.name} has an input that {network.name} lacks: {unknown[0]}",
+                f"{network.name} takes {name_list_text([info.name for info in network.inputs])}",
+                f"Export both with the same inputs; {near[0]}?",
+            )
         self._tensor_types = {name: _find_reference_dtype(network, name) for name in common}
         self._model, self._backend, self._samples = extract_subgraph_of_outputs(model, common), backend, samples
         self._runner: Runner | None = None
@@ -422,8 +455,9 @@ class NetworkRun(IndexedRunSource):
             self._runner = None
 
 
-def open_file_run(run: Run, network: Network, samples: Samples, backend: Backend,
-                  judged_outputs: Sequence[JudgedOutput]) -> IndexedRunSource:
+def open_file_run(
+    run: Run, network: Network, samples: Samples, backend: Backend, judged_outputs: Sequence[JudgedOutput]
+) -> IndexedRunSource:
     """Opens a run of another network, or of a dump of tensors.
 
     Raises:
@@ -431,7 +465,8 @@ def open_file_run(run: Run, network: Network, samples: Samples, backend: Backend
     """
     if run.kind is RunKind.NETWORK_FILE:
         requested_tensors = dict.fromkeys(
-            (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs)))
+            (*list_tensor_outputs(network), *(judged_output.tensor for judged_output in judged_outputs))
+        )
         return NetworkRun(run, network, samples, backend, tuple(requested_tensors))
     return DumpRun(run, open_dump(run.file_path), network, samples)
 
@@ -449,16 +484,25 @@ def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:
     for name, output in accuracy.outputs.items():
         errors = output.errors
         if errors.mismatch or errors.mismatch is None and errors.comparable_sqnr_db < min_sqnr_db:
-            error_text = (f"{errors.mismatch:.1%} of its elements" if errors.mismatch else
-                          f"{errors.sqnr_text('')} dB" if errors.sqnr_db is not None else errors.sqnr_text(""))
-            weights_text = (f"it lacks the weights of {name_list_text(changed_layers, max_count=2)}, and with the "
-                            "others") if changed_layers else "with its weights"
+            error_text = (
+                f"{errors.mismatch:.1%} of its elements"
+                if errors.mismatch
+                else f"{errors.sqnr_text('')} dB"
+                if errors.sqnr_db is not None
+                else errors.sqnr_text("")
+            )
+            weights_text = (
+                (f"it lacks the weights of {name_list_text(changed_layers, max_count=2)}, and with the others")
+                if changed_layers
+                else "with its weights"
+            )
             return f"{weights_text} {name} differs ({error_text})"
     return ""
 
 
-def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], reference: IndexedRunSource, network: Network,
-                                is_named_by_user: bool) -> tuple[JudgedOutput, ...]:
+def select_outputs_in_reference(
+    judged_outputs: Sequence[JudgedOutput], reference: IndexedRunSource, network: Network, is_named_by_user: bool
+) -> tuple[JudgedOutput, ...]:
     """Returns the judged outputs that a reference has.
 
     Args:
@@ -470,13 +514,15 @@ def select_outputs_in_reference(judged_outputs: Sequence[JudgedOutput], referenc
     available = tuple(output for output in judged_outputs if output.tensor in reference.available_tensors)
     missing = [output.tensor for output in judged_outputs if output.tensor not in reference.available_tensors]
     if missing and (is_named_by_user or not available):
-        raise no_common_tensors_error(reference.run.name, [*sorted(reference.available_tensors),
-                                                           *reference.extra_tensors], network.name, missing)
+        raise no_common_tensors_error(
+            reference.run.name, [*sorted(reference.available_tensors), *reference.extra_tensors], network.name, missing
+        )
     return available
 
 
-def collect_reference_info(reference: IndexedRunSource, network: Network, metric_tensors: Sequence[str],
-                           judged_outputs: Sequence[JudgedOutput]) -> ReferenceInfo:
+def collect_reference_info(
+    reference: IndexedRunSource, network: Network, metric_tensors: Sequence[str], judged_outputs: Sequence[JudgedOutput]
+) -> ReferenceInfo:
     """Returns the description of a reference: its name, and the tensors that it or the network lacks.
 
     Args:
@@ -486,8 +532,9 @@ def collect_reference_info(reference: IndexedRunSource, network: Network, metric
     available = reference.available_tensors
     unjudged = dict.fromkeys(output.tensor for output in judged_outputs if output.tensor not in available)
     missing_tensors = tuple(name for name in list_tensor_outputs(network) if name not in available)
-    return ReferenceInfo(reference.run.name, reference.extra_tensors, missing_tensors,
-                         set(metric_tensors) <= available, tuple(unjudged))
+    return ReferenceInfo(
+        reference.run.name, reference.extra_tensors, missing_tensors, set(metric_tensors) <= available, tuple(unjudged)
+    )
 
 
 def reference_notes(reference_info: ReferenceInfo, network_name: str, has_metric: bool) -> list[str]:
@@ -498,18 +545,21 @@ def reference_notes(reference_info: ReferenceInfo, network_name: str, has_metric
         has_metric: True if there is a metric.
     """
     notes = [
-        f"Only in {location}: {name_list_text(names)}." for location, names in ((reference_info.name,
-                                                                                 reference_info.missing_in_network),
-                                                                                (network_name,
-                                                                                 reference_info.missing_in_reference))
+        f"Only in {location}: {name_list_text(names)}."
+        for location, names in (
+            (reference_info.name, reference_info.missing_in_network),
+            (network_name, reference_info.missing_in_reference),
+        )
         if names
     ]
     if reference_info.missing_judged_tensors:
         notes.append(
             f"{reference_info.name} lacks the tensors that would be judged: "
             f"{name_list_text(reference_info.missing_judged_tensors)}. Save these "
-            "tensors too, since the outputs after them (a selection, integers) say little.")
+            "tensors too, since the outputs after them (a selection, integers) say little."
+        )
     if has_metric and not reference_info.has_metric_outputs:
         notes.append(
-            f"{reference_info.name} lacks outputs that the metric needs: its baseline is FP32 of {network_name}.")
+            f"{reference_info.name} lacks outputs that the metric needs: its baseline is FP32 of {network_name}."
+        )
     return notes

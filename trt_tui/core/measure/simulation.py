@@ -132,18 +132,29 @@ class SampleDependence:
 
     def make_steady_output_caveats(self, output_names: Sequence[str]) -> tuple[Caveat, ...]:
         """Returns one caveat for each judged output that hardly varies between samples."""
-        steady = [(name, self.variations_db[name])
-                  for name in output_names
-                  if self.variations_db.get(name, 0.0) < MAX_REPEAT_ERROR_DB]
-        return tuple(Caveat("steady output", f"{escape_hidden_characters(name)} hardly varies between samples "
-                            f"(variation: {output_variation_text(level_db)})")
-                     for name, level_db in steady)
+        steady = [
+            (name, self.variations_db[name])
+            for name in output_names
+            if self.variations_db.get(name, 0.0) < MAX_REPEAT_ERROR_DB
+        ]
+        return tuple(
+            Caveat(
+                "steady output",
+                f"{escape_hidden_characters(name)} hardly varies between samples "
+                f"(variation: {output_variation_text(level_db)})",
+            )
+            for name, level_db in steady
+        )
 
 
-def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], judged_outputs: Sequence[JudgedOutput],
-                              get_reference: Callable[[int],
-                                                      Mapping[str, np.ndarray]], classifier_output: JudgedOutput | None,
-                              metric_scorer: MetricScorer | None) -> SampleDependence:
+def measure_sample_dependence(
+    samples: Samples,
+    feed_indices: Sequence[int],
+    judged_outputs: Sequence[JudgedOutput],
+    get_reference: Callable[[int], Mapping[str, np.ndarray]],
+    classifier_output: JudgedOutput | None,
+    metric_scorer: MetricScorer | None,
+) -> SampleDependence:
     """Measures how much the reference depends on the sample.
 
     Masked elements and those that are not finite are not exchanged between samples.
@@ -171,8 +182,9 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
             elif judged_output.kind == INTEGER_KIND:
                 exchanged[judged_output.tensor] = other
             else:
-                is_exchanged = np.isfinite(own) & np.isfinite(other) & (
-                    np.abs(own) < (judged_output.mask_threshold or math.inf))
+                is_exchanged = (
+                    np.isfinite(own) & np.isfinite(other) & (np.abs(own) < (judged_output.mask_threshold or math.inf))
+                )
                 exchanged[judged_output.tensor] = np.where(is_exchanged, other, own)
             if judged_output.kind == INTEGER_KIND:
                 continue
@@ -185,17 +197,21 @@ def measure_sample_dependence(samples: Samples, feed_indices: Sequence[int], jud
                 variations[judged_output.name] = None
         reducer.add_feed_outputs(index, exchanged)
     shuffled = reducer.compute_accuracy()
-    levels = {
-        name: variation.variation_db
-        for name, variation in variations.items()
-        if variation is not None
-    }
+    levels = {name: variation.variation_db for name, variation in variations.items() if variation is not None}
     metrics = metric_scorer.score_meaningless_outputs(feed_indices) if metric_scorer is not None else {}
-    runs = {SHUFFLED: replace(
-        shuffled, outputs={name: errors for name, errors in shuffled.outputs.items() if name not in fixed},
-        metric=metrics.get(SHUFFLED, {}), agreement=None if fixed else shuffled.agreement)}
-    runs |= {name: Accuracy({}, metric, None, shuffled.total, shuffled.total) for name, metric in metrics.items()
-             if name not in runs}
+    runs = {
+        SHUFFLED: replace(
+            shuffled,
+            outputs={name: errors for name, errors in shuffled.outputs.items() if name not in fixed},
+            metric=metrics.get(SHUFFLED, {}),
+            agreement=None if fixed else shuffled.agreement,
+        )
+    }
+    runs |= {
+        name: Accuracy({}, metric, None, shuffled.total, shuffled.total)
+        for name, metric in metrics.items()
+        if name not in runs
+    }
     return SampleDependence({name: level_db for name, level_db in levels.items() if level_db is not None}, runs)
 
 
@@ -261,10 +277,15 @@ class GatedGraphLoader:
             raise error
         fallbacks.form_index, fallbacks.strategy, fallbacks.max_rows = fallbacks.form_index + 1, 0, None
 
-    def load_graph(self, build_graph: Callable[[], GatedGraph],
-                   on_mode_change: Callable[[ExecutionMode], None] | None = None, *, allow_data_gates: bool = True,
-                   output_joins: Mapping[str, OutputJoin] | None = None,
-                   few_executions: bool = False) -> tuple[GatedGraph, AdaptiveRunner]:
+    def load_graph(
+        self,
+        build_graph: Callable[[], GatedGraph],
+        on_mode_change: Callable[[ExecutionMode], None] | None = None,
+        *,
+        allow_data_gates: bool = True,
+        output_joins: Mapping[str, OutputJoin] | None = None,
+        few_executions: bool = False,
+    ) -> tuple[GatedGraph, AdaptiveRunner]:
         """Builds and loads a gated graph in the first form for which memory suffices: gates as data or as control
         flow, on a device or on the host.
 
@@ -281,14 +302,20 @@ class GatedGraphLoader:
         while True:
             graph = build_graph()
             try:
-                return graph, self._load_graph_in_current_form(graph, on_mode_change, allow_data_gates, output_joins,
-                                                               few_executions)
+                return graph, self._load_graph_in_current_form(
+                    graph, on_mode_change, allow_data_gates, output_joins, few_executions
+                )
             except OutOfMemoryError as error:
                 self.switch_to_next_graph_form(error)
 
-    def _load_graph_in_current_form(self, graph: GatedGraph, on_mode_change: Callable[[ExecutionMode], None] | None,
-                                    allow_data_gates: bool, output_joins: Mapping[str, OutputJoin] | None,
-                                    few_executions: bool) -> AdaptiveRunner:
+    def _load_graph_in_current_form(
+        self,
+        graph: GatedGraph,
+        on_mode_change: Callable[[ExecutionMode], None] | None,
+        allow_data_gates: bool,
+        output_joins: Mapping[str, OutputJoin] | None,
+        few_executions: bool,
+    ) -> AdaptiveRunner:
         current_form = self._memory_fallbacks.form_index
         form = current_form + (self.uses_gates_as_data and not allow_data_gates)
         name, backend, has_data_gates = self._graph_forms[form]
@@ -297,13 +324,23 @@ class GatedGraphLoader:
         if has_small_layers:
             collect_garbage_and_trim_memory()
         runner = load_adaptive_runner(
-            backend, graph.model, self._samples, self._description,
-            keep_on_device=has_data_gates and not has_small_layers, on_mode_change=on_mode_change,
-            extra_inputs=[*graph.reference_inputs.values(), *graph.mask_inputs.values()], joins=output_joins,
-            allow_host=False, mode_name=name if form == current_form else "",
-            load_network=None if few_executions else partial(PiecewiseRunner.load_in_pieces, backend, graph,
-                                                             optimize=optimize),
-            low_memory=True, few_executions=few_executions, optimize=optimize)
+            backend,
+            graph.model,
+            self._samples,
+            self._description,
+            keep_on_device=has_data_gates and not has_small_layers,
+            on_mode_change=on_mode_change,
+            extra_inputs=[*graph.reference_inputs.values(), *graph.mask_inputs.values()],
+            joins=output_joins,
+            allow_host=False,
+            mode_name=name if form == current_form else "",
+            load_network=None
+            if few_executions
+            else partial(PiecewiseRunner.load_in_pieces, backend, graph, optimize=optimize),
+            low_memory=True,
+            few_executions=few_executions,
+            optimize=optimize,
+        )
         if has_small_layers:
             collect_garbage_and_trim_memory()  # frees the copies from which the pieces were loaded
         return runner
@@ -366,12 +403,17 @@ class Simulation(ClosingContext):
         metric_tensors = (*list_tensor_outputs(network), *self.extra_outputs)
         self.metric_tensors = metric_tensors if self.metric is not None else ()
         self.reference_source = reference_source
-        reference_has_metric_outputs = reference_source is None or set(
-            metric_tensors) <= reference_source.available_tensors
-        self._get_metric_reference = (self.get_reference_outputs
-                                      if reference_has_metric_outputs else self.get_fp32_outputs)
-        self._metric_scorer = MetricScorer(self.metric, samples, metric_tensors,
-                                           self._get_metric_reference) if self.metric is not None else None
+        reference_has_metric_outputs = (
+            reference_source is None or set(metric_tensors) <= reference_source.available_tensors
+        )
+        self._get_metric_reference = (
+            self.get_reference_outputs if reference_has_metric_outputs else self.get_fp32_outputs
+        )
+        self._metric_scorer = (
+            MetricScorer(self.metric, samples, metric_tensors, self._get_metric_reference)
+            if self.metric is not None
+            else None
+        )
         low_float_types = {boundary_type} & set(HALF_PRECISIONS)
         if not backend.capabilities.has_device:  # on a CPU, roundings that are not requested cost nothing
             low_float_types = low_float_types or {Precision.FP16}
@@ -443,8 +485,9 @@ class Simulation(ClosingContext):
             self.unload_session()
         if self._loaded_graph is None:
             features = self.features | needed
-            self._loaded_graph = self._graph_loader.load_graph(partial(self._build_gated_graph, features),
-                                                               self._set_execution_mode)
+            self._loaded_graph = self._graph_loader.load_graph(
+                partial(self._build_gated_graph, features), self._set_execution_mode
+            )
             self.features = features
             self.session_count += 1
         return self._loaded_graph
@@ -452,11 +495,17 @@ class Simulation(ClosingContext):
     def _build_gated_graph(self, features: GatedFeatures) -> GatedGraph:
         uses_data_gates = self._graph_loader.uses_gates_as_data
         self._compared_outputs = self._select_outputs_compared_in_graph() if uses_data_gates else ()
-        return build_gated_graph(self.network, float_types=features.float_types,
-                                 boundary_types=features.boundary_types, quantized_types=features.quantized_types,
-                                 editable_constants=features.editable_constants,
-                                 norm_operators=features.norm_operators, outputs=self.fetched_tensors,
-                                 gates_as_data=uses_data_gates, compared_tensors=self._compared_outputs)
+        return build_gated_graph(
+            self.network,
+            float_types=features.float_types,
+            boundary_types=features.boundary_types,
+            quantized_types=features.quantized_types,
+            editable_constants=features.editable_constants,
+            norm_operators=features.norm_operators,
+            outputs=self.fetched_tensors,
+            gates_as_data=uses_data_gates,
+            compared_tensors=self._compared_outputs,
+        )
 
     @property
     def is_regrouped(self) -> bool:
@@ -474,8 +523,9 @@ class Simulation(ClosingContext):
         """
         return self._load_session(config)[0].make_feed(config, ranges)
 
-    def measure_magnitudes(self, feed_indices: Sequence[int] | None = None,
-                           executor: Executor[MagnitudeContext] | None = None) -> Iterator[None]:
+    def measure_magnitudes(
+        self, feed_indices: Sequence[int] | None = None, executor: Executor[MagnitudeContext] | None = None
+    ) -> Iterator[None]:
         """Measures the largest magnitudes of the feeds that were not measured before; yields after each execution.
 
         Several runs that are measured in turn share one inference session, and each feed is measured once.
@@ -527,19 +577,31 @@ class Simulation(ClosingContext):
             known_sizes = [size for size in shape[1:] if isinstance(size, int)]
             is_small = len(known_sizes) == len(shape) - 1 and math.prod(known_sizes) < MIN_COMPARED_ELEMENTS
             is_large = judged_output.kind == FLOAT_KIND and shape and shape[0] in leads and not is_small
-            is_unmasked = not (judged_output.mask or judged_output.mask_threshold
-                               or judged_output.tensor in self.network.value_sized_tensors)
+            is_unmasked = not (
+                judged_output.mask
+                or judged_output.mask_threshold
+                or judged_output.tensor in self.network.value_sized_tensors
+            )
             if is_large and is_unmasked and judged_output is not self.classifier_output:
                 compared_outputs.append(
                     ComparedTensor(
-                        judged_output.name, judged_output.tensor,
-                        tuple((axis_slice.axis, axis_slice.start, axis_slice.stop)
-                              for axis_slice in judged_output.slices)))
+                        judged_output.name,
+                        judged_output.tensor,
+                        tuple(
+                            (axis_slice.axis, axis_slice.start, axis_slice.stop) for axis_slice in judged_output.slices
+                        ),
+                    )
+                )
         return tuple(compared_outputs)
 
     def execute_feeds(
-            self, config: PrecisionConfig, ranges: Mapping[str, float], feed_indices: Sequence[int], *,
-            compares_in_graph: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        self,
+        config: PrecisionConfig,
+        ranges: Mapping[str, float],
+        feed_indices: Sequence[int],
+        *,
+        compares_in_graph: bool = False,
+    ) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
         """Executes a config feed by feed; yields its judged tensors, and the error sums that the graph computed itself.
 
         Args:
@@ -564,64 +626,83 @@ class Simulation(ClosingContext):
                 except RunFailedError as error:
                     if is_entirely_fp32(self.network, config):
                         raise
-                    result = FailedRunOutputs(self.get_fp32_outputs(index),
-                                              run_failure_caveat(self.network, config, error)), {}
+                    result = (
+                        FailedRunOutputs(self.get_fp32_outputs(index), run_failure_caveat(self.network, config, error)),
+                        {},
+                    )
             yield result
 
-    def _execute_feed(self, gated_graph: GatedGraph, runner: Runner, feed_index: int, config_feed: Mapping[str,
-                                                                                                           np.ndarray],
-                      compares_in_graph: bool) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def _execute_feed(
+        self,
+        gated_graph: GatedGraph,
+        runner: Runner,
+        feed_index: int,
+        config_feed: Mapping[str, np.ndarray],
+        compares_in_graph: bool,
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         """Executes one feed, and returns one item of `execute_feeds`."""
         feed, tensors = {**self._feed_cache.get_feed(feed_index), **config_feed}, self.fetched_tensors
         if compares_in_graph and gated_graph.compared_outputs:
-            feed.update((fed_as, self._get_reference_output(feed_index, name))
-                        for name, fed_as in gated_graph.reference_inputs.items())
+            feed.update(
+                (fed_as, self._get_reference_output(feed_index, name))
+                for name, fed_as in gated_graph.reference_inputs.items()
+            )
             metric_names = self._metric_scorer.output_names if self._metric_scorer is not None else ()
             within = {entry.tensor for entry in self._compared_outputs} - set(metric_names)
             within -= {entry.tensor for entry in self.judged_outputs if entry.name not in gated_graph.compared_outputs}
             tensors = tuple(tensor for tensor in self.fetched_tensors if tensor not in within)
-            fetched = runner.run(feed, [
-                *(gated_graph.test_outputs[fetched_tensor]
-                  for fetched_tensor in tensors), *gated_graph.compared_outputs.values()
-            ])
+            fetched = runner.run(
+                feed,
+                [
+                    *(gated_graph.test_outputs[fetched_tensor] for fetched_tensor in tensors),
+                    *gated_graph.compared_outputs.values(),
+                ],
+            )
             sums = {name: fetched[output] for name, output in gated_graph.compared_outputs.items()}
             if all(np.isfinite(entry).all() for entry in sums.values()):
-                sums = {name: np.concatenate([entry, self._compute_reference_row_energy(feed_index, name)], 1)
-                        for name, entry in sums.items()}
+                sums = {
+                    name: np.concatenate([entry, self._compute_reference_row_energy(feed_index, name)], 1)
+                    for name, entry in sums.items()
+                }
                 return {
-                    tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]])
-                    for tensor in tensors
+                    tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]]) for tensor in tensors
                 }, sums
-        feed.update((gated_graph.reference_inputs[entry.name], self._make_zero_filled_reference(entry, feed))
-                    for entry in self._compared_outputs)
+        feed.update(
+            (gated_graph.reference_inputs[entry.name], self._make_zero_filled_reference(entry, feed))
+            for entry in self._compared_outputs
+        )
         fetched = runner.run(feed, [gated_graph.test_outputs[tensor] for tensor in self.fetched_tensors])
         return {
             tensor: convert_to_comparable_array(fetched[gated_graph.test_outputs[tensor]])
             for tensor in self.fetched_tensors
         }, {}
 
-    def _make_zero_filled_reference(self, compared_output: ComparedTensor, feed: Mapping[str,
-                                                                                         np.ndarray]) -> np.ndarray:
+    def _make_zero_filled_reference(
+        self, compared_output: ComparedTensor, feed: Mapping[str, np.ndarray]
+    ) -> np.ndarray:
         """Returns zeros as the reference input of a graph whose error sums are not needed in this execution.
 
         The shape is that of the part in executions with sums, if it is known, so that both executions have the same
         shapes.
         """
         known_shape = self._compared_shapes.get(
-            (compared_output.name, *(feed[info.name].shape for info in self.network.inputs)))
+            (compared_output.name, *(feed[info.name].shape for info in self.network.inputs))
+        )
         shape = known_shape or (1,) * len(self.network.shape(compared_output.tensor) or ())
         return self._blank_references.setdefault(shape, np.zeros(shape, np.float32))
 
-    def _store_shapes_of_compared_outputs(self, feed: Mapping[str, np.ndarray], outputs: Mapping[str,
-                                                                                                 np.ndarray]) -> None:
+    def _store_shapes_of_compared_outputs(
+        self, feed: Mapping[str, np.ndarray], outputs: Mapping[str, np.ndarray]
+    ) -> None:
         """Stores the shapes of the outputs that the graph compares, if the input shapes determine them."""
         input_shapes = [shape for info in self.network.inputs if (shape := info.shape) is not None]
         sizes = {size for shape in input_shapes for size in shape if isinstance(size, str)}
         for compared_output in self._compared_outputs:
             own = self.network.shape(compared_output.tensor) or ()
             if all(isinstance(size, int) or size in sizes for size in own):
-                judged_output = next(judged_output for judged_output in self.judged_outputs
-                                     if judged_output.name == compared_output.name)
+                judged_output = next(
+                    judged_output for judged_output in self.judged_outputs if judged_output.name == compared_output.name
+                )
                 key = compared_output.name, *(feed[info.name].shape for info in self.network.inputs)
                 self._compared_shapes[key] = take_judged_slice(outputs[compared_output.tensor], judged_output).shape
 
@@ -635,24 +716,26 @@ class Simulation(ClosingContext):
             if feed_index not in self._reference_cache:
                 original_outputs = {
                     feed: self._original.get_reference_outputs(feed)
-                    for feed in {feed
-                                 for feed, _ in self._sample_positions[feed_index]}
+                    for feed in {feed for feed, _ in self._sample_positions[feed_index]}
                 }
                 self._reference_cache.put_tensors(
-                    feed_index, {
+                    feed_index,
+                    {
                         tensor: np.stack(
-                            [original_outputs[feed][tensor][row]
-                             for feed, row in self._sample_positions[feed_index]])
+                            [original_outputs[feed][tensor][row] for feed, row in self._sample_positions[feed_index]]
+                        )
                         for tensor in self.fetched_tensors
-                    })
+                    },
+                )
             return self._reference_cache.get_tensors(feed_index)
         if self.reference_source is None:
             return self.get_fp32_outputs(feed_index)
         if feed_index not in self._reference_cache:
             arrays = self.reference_source.get_outputs(feed_index)
             arrays = {tensor: arrays[tensor] for tensor in self.fetched_tensors if tensor in arrays}
-            refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, arrays,
-                                         self.reference_source.run.name)
+            refuse_nan_in_judged_tensors(
+                self.judged_outputs, self.samples, feed_index, arrays, self.reference_source.run.name
+            )
             if len(arrays) < len(self.fetched_tensors):
                 arrays = self.get_fp32_outputs(feed_index) | arrays
             self._reference_cache.put_tensors(feed_index, arrays)
@@ -677,8 +760,9 @@ class Simulation(ClosingContext):
         """
         if feed_index in self._fp32_cache:
             return
-        refuse_undeclared_output_sizes(self.network, {name: self.samples.pad_rows(array, feed_index)
-                                                      for name, array in outputs.items()})
+        refuse_undeclared_output_sizes(
+            self.network, {name: self.samples.pad_rows(array, feed_index) for name, array in outputs.items()}
+        )
         if self.reference_source is None:
             self._refuse_nan_in_fp32_outputs(feed_index, outputs)
         self._store_shapes_of_compared_outputs(self._feed_cache.get_feed(feed_index), outputs)
@@ -691,12 +775,14 @@ class Simulation(ClosingContext):
             InputError: a NaN counts.
         """
         try:
-            refuse_nan_in_judged_tensors(self.judged_outputs, self.samples, feed_index, fp32_outputs,
-                                         "the FP32 network")
+            refuse_nan_in_judged_tensors(
+                self.judged_outputs, self.samples, feed_index, fp32_outputs, "the FP32 network"
+            )
         except InputError as error:
             broken = {name for name, array in fp32_outputs.items() if array.dtype.kind == "f" and np.isnan(array).any()}
-            first_non_finite = find_first_non_finite_value(self.network.model, self.samples, feed_index, self.backend,
-                                                           broken)
+            first_non_finite = find_first_non_finite_value(
+                self.network.model, self.samples, feed_index, self.backend, broken
+            )
             if first_non_finite is None:
                 raise
             raise InputError(error.title, f"{error.cause}: {first_non_finite.origin_text}", REMEDY) from None
@@ -720,8 +806,9 @@ class Simulation(ClosingContext):
         if not judged_output.slices:
             return array
         if (feed_index, output_name) not in self._reference_slices:
-            self._reference_slices[feed_index,
-                                   output_name] = np.ascontiguousarray(take_judged_slice(array, judged_output))
+            self._reference_slices[feed_index, output_name] = np.ascontiguousarray(
+                take_judged_slice(array, judged_output)
+            )
         return self._reference_slices[feed_index, output_name]
 
     def _compute_reference_row_energy(self, feed_index: int, output_name: str) -> np.ndarray:
@@ -730,7 +817,8 @@ class Simulation(ClosingContext):
             array = self._get_reference_output(feed_index, output_name)
             rows = array.reshape(len(array), -1).astype(np.float64)
             self._reference_row_sums[feed_index, output_name] = np.stack(
-                [np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
+                [np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1
+            )
         return self._reference_row_sums[feed_index, output_name]
 
 
@@ -744,9 +832,10 @@ def _refuse_tensors_without_sample_rows(network: Network, samples: Samples, tens
         return
     batch_size = samples.padding.batch_size
     for tensor in tensors:
-        if (network.shape(tensor) or (None, ))[0] != batch_size:
+        if (network.shape(tensor) or (None,))[0] != batch_size:
             raise InputError(
                 f"{tensor} has no row for each sample of the batch",
                 f"{counted_noun_text(samples.total_sample_count, 'sample')} do not fill the network's fixed batch of "
                 f"{batch_size}, and copies of a sample would count at this tensor",
-                f"Give a multiple of {batch_size} samples (--samples), or judge another tensor.")
+                f"Give a multiple of {batch_size} samples (--samples), or judge another tensor.",
+            )

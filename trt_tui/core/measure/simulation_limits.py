@@ -39,8 +39,13 @@ def make_unjudged_output_caveats(unjudged_outputs: Mapping[str, str]) -> tuple[C
     Args:
         unjudged_outputs: The reason why an output is not judged, by name of the output.
     """
-    return tuple(Caveat("unjudged output", f"the output {escape_hidden_characters(name)} is not judged: "
-                        f"{escape_hidden_characters(reason)}") for name, reason in unjudged_outputs.items())
+    return tuple(
+        Caveat(
+            "unjudged output",
+            f"the output {escape_hidden_characters(name)} is not judged: {escape_hidden_characters(reason)}",
+        )
+        for name, reason in unjudged_outputs.items()
+    )
 
 
 def find_unsimulated_layer_caveats(network: NetworkOutline, config: PrecisionConfig) -> tuple[Caveat, ...]:
@@ -48,8 +53,13 @@ def find_unsimulated_layer_caveats(network: NetworkOutline, config: PrecisionCon
     layers_text = subgraph_layers_text(network)
     if not layers_text or not reduces_precision(network, config):
         return ()
-    return (Caveat("unsimulated layers", f"{layers_text} are simulated in FP32, as a strongly typed engine runs them; "
-                   "a weakly typed one may run them in lower precisions"),)
+    return (
+        Caveat(
+            "unsimulated layers",
+            f"{layers_text} are simulated in FP32, as a strongly typed engine runs them; "
+            "a weakly typed one may run them in lower precisions",
+        ),
+    )
 
 
 @dataclass(frozen=True)
@@ -83,40 +93,75 @@ def _has_unsimulated_accumulator(network: Network, group: FusionGroup, layer: La
     if layer.op_type not in PRODUCTS or len(layer.inputs) < 2:
         return False
     first, second = (network.shape(tensor) for tensor in layer.inputs[:2])
-    depth = ((first or ())[-1:] if layer.op_type == "MatMul" else (second or ())[1:])
-    return count_accumulator_roundings(network,
-                                       layer) == 1 and not all(isinstance(size, int) for size in depth or (None, ))
+    depth = (first or ())[-1:] if layer.op_type == "MatMul" else (second or ())[1:]
+    return count_accumulator_roundings(network, layer) == 1 and not all(
+        isinstance(size, int) for size in depth or (None,)
+    )
 
 
 def _is_gemm_after_layer_normalisation(network: Network, group: FusionGroup, layer: Layer) -> bool:
     producer = network.producer.get(layer.inputs[0], "")
-    return (layer.op_type == "Gemm" and (producing_group := network.find_group(producer)) is not None
-            and producing_group.operator in ("LayerNormalization", "LayerNorm"))
+    return (
+        layer.op_type == "Gemm"
+        and (producing_group := network.find_group(producer)) is not None
+        and producing_group.operator in ("LayerNormalization", "LayerNorm")
+    )
 
 
 def _has_fp16_accumulator_in_file(network: Network, group: FusionGroup, layer: Layer) -> bool:
     """Returns True if a layer has FP16 products in the model file: their FP16 accumulator is not simulated."""
-    return (group.file_precision is not None and group.file_precision.nearest_precision is Precision.FP16 and
-            (count_accumulator_roundings(network, layer) > 1 or _has_unsimulated_accumulator(network, group, layer)))
+    return (
+        group.file_precision is not None
+        and group.file_precision.nearest_precision is Precision.FP16
+        and (count_accumulator_roundings(network, layer) > 1 or _has_unsimulated_accumulator(network, group, layer))
+    )
 
 
 GAP_PATTERNS: Sequence[KnownGapPattern] = (
-    KnownGapPattern(Precision.FP16, lambda network, group, layer: layer.op_type in ("Conv", "ConvTranspose")
-                    and len(network.shape(layer.inputs[1]) or ()) == 3, "1-D convolutions in FP16", 4.9,
-                    "HiFi-GAN: 52.3 dB simulated, 47.4 built"),
-    KnownGapPattern(Precision.FP16, _is_large_depthwise_convolution, "depthwise convolutions larger than 3x3 in FP16",
-                    2.7, "ConvNeXt: two builds gave 59.4 and 56.7 dB"),
-    KnownGapPattern(Precision.FP16, _has_unsimulated_accumulator, "FP16 products whose accumulator is not simulated",
-                    4.8, "ViT-S: 4.8 dB in the median of 11 configs; a GRU: 62.8 dB simulated, 66.6 built"),
-    KnownGapPattern(Precision.INT8, _is_gemm_after_layer_normalisation, "INT8 Gemms after a LayerNormalization", 4.0,
-                    "ConvNeXt: 33.9 dB simulated, 29.9 and 32.5 built"),
-    KnownGapPattern(Precision.FP16, lambda network, group, layer: is_image_convolution(network, layer)
-                    and not is_depthwise(network, layer),
-                    "7x7 convolutions with a stride of 2 on at most 4 channels in FP16", 5.9,
-                    "DenseNet: 49.2 dB simulated, 43.3 built; at the Conv 69.1 and 64.7"),
-    KnownGapPattern(Precision.FILE, _has_fp16_accumulator_in_file,
-                    "FP16 products of the file, which are simulated with an FP32 accumulator", 4.8,
-                    "ViT-S: 4.8 dB in the median of 11 configs"),
+    KnownGapPattern(
+        Precision.FP16,
+        lambda network, group, layer: (
+            layer.op_type in ("Conv", "ConvTranspose") and len(network.shape(layer.inputs[1]) or ()) == 3
+        ),
+        "1-D convolutions in FP16",
+        4.9,
+        "HiFi-GAN: 52.3 dB simulated, 47.4 built",
+    ),
+    KnownGapPattern(
+        Precision.FP16,
+        _is_large_depthwise_convolution,
+        "depthwise convolutions larger than 3x3 in FP16",
+        2.7,
+        "ConvNeXt: two builds gave 59.4 and 56.7 dB",
+    ),
+    KnownGapPattern(
+        Precision.FP16,
+        _has_unsimulated_accumulator,
+        "FP16 products whose accumulator is not simulated",
+        4.8,
+        "ViT-S: 4.8 dB in the median of 11 configs; a GRU: 62.8 dB simulated, 66.6 built",
+    ),
+    KnownGapPattern(
+        Precision.INT8,
+        _is_gemm_after_layer_normalisation,
+        "INT8 Gemms after a LayerNormalization",
+        4.0,
+        "ConvNeXt: 33.9 dB simulated, 29.9 and 32.5 built",
+    ),
+    KnownGapPattern(
+        Precision.FP16,
+        lambda network, group, layer: is_image_convolution(network, layer) and not is_depthwise(network, layer),
+        "7x7 convolutions with a stride of 2 on at most 4 channels in FP16",
+        5.9,
+        "DenseNet: 49.2 dB simulated, 43.3 built; at the Conv 69.1 and 64.7",
+    ),
+    KnownGapPattern(
+        Precision.FILE,
+        _has_fp16_accumulator_in_file,
+        "FP16 products of the file, which are simulated with an FP32 accumulator",
+        4.8,
+        "ViT-S: 4.8 dB in the median of 11 configs",
+    ),
 )
 """All patterns of known gaps. The gaps of HiFi-GAN, ConvNeXt and DenseNet are the worst of the networks on which the
 simulation was not developed. The gap of ViT-S was measured against its simulation with FP32 accumulators, as
@@ -128,27 +173,41 @@ def find_known_gap_caveats(network: Network, config: PrecisionConfig) -> tuple[C
     caveats = []
     for pattern, layers in zip(GAP_PATTERNS, _find_layers_of_gap_patterns(network), strict=True):
         names = [
-            name for group, name in layers
-            if pattern.precision in (config.precision_of(group),
-                                     group.resolve_file_precision(config.precision_of(group)))
+            name
+            for group, name in layers
+            if pattern.precision
+            in (config.precision_of(group), group.resolve_file_precision(config.precision_of(group)))
         ]
         if names:
             such = f"{counted_noun_text(len(names), 'layer')} such as {names[0]}" if len(names) > 1 else names[0]
-            caveats.append(Caveat(
-                "known gap", f"engines lost up to {pattern.gap_db:g} dB more than simulated with {pattern.text} "
-                f"({such}; TensorRT 8.6, {pattern.measured_on})", gap_db=pattern.gap_db))
+            caveats.append(
+                Caveat(
+                    "known gap",
+                    f"engines lost up to {pattern.gap_db:g} dB more than simulated with {pattern.text} "
+                    f"({such}; TensorRT 8.6, {pattern.measured_on})",
+                    gap_db=pattern.gap_db,
+                )
+            )
     return tuple(caveats)
 
 
 @functools.lru_cache(maxsize=1)
 def _find_layers_of_gap_patterns(network: Network) -> list[list[tuple[FusionGroup, str]]]:
     """Returns the layers of each gap pattern together with their groups, regardless of precision."""
-    return [[(group, name) for group in network.groups for name in group.layers
-             if pattern.matches_layer(network, group, network.get_layer(name))] for pattern in GAP_PATTERNS]
+    return [
+        [
+            (group, name)
+            for group in network.groups
+            for name in group.layers
+            if pattern.matches_layer(network, group, network.get_layer(name))
+        ]
+        for pattern in GAP_PATTERNS
+    ]
 
 
 _FAILED_NODE_PATTERN = re.compile(
-    r"running (?P<operator>\w+) node\. Name: ?'(?P<name>[^']*)' ?(?:Status Message: )?(?P<said>.*)")
+    r"running (?P<operator>\w+) node\. Name: ?'(?P<name>[^']*)' ?(?:Status Message: )?(?P<said>.*)"
+)
 """The message of ONNX Runtime about the node that failed. The outer node of a subgraph comes before the inner one."""
 
 
@@ -186,14 +245,21 @@ def run_failure_caveat(network: NetworkOutline, config: PrecisionConfig | None, 
     Args:
         config: None for a network whose config is unknown.
     """
-    loose = [name for name in network.index_groups
-             if config is not None and config.precision_of(network.get_group(name)) is not Precision.FP32]
+    loose = [
+        name
+        for name in network.index_groups
+        if config is not None and config.precision_of(network.get_group(name)) is not Precision.FP32
+    ]
     remedy = (
         f"--keep indices keeps {counted_noun_text(len(loose), 'fused layer')} in FP32 ({name_list_text(loose, 3)})"
-        if loose else "keep the layers that compute its inputs in FP32 by name, with --keep")
-    return Caveat(FAILED_RUN_KIND,
-                  f"rounding makes {_run_failure_text(network, error)}, and FP32 does not fail; {remedy}",
-                  fails_run=True)
+        if loose
+        else "keep the layers that compute its inputs in FP32 by name, with --keep"
+    )
+    return Caveat(
+        FAILED_RUN_KIND,
+        f"rounding makes {_run_failure_text(network, error)}, and FP32 does not fail; {remedy}",
+        fails_run=True,
+    )
 
 
 @contextmanager
@@ -212,8 +278,11 @@ def attribute_failures_to_rounding(network: NetworkOutline) -> Iterator[None]:
 
 
 def rounding_failure_error(cause: str) -> InputError:
-    return InputError("the network cannot be executed in these precisions", cause,
-                      "Keep layers that compute indices and sizes in FP32: --keep indices, or the layers by name.")
+    return InputError(
+        "the network cannot be executed in these precisions",
+        cause,
+        "Keep layers that compute indices and sizes in FP32: --keep indices, or the layers by name.",
+    )
 
 
 def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str, np.ndarray]) -> None:
@@ -227,10 +296,12 @@ def refuse_undeclared_output_sizes(network: NetworkOutline, outputs: Mapping[str
         declared, array = info.shape, outputs.get(info.name)
         if declared is None or array is None:
             continue
-        if len(declared) != array.ndim or any(isinstance(size, int) and size != own
-                                              for size, own in zip(declared, array.shape, strict=True)):
-            raise wrong_shape_error(info.name, *("×".join(str(size or "?") for size in sizes)
-                                                 for sizes in (declared, array.shape)))
+        if len(declared) != array.ndim or any(
+            isinstance(size, int) and size != own for size, own in zip(declared, array.shape, strict=True)
+        ):
+            raise wrong_shape_error(
+                info.name, *("×".join(str(size or "?") for size in sizes) for sizes in (declared, array.shape))
+            )
 
 
 def _run_failure_text(network: NetworkOutline, error: RunFailedError) -> str:
@@ -240,8 +311,13 @@ def _run_failure_text(network: NetworkOutline, error: RunFailedError) -> str:
         return f"the run fail ({error.cause.rstrip('.')})"
     last = matches[-1]
     layer = next((layer for layer in network.layers if layer.name == last["name"]), None) or next(
-        (layer for layer in sorted(network.layers, key=lambda layer: -len(layer.name))
-         if layer.op_type == last["operator"] and last["name"].startswith(layer.name)), None)
+        (
+            layer
+            for layer in sorted(network.layers, key=lambda layer: -len(layer.name))
+            if layer.op_type == last["operator"] and last["name"].startswith(layer.name)
+        ),
+        None,
+    )
     node_text = f"{last['operator']} {layer.name if layer is not None else last['name']}".strip()
     return f"{node_text} fail ({last['said'].strip().rstrip('.')})"
 

@@ -51,27 +51,43 @@ ReadGroupResults = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]]
 is one array, or several possible readings."""
 
 
-def read_kernel_outputs(runner: EngineRunner, kernel_results: Mapping[str, KernelResult],
-                        feed: Mapping[str, np.ndarray],
-                        reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
+def read_kernel_outputs(
+    runner: EngineRunner,
+    kernel_results: Mapping[str, KernelResult],
+    feed: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+) -> Mapping[str, Sequence[np.ndarray]]:
     """Reads group results from the debug tensors between the kernels of an engine as built."""
-    tensors = runner.read_debug_tensors(feed, {output.tensor for end in kernel_results.values()
-                                               for output in end.possible_outputs})
-    return {group: decode_kernel_result(tensors, end, reference[end.tensor].shape)
-            for group, end in kernel_results.items()}
+    tensors = runner.read_debug_tensors(
+        feed, {output.tensor for end in kernel_results.values() for output in end.possible_outputs}
+    )
+    return {
+        group: decode_kernel_result(tensors, end, reference[end.tensor].shape) for group, end in kernel_results.items()
+    }
 
 
-def read_marked_outputs(runner: Runner, tensors_by_group: Mapping[str, str], feed: Mapping[str, np.ndarray],
-                        reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
+def read_marked_outputs(
+    runner: Runner,
+    tensors_by_group: Mapping[str, str],
+    feed: Mapping[str, np.ndarray],
+    reference: Mapping[str, np.ndarray],
+) -> Mapping[str, Sequence[np.ndarray]]:
     """Reads group results from a marked engine, which has every group's result as an output."""
     outputs = runner.run(feed, list(tensors_by_group.values()))
-    return {group: [outputs[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]
-            for group, tensor in tensors_by_group.items() if outputs[tensor].size == reference[tensor].size}
+    return {
+        group: [outputs[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]
+        for group, tensor in tensors_by_group.items()
+        if outputs[tensor].size == reference[tensor].size
+    }
 
 
-def measure_engine_errors(analysis: Analysis, config: PrecisionConfig, read_group_results: ReadGroupResults,
-                          tensors_by_group: Mapping[str, str],
-                          feed_indices: Sequence[int]) -> Iterator[dict[str, ErrorMetrics]]:
+def measure_engine_errors(
+    analysis: Analysis,
+    config: PrecisionConfig,
+    read_group_results: ReadGroupResults,
+    tensors_by_group: Mapping[str, str],
+    feed_indices: Sequence[int],
+) -> Iterator[dict[str, ErrorMetrics]]:
     """Yields the accumulated errors inside an engine by group name after each feed, over all feeds so far.
 
     A group is absent if its result could not be read. If a result can be read in several ways, the reading that is
@@ -90,39 +106,47 @@ def measure_engine_errors(analysis: Analysis, config: PrecisionConfig, read_grou
     tensor_names = list(dict.fromkeys(tensors_by_group.values()))
     if not tensor_names:
         return
-    with load_adaptive_runner(analysis.backend, extract_subgraph_of_outputs(network.model, tensor_names), samples,
-                              low_memory=True, few_executions=True) as runner:
+    with load_adaptive_runner(
+        analysis.backend,
+        extract_subgraph_of_outputs(network.model, tensor_names),
+        samples,
+        low_memory=True,
+        few_executions=True,
+    ) as runner:
         for index in feed_indices:
             feed = samples.read_full_feed(index)
             reference = runner.run(feed, tensor_names)
             for group, arrays in read_group_results(feed, reference).items():
                 tensor = tensors_by_group[group]
                 counts = _find_unmasked_elements(analysis, mask, tensor, index, reference[tensor].shape)
-                reading_sums = [_sum_errors(reference[tensor], array * divisors.get(tensor, np.float32(1)), counts)
-                                for array in arrays]
+                reading_sums = [
+                    _sum_errors(reference[tensor], array * divisors.get(tensor, np.float32(1)), counts)
+                    for array in arrays
+                ]
                 if not reading_sums:
                     continue
                 if group not in chosen:
                     chosen[group] = reading_sums.index(min(reading_sums, key=lambda item: item.noise_to_signal_ratio))
                 if chosen[group] < len(reading_sums):
                     chosen_sums = reading_sums[chosen[group]]
-                    sums.setdefault(group,
-                                    ErrorSums()).merge_sums({name: getattr(chosen_sums, name)
-                                                             for name in vars(chosen_sums)})
+                    sums.setdefault(group, ErrorSums()).merge_sums(
+                        {name: getattr(chosen_sums, name) for name in vars(chosen_sums)}
+                    )
             yield dict(zip(sums, compute_error_metrics_of_all([*sums.values()]), strict=True))
 
 
-def _find_unmasked_elements(analysis: Analysis, mask_name: str, tensor: str, feed_index: int,
-                            shape: tuple[int, ...]) -> np.ndarray | None:
-    """Returns the elements of a tensor that no mask leaves out, as a bool array in its shape; None if all are compared.
-    """
+def _find_unmasked_elements(
+    analysis: Analysis, mask_name: str, tensor: str, feed_index: int, shape: tuple[int, ...]
+) -> np.ndarray | None:
+    """Returns the elements of a tensor that no mask leaves out, as a bool array in its shape; None if all are compared."""
     axes = analysis.mask_axes_by_tensor.get(tensor) if mask_name else None
     if axes is None:
         return None
     mask_array = analysis.samples.pad_rows(read_mask(mask_name, analysis.samples, feed_index), feed_index)
     if mask_array.ndim != sum(axes):
-        raise TrtTuiError(f"{mask_name} does not fit {tensor}",
-                          f"its shape is {mask_array.shape}, the tensor's {shape}", "")
+        raise TrtTuiError(
+            f"{mask_name} does not fit {tensor}", f"its shape is {mask_array.shape}, the tensor's {shape}", ""
+        )
     sizes = [size if has else 1 for has, size in zip(axes, shape, strict=True)]
     return np.broadcast_to(mask_array.reshape(sizes), shape)
 
@@ -195,9 +219,11 @@ class OutputSpread:
             sample = f"; most at sample {self.worst_sample}: {self.worst_sample_spread_db:.1f} dB"
         else:
             sample = f"; most NaN or Inf at sample {self.worst_sample}"
-        return (f"{self.name}: spread {spread} ({', '.join(texts)}), {self.different_elements} of "
-                f"{counted_noun_text(self.elements, 'element')} differ{nonfinite}, {largest} "
-                f"{self.max_difference:.3g}{sample}")
+        return (
+            f"{self.name}: spread {spread} ({', '.join(texts)}), {self.different_elements} of "
+            f"{counted_noun_text(self.elements, 'element')} differ{nonfinite}, {largest} "
+            f"{self.max_difference:.3g}{sample}"
+        )
 
     def to_record(self) -> dict[str, Any]:
         return {
@@ -205,11 +231,16 @@ class OutputSpread:
             "nonfinite": {name: errors.nonfinite_count for name, errors in self.errors.items()},
             "spread_db": _finite_or_none(self.spread_db),
             "worst_sample": self.worst_sample.index if self.worst_sample is not None else None,
-            **({"worst_file": self.worst_sample.file} if self.worst_sample is not None and self.worst_sample.file
-               else {}),
+            **(
+                {"worst_file": self.worst_sample.file}
+                if self.worst_sample is not None and self.worst_sample.file
+                else {}
+            ),
             "worst_sample_spread_db": _finite_or_none(self.worst_sample_spread_db),
-            "max_difference": _finite_or_none(self.max_difference), "elements": self.elements,
-            "different_elements": self.different_elements, "nonfinite_differences": self.nonfinite_differences
+            "max_difference": _finite_or_none(self.max_difference),
+            "elements": self.elements,
+            "different_elements": self.different_elements,
+            "nonfinite_differences": self.nonfinite_differences,
         }
 
 
@@ -241,13 +272,16 @@ class Variation:
 
     def to_record(self) -> dict[str, Any]:
         return {
-            "engines": list(self.runs), "first_different_kernel": self.different_kernel,
-            "batches": list(self.batch_texts), "outputs": {output.name: output.to_record() for output in self.outputs}
+            "engines": list(self.runs),
+            "first_different_kernel": self.different_kernel,
+            "batches": list(self.batch_texts),
+            "outputs": {output.name: output.to_record() for output in self.outputs},
         }
 
 
-def measure_output_spreads(analysis: Analysis, runs: Sequence[IndexedRunSource],
-                           feed_indices: Sequence[int]) -> tuple[OutputSpread, ...]:
+def measure_output_spreads(
+    analysis: Analysis, runs: Sequence[IndexedRunSource], feed_indices: Sequence[int]
+) -> tuple[OutputSpread, ...]:
     """Measures the spread of each judged output between several runs. Masked outputs are left out."""
     spreads = []
     for judged in analysis.judged_outputs:
@@ -265,19 +299,36 @@ def measure_output_spreads(analysis: Analysis, runs: Sequence[IndexedRunSource],
             for run, array in zip(runs, arrays, strict=True):
                 sums[run.run.name].add_tensor_pair(reference, array)
             names += [analysis.samples.sample_name(index, row) for row in range(count)]
-            sqnrs_by_sample.append(np.stack([compute_sqnr_db_by_sample(compute_error_sums_by_sample(
-                reference, array, count)) for array in arrays]))
+            sqnrs_by_sample.append(
+                np.stack(
+                    [
+                        compute_sqnr_db_by_sample(compute_error_sums_by_sample(reference, array, count))
+                        for array in arrays
+                    ]
+                )
+            )
             different = np.logical_or.reduce([find_different_elements(arrays[0], array) for array in arrays[1:]])
             nonfinite = different & ~np.logical_and.reduce([np.isfinite(array) for array in arrays])
             nonfinite_by_sample.append(flatten_each_sample(nonfinite, count).sum(axis=1))
             elements, different_elements = elements + different.size, different_elements + int(different.sum())
-            largest = max([largest, *(_largest_finite_difference(first, second)
-                                      for first, second in combinations(arrays, 2))])
-        sample, spread_db = _find_worst_sample(np.concatenate(sqnrs_by_sample, axis=1),
-                                               np.concatenate(nonfinite_by_sample))
-        spreads.append(OutputSpread(judged.name, {name: item.compute_error_metrics() for name, item in sums.items()},
-                                    names[sample] if sample is not None else None, spread_db, largest, elements,
-                                    different_elements, int(sum(counts.sum() for counts in nonfinite_by_sample))))
+            largest = max(
+                [largest, *(_largest_finite_difference(first, second) for first, second in combinations(arrays, 2))]
+            )
+        sample, spread_db = _find_worst_sample(
+            np.concatenate(sqnrs_by_sample, axis=1), np.concatenate(nonfinite_by_sample)
+        )
+        spreads.append(
+            OutputSpread(
+                judged.name,
+                {name: item.compute_error_metrics() for name, item in sums.items()},
+                names[sample] if sample is not None else None,
+                spread_db,
+                largest,
+                elements,
+                different_elements,
+                int(sum(counts.sum() for counts in nonfinite_by_sample)),
+            )
+        )
     return tuple(spreads)
 
 
@@ -312,8 +363,9 @@ def _find_worst_sample(sqnrs_db: np.ndarray, nonfinite_counts: np.ndarray) -> tu
     return (index, float(finite[index])) if finite.size and finite[index] > 0 else (None, 0.0)
 
 
-def batch_difference_text(run_name: str, rows: int, batched: Mapping[str, np.ndarray],
-                          single: Mapping[str, np.ndarray]) -> str:
+def batch_difference_text(
+    run_name: str, rows: int, batched: Mapping[str, np.ndarray], single: Mapping[str, np.ndarray]
+) -> str:
     """Returns a sentence about the difference between a batch and its samples, each executed alone.
 
     Args:
@@ -333,8 +385,10 @@ def batch_difference_text(run_name: str, rows: int, batched: Mapping[str, np.nda
         elif different := int(find_different_elements(alone, array).sum()):
             sums = ErrorSums()
             sums.add_tensor_pair(alone, array)
-            texts.append(f"{name} {add_decibel_unit(sums.compute_error_metrics().sqnr_text(''))} "
-                         f"({different} of {counted_noun_text(array.size, 'element')})")
+            texts.append(
+                f"{name} {add_decibel_unit(sums.compute_error_metrics().sqnr_text(''))} "
+                f"({different} of {counted_noun_text(array.size, 'element')})"
+            )
     return title + (f"differ: {', '.join(texts)}" if texts else "give equal results in every bit")
 
 
@@ -396,11 +450,13 @@ def compare_input_over_feeds(input_name: str, array_pairs: Iterator[tuple[np.nda
         return difference
     sides = [np.concatenate(side) for side in zip(*first, strict=True)]
     if sides and _fit_scale_and_offset(*sides) == _IDENTITY_FIT:
-        return InputDifference(input_name, errors,
-                               f"{input_name} differs by {figure}, as after another resize, decoder or type")
+        return InputDifference(
+            input_name, errors, f"{input_name} differs by {figure}, as after another resize, decoder or type"
+        )
     explanation = explain_input_difference(*sides) if sides else ""
-    return InputDifference(input_name, errors,
-                           f"{input_name} differs ({figure}){f': {explanation}' if explanation else ''}")
+    return InputDifference(
+        input_name, errors, f"{input_name} differs ({figure}){f': {explanation}' if explanation else ''}"
+    )
 
 
 def explain_input_difference(local_array: np.ndarray, production_array: np.ndarray) -> str:
@@ -427,16 +483,23 @@ def explain_input_difference(local_array: np.ndarray, production_array: np.ndarr
                 for index in range(local_array.shape[axis])
             ]
             if all(channel_fits) and any(fit_of_channel != _IDENTITY_FIT for fit_of_channel in channel_fits):
-                lines = "; ".join(f"channel {index} is {_linear_formula_text(*fit_of_channel)}"
-                                  for index, fit_of_channel in enumerate(channel_fits)
-                                  if fit_of_channel)
+                lines = "; ".join(
+                    f"channel {index} is {_linear_formula_text(*fit_of_channel)}"
+                    for index, fit_of_channel in enumerate(channel_fits)
+                    if fit_of_channel
+                )
                 return f"different normalisation: there {lines}"
-    if local_array.ndim == 4 and local_array.shape[2] == local_array.shape[3] and _fit_scale_and_offset(
-            local_array.swapaxes(2, 3), production_array) == _IDENTITY_FIT:
+    if (
+        local_array.ndim == 4
+        and local_array.shape[2] == local_array.shape[3]
+        and _fit_scale_and_offset(local_array.swapaxes(2, 3), production_array) == _IDENTITY_FIT
+    ):
         return "height and width are swapped"
     for axis in range(1, local_array.ndim):
-        if local_array.shape[axis] > 4 and _fit_scale_and_offset(np.flip(local_array, axis),
-                                                                 production_array) == _IDENTITY_FIT:
+        if (
+            local_array.shape[axis] > 4
+            and _fit_scale_and_offset(np.flip(local_array, axis), production_array) == _IDENTITY_FIT
+        ):
             return f"it is mirrored along axis {axis}"
     if len(local_array) > 1 and (order := _find_sample_order(local_array, production_array)) is not None:
         return f"the samples are in another order: there {', '.join(map(str, order[:5]))}, … of those here"
@@ -457,8 +520,9 @@ def _fit_scale_and_offset(local_array: np.ndarray, production_array: np.ndarray)
     spread = float(np.var(local_values))
     if not spread:
         return None
-    scale = float(np.mean((local_values - local_values.mean()) *
-                          (production_values - production_values.mean()))) / spread
+    scale = (
+        float(np.mean((local_values - local_values.mean()) * (production_values - production_values.mean()))) / spread
+    )
     offset = float(production_values.mean() - scale * local_values.mean())
     rest, whole = float(np.var(production_values - scale * local_values)), float(np.var(production_values))
     if not scale or rest > 1e-4 * whole:
@@ -472,8 +536,10 @@ def _find_sample_order(local_array: np.ndarray, production_array: np.ndarray) ->
 
     Also None if all samples are in the same order.
     """
-    rows, production_rows = local_array.reshape(len(local_array),
-                                                -1), production_array.reshape(len(production_array), -1)
+    rows, production_rows = (
+        local_array.reshape(len(local_array), -1),
+        production_array.reshape(len(production_array), -1),
+    )
     order = []
     for production_row in production_rows:
         distances = np.square(rows - production_row).sum(1)
@@ -545,14 +611,19 @@ def parse_stage_run(stage_text: str) -> Run:
     if not equals:
         run = name.removeprefix("trt-")
         if run not in RUN_TITLES:
-            raise InputError(f"--stage {stage_text}: unknown stage",
-                             f"available without a file: {', '.join(RUN_TITLES)}, and as built "
-                             f"{', '.join(f'trt-{run}' for run in RUN_TITLES)}",
-                             "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.")
+            raise InputError(
+                f"--stage {stage_text}: unknown stage",
+                f"available without a file: {', '.join(RUN_TITLES)}, and as built "
+                f"{', '.join(f'trt-{run}' for run in RUN_TITLES)}",
+                "Name a file: --stage NAME=Q.onnx, NAME=outputs.npz or NAME=model.plan.",
+            )
         return Run(name, RunKind.BUILT_ENGINE if name.startswith("trt-") else RunKind.SIMULATED_CONFIG, run)
     if not name or not file:
-        raise InputError(f"--stage {stage_text}: {'a file' if name else 'a name'} is missing", "",
-                         "Write it as NAME=FILE, for example --stage qdq=quantized.onnx.")
+        raise InputError(
+            f"--stage {stage_text}: {'a file' if name else 'a name'} is missing",
+            "",
+            "Write it as NAME=FILE, for example --stage qdq=quantized.onnx.",
+        )
     return Run(name, find_run_kind_of_file(file, f"--stage {stage_text}"), file_path=file)
 
 
@@ -573,13 +644,16 @@ def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
     if suffix in ENGINE_SUFFIXES:
         return RunKind.ENGINE_FILE
     raise InputError(
-        f"{option_text}: the kind of {Path(file_name).name} is unknown", f"its name ends in {suffix or 'nothing'}",
+        f"{option_text}: the kind of {Path(file_name).name} is unknown",
+        f"its name ends in {suffix or 'nothing'}",
         f"A network ends in .onnx, outputs in {' or '.join(DUMP_SUFFIXES)}, an engine in "
-        f"{', '.join(ENGINE_SUFFIXES)}: rename or link the file.")
+        f"{', '.join(ENGINE_SUFFIXES)}: rename or link the file.",
+    )
 
 
-def list_requested_stages(stage_texts: Sequence[str], engine_files: Sequence[str],
-                          outputs_file: str | None) -> tuple[Run, ...]:
+def list_requested_stages(
+    stage_texts: Sequence[str], engine_files: Sequence[str], outputs_file: str | None
+) -> tuple[Run, ...]:
     """Returns all stages that the user requested: named stages in their order, then engine files, then production.
 
     Raises:
@@ -587,17 +661,23 @@ def list_requested_stages(stage_texts: Sequence[str], engine_files: Sequence[str
     """
     runs = [parse_stage_run(text) for text in stage_texts]
     file_names = [Path(file).name for file in engine_files]
-    runs += [Run(name if file_names.count(name) == 1 else file, RunKind.ENGINE_FILE, file_path=file)
-             for file, name in zip(engine_files, file_names, strict=True)]
+    runs += [
+        Run(name if file_names.count(name) == 1 else file, RunKind.ENGINE_FILE, file_path=file)
+        for file, name in zip(engine_files, file_names, strict=True)
+    ]
     if outputs_file is not None:
         if find_run_kind_of_file(outputs_file, "--outputs") is not RunKind.DUMP:
-            raise InputError(f"--outputs {Path(outputs_file).name} is not a dump of tensors", "",
-                             f"Give {DUMP_FORMATS}; an engine is named with --engine.")
+            raise InputError(
+                f"--outputs {Path(outputs_file).name} is not a dump of tensors",
+                "",
+                f"Give {DUMP_FORMATS}; an engine is named with --engine.",
+            )
         runs.append(Run(PRODUCTION_STAGE, RunKind.DUMP, file_path=outputs_file))
     names = [run.name for run in runs]
     if twice := [name for name in names if names.count(name) > 1]:
-        raise InputError(f"two stages are called {twice[0]}", "their rows would look alike",
-                         "Give each a different name.")
+        raise InputError(
+            f"two stages are called {twice[0]}", "their rows would look alike", "Give each a different name."
+        )
     return tuple(runs)
 
 
@@ -613,8 +693,11 @@ def worst_output_sqnr_db(accuracy: Accuracy | None) -> float | None:
     return errors.comparable_sqnr_db if errors is not None else None
 
 
-def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accuracy | None]],
-                          targets: Sequence[Target], has_unmeasured_stages: bool = False) -> str:
+def first_divergence_text(
+    stages_with_accuracy: Sequence[tuple[StageResult, Accuracy | None]],
+    targets: Sequence[Target],
+    has_unmeasured_stages: bool = False,
+) -> str:
     """Returns a line about the first stage at which the results go wrong; "" if no stage has results.
 
     This is the first stage that misses the targets. If its outputs agree and only the metric fails, the cause is behind
@@ -630,14 +713,21 @@ def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accu
         result = judge_accuracy(targets, accuracy)
         if result is None or result.passes:
             continue
-        figure = max((db for db in (worst_output_sqnr_db(accuracy), worst_output_sqnr_db(stage.accuracy_to_previous))
-                      if db is not None), default=-math.inf)
-        metric_alone = all(failed_target.kind == "metric"
-                           for failed_target in targets
-                           if not failed_target.is_met_by(accuracy))
+        figure = max(
+            (
+                db
+                for db in (worst_output_sqnr_db(accuracy), worst_output_sqnr_db(stage.accuracy_to_previous))
+                if db is not None
+            ),
+            default=-math.inf,
+        )
+        metric_alone = all(
+            failed_target.kind == "metric" for failed_target in targets if not failed_target.is_met_by(accuracy)
+        )
         if metric_alone and not accuracy.nonfinite_count and figure >= MIN_AGREEMENT_DB:
-            return (f"first diverges: {stage.run.name}: its outputs agree, the metric does not: "
-                    "look at the postprocessing")
+            return (
+                f"first diverges: {stage.run.name}: its outputs agree, the metric does not: look at the postprocessing"
+            )
         return f"first diverges: {stage.run.name}: {stage.effect_text}"
     lowest = min(measured_stages, key=lambda item: _stage_sqnr_db(item[0], item[1]), default=None)
     if lowest is None or has_unmeasured_stages:
@@ -647,18 +737,22 @@ def first_divergence_text(stages_with_accuracy: Sequence[tuple[StageResult, Accu
     worst_errors = against.worst_errors if against is not None else None
     figure_text = add_decibel_unit(worst_errors.sqnr_text("")) if worst_errors is not None else ""
     compared_with = "the stage before" if stage.accuracy_to_previous is not None else "FP32"
-    return (f"no stage misses the target; furthest from {compared_with} is {stage.run.name}, {figure_text}: "
-            f"{stage.effect_text}")
+    return (
+        f"no stage misses the target; furthest from {compared_with} is {stage.run.name}, {figure_text}: "
+        f"{stage.effect_text}"
+    )
 
 
 def _stage_sqnr_db(stage_result: StageResult, accuracy: Accuracy | None) -> float:
     db = worst_output_sqnr_db(
-        stage_result.accuracy_to_previous if stage_result.accuracy_to_previous is not None else accuracy)
+        stage_result.accuracy_to_previous if stage_result.accuracy_to_previous is not None else accuracy
+    )
     return db if db is not None else math.inf
 
 
-def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accuracy | None,
-                                       tested_accuracy: Accuracy | None, tested_name: str) -> tuple[bool, str] | None:
+def compare_production_with_tested_run(
+    stage_result: StageResult, accuracy: Accuracy | None, tested_accuracy: Accuracy | None, tested_name: str
+) -> tuple[bool, str] | None:
     """Returns True if production computes the same as the tested run, together with a sentence; None if it is unknown.
 
     Two runs with the same precisions have mostly the same errors, so they are nearer to each other than to FP32. With
@@ -673,29 +767,47 @@ def compare_production_with_tested_run(stage_result: StageResult, accuracy: Accu
     if wrong := [entry for entry in stage_result.input_differences if not entry.is_equal_except_rounding]:
         return False, f"production gets other inputs: {wrong[0].description}. Compare the data preparation first."
     production_db, tested_db = worst_output_sqnr_db(accuracy), worst_output_sqnr_db(tested_accuracy)
-    accuracy_between = next((entry for name, entry in stage_result.other_accuracies
-                             if name == tested_name and worst_output_sqnr_db(entry) is not None), None)
+    accuracy_between = next(
+        (
+            entry
+            for name, entry in stage_result.other_accuracies
+            if name == tested_name and worst_output_sqnr_db(entry) is not None
+        ),
+        None,
+    )
     between = worst_output_sqnr_db(accuracy_between)
     if accuracy is None or accuracy_between is None or production_db is None or tested_db is None or between is None:
         return None
-    variations_db = [output.variation_db for name in accuracy_between.outputs
-                     if (output := accuracy.outputs.get(name)) is not None and output.variation_db is not None]
+    variations_db = [
+        output.variation_db
+        for name in accuracy_between.outputs
+        if (output := accuracy.outputs.get(name)) is not None and output.variation_db is not None
+    ]
     text = (
         f"{_sqnr_db_text(production_db)} against FP32, "
         f"{tested_name} {_sqnr_db_text(tested_db)}; {_sqnr_db_text(between)} between them"
     )
     is_one_broken = (production_db == -math.inf) is not (tested_db == -math.inf)
-    if between == math.inf or between + min(variations_db, default=0.0) >= MIN_AGREEMENT_DB or (
-            not is_one_broken and production_db >= tested_db - MAX_PRODUCTION_GAP_DB
-            and between >= min(production_db, tested_db) + MIN_COMMON_ERROR_GAP_DB):
+    if (
+        between == math.inf
+        or between + min(variations_db, default=0.0) >= MIN_AGREEMENT_DB
+        or (
+            not is_one_broken
+            and production_db >= tested_db - MAX_PRODUCTION_GAP_DB
+            and between >= min(production_db, tested_db) + MIN_COMMON_ERROR_GAP_DB
+        )
+    ):
         return True, f"production agrees with the tested config: {text}."
-    return False, (f"production differs from the tested config: {text}. Look for another engine, config or ranges, "
-                   "other preprocessing (--inputs compares the inputs of production), and the steps after the "
-                   "network.")
+    return False, (
+        f"production differs from the tested config: {text}. Look for another engine, config or ranges, "
+        "other preprocessing (--inputs compares the inputs of production), and the steps after the "
+        "network."
+    )
 
 
 def _sqnr_db_text(value_db: float) -> str:
     if value_db == -math.inf:
         return "NaN or Inf"
     return add_decibel_unit(
-        decibels_text(value_db if math.isfinite(value_db) else None, exact=value_db == math.inf, mark=""))
+        decibels_text(value_db if math.isfinite(value_db) else None, exact=value_db == math.inf, mark="")
+    )

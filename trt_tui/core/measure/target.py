@@ -51,15 +51,17 @@ DEFAULT_METRIC_LOSS = 0.01
 """The loss of the FP32 network's metric that the default target allows, as a fraction."""
 
 METRIC = BoundedValue(name="metric", title="metric", format_value=metric_text)
-AGREEMENT = BoundedValue(name="agreement", title="top-1", description="top-1 agreement", is_share=True,
-                         format_value=agreement_text)
+AGREEMENT = BoundedValue(
+    name="agreement", title="top-1", description="top-1 agreement", is_share=True, format_value=agreement_text
+)
 
 ALL_PARTS = "*"
 """The part name that stands for each part of a metric."""
 
 _TARGET_PATTERN = re.compile(
     r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>[^\W\d][^\s<>=:\[\]]*)(?:\[(?P<part>[^\[\]]+)\])?\s*(?P<sign>[<>]=)"
-    r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
+    r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$"
+)
 
 
 def _suggest_target_text(target_text: str) -> str:
@@ -112,8 +114,7 @@ class Target:
 
     @property
     def bound(self) -> float | None:
-        """The value to reach; None until the FP32 baseline is known, and if each part of the metric has another bound.
-        """
+        """The value to reach; None until the FP32 baseline is known, and if each part of the metric has another bound."""
         if not self.is_relative:
             return self.value
         base = self.base_value
@@ -124,12 +125,14 @@ class Target:
     @property
     def base_value(self) -> float | None:
         """The bounded value of the FP32 network; None until it is known."""
-        return next(iter(self.base_values.values()), None) if self.part_name is None else self.base_values.get(
-            self.part_name)
+        return (
+            next(iter(self.base_values.values()), None)
+            if self.part_name is None
+            else self.base_values.get(self.part_name)
+        )
 
     def split_into_part_targets(self, accuracy: Accuracy) -> list[Target]:
-        """Returns one target for each part of the metric if this target bounds each part, and only this target if not.
-        """
+        """Returns one target for each part of the metric if this target bounds each part, and only this target if not."""
         target = self.for_samples_of(accuracy)
         if self.part_name != ALL_PARTS:
             return [target]
@@ -141,12 +144,15 @@ class Target:
 
     def for_samples_of(self, accuracy: Accuracy) -> Target:
         """Returns this target with the baseline on the samples of an accuracy, if the accuracy has one."""
-        return replace(self, base_values=dict(accuracy.reference_metric)
-                       ) if self.is_relative and accuracy.reference_metric else self
+        return (
+            replace(self, base_values=dict(accuracy.reference_metric))
+            if self.is_relative and accuracy.reference_metric
+            else self
+        )
 
     def _find_worst_part_target(self, accuracy: Accuracy) -> Target:
-        """Returns the target of the worst part of the metric if this target bounds each part, and this target if not.
-        """
+        """Returns the target of the worst part of the metric if this target bounds each part, and this target if not."""
+
         def margin(target: Target) -> float:
             value, bound_value = accuracy.metric.get(target.part_name or "", -math.inf), target.bound
             return value - bound_value if bound_value is not None else math.inf
@@ -216,7 +222,8 @@ class Target:
             raise InputError(
                 f"{self.text}: the metric has no part {part}",
                 f"It has {counted_noun_text(len(base_values), 'part')}: {name_list_text(list(base_values), 6)}.",
-                f"Did you mean {' or '.join(near)}? metric[*] bounds each part.")
+                f"Did you mean {' or '.join(near)}? metric[*] bounds each part.",
+            )
         return replace(self, base_values=dict(base_values), part_name=part)
 
     def measured_value(self, accuracy: Accuracy) -> float | None:
@@ -248,12 +255,14 @@ class Target:
             if not self.is_relative:
                 return spread.metric.get(part)
             gain, base = spread.metric_gains.get(part), target.base_value
-            return ConfidenceInterval(base + gain.low, base + gain.high) if gain is not None and base is not None \
-                else None
+            return (
+                ConfidenceInterval(base + gain.low, base + gain.high) if gain is not None and base is not None else None
+            )
         if self.kind == "agreement":
             return spread.agreement_interval
         return (spread.worst_output if self.output_name is None else spread.outputs.get(self.output_name, {})).get(
-            self.kind)
+            self.kind
+        )
 
     def confidence_interval_text(self, accuracy: Accuracy) -> str:
         """Returns the confidence interval of the bounded value as a text: "19.2 to 20.6 dB"; "" if there is none."""
@@ -272,19 +281,20 @@ class Target:
         if interval is None or bound_value is None:
             return None
         ends = [
-            end >= bound_value if self.is_higher_better else end <= bound_value
-            for end in (interval.low, interval.high)
+            end >= bound_value if self.is_higher_better else end <= bound_value for end in (interval.low, interval.high)
         ]
         return ends[0] if ends[0] is ends[1] else None
 
     def _is_value_missing(self, accuracy: Accuracy) -> bool:
         if self.kind == "metric":  # a run can lose a part of the metric that FP32 has on the same samples
-            return not accuracy.metric or self._find_worst_part_target(accuracy).part_name not in \
-                accuracy.reference_metric
+            return (
+                not accuracy.metric or self._find_worst_part_target(accuracy).part_name not in accuracy.reference_metric
+            )
         if self.output_name is not None:
             output_errors = accuracy.outputs.get(self.output_name)
-            return (output_errors is None or not self.is_higher_better
-                    or output_errors.errors.mismatch is not None)  # an integer output
+            return (
+                output_errors is None or not self.is_higher_better or output_errors.errors.mismatch is not None
+            )  # an integer output
         if self.error_metric is None or self.error_metric.is_of_integers or accuracy.worst_output is None:
             return True
         return accuracy.worst_output[1].errors.mismatch is not None  # no output of floats was measured
@@ -328,30 +338,41 @@ class Target:
             return None
         if noise is not None:
             return math.inf if noise == 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
-        return 100 * margin / (abs(self._find_worst_part_target(accuracy).bound or 0.0)
-                               or 1.0) if self.kind == "metric" else 100 * margin
+        return (
+            100 * margin / (abs(self._find_worst_part_target(accuracy).bound or 0.0) or 1.0)
+            if self.kind == "metric"
+            else 100 * margin
+        )
 
     def measured_value_text(self, accuracy: Accuracy) -> str:
         """Returns the bounded value of an accuracy as a text, with its output if there are several."""
         value = self.measured_value(accuracy)
         if accuracy.nonfinite_count:
-            return "no outputs, as its run fails" if find_simulation_failure_reason(
-                accuracy) else f"{accuracy.nonfinite_count} NaN or Inf"
+            return (
+                "no outputs, as its run fails"
+                if find_simulation_failure_reason(accuracy)
+                else f"{accuracy.nonfinite_count} NaN or Inf"
+            )
         if value is None:
             return f"no {self.kind if self.part_name is None else self._find_worst_part_target(accuracy).column_title}"
         output = self.output_name or (
-            accuracy.find_output_of_worst_value(self.error_metric) if self.error_metric is not None else "")
+            accuracy.find_output_of_worst_value(self.error_metric) if self.error_metric is not None else ""
+        )
         output_text = f" at {escape_hidden_characters(output)}" if output else ""
         if not self.is_higher_better:
             return f"{self.kind} {number_text(value)}{output_text}"
         value_text = self.bounded_value.value_with_unit_text(value)
         part = self._find_worst_part_target(accuracy).part_name
-        name = {"metric": self.column_title if part is None else part, "agreement": AGREEMENT.description,
-                "sqnr": ""}.get(self.kind, self.kind)
+        name = {
+            "metric": self.column_title if part is None else part,
+            "agreement": AGREEMENT.description,
+            "sqnr": "",
+        }.get(self.kind, self.kind)
         return f"{name} {value_text}{output_text}".lstrip()
 
-    def refuse_if_unmeasurable(self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
-                               metric_name: str | None) -> None:
+    def refuse_if_unmeasurable(
+        self, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline, metric_name: str | None
+    ) -> None:
         """Raises an error if the judged outputs or the metric cannot provide the bounded value.
 
         Raises:
@@ -361,31 +382,44 @@ class Target:
         outputs_by_name = {judged_output.name: judged_output for judged_output in judged_outputs}
         if self.output_name is not None and self.output_name not in outputs_by_name:
             near = difflib.get_close_matches(self.output_name, outputs_by_name, 3, 0.3)
-            raise InputError(f"{self.text}: {self.output_name} is not a judged output",
-                             f"Judged: {', '.join(near or list(outputs_by_name)[:3])}.",
-                             "Name one of them, or add it with --judge.")
-        kinds = {outputs_by_name[self.output_name].kind
-                 } if self.output_name is not None else {judged_output.kind
-                                                         for judged_output in judged_outputs}
+            raise InputError(
+                f"{self.text}: {self.output_name} is not a judged output",
+                f"Judged: {', '.join(near or list(outputs_by_name)[:3])}.",
+                "Name one of them, or add it with --judge.",
+            )
+        kinds = (
+            {outputs_by_name[self.output_name].kind}
+            if self.output_name is not None
+            else {judged_output.kind for judged_output in judged_outputs}
+        )
         if self.kind == "metric" and metric_name is None:
             if self.part_name is not None and not self.text.startswith("metric"):
                 near = difflib.get_close_matches(self.part_name, list_bounded_values(), 1, 0.6)
                 raise InputError(
                     f"{self.text}: {self.part_name} is not a known value",
                     f"available: {', '.join(list_bounded_values())}, and the name of a metric that --metric provides",
-                    f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.")
-            raise InputError(f"{self.text} needs a metric", "none is named",
-                             "Name one with --metric, with labels in the data, or bound another value.")
+                    f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.",
+                )
+            raise InputError(
+                f"{self.text} needs a metric",
+                "none is named",
+                "Name one with --metric, with labels in the data, or bound another value.",
+            )
         if self.kind == "agreement" and find_class_score_output(network, judged_outputs) is None:
-            raise InputError(f"{self.text} needs a classifier", "no judged output holds the scores of classes",
-                             "Bound another value, such as sqnr>=20, or a metric of yours with --metric.")
+            raise InputError(
+                f"{self.text} needs a classifier",
+                "no judged output holds the scores of classes",
+                "Bound another value, such as sqnr>=20, or a metric of yours with --metric.",
+            )
         metric = self.error_metric
         if metric is not None and (INTEGER_KIND if metric.is_of_integers else FLOAT_KIND) not in kinds:
             has = "whole numbers" if FLOAT_KIND not in kinds else "floats"
             suggestion = "mismatch<=0.01" if FLOAT_KIND not in kinds else "sqnr>=20"
-            raise InputError(f"{self.text} bounds a value that is not measured here",
-                             f"{self.output_name or 'what is judged'} holds {has}",
-                             f"Bound another value, such as {suggestion}.")
+            raise InputError(
+                f"{self.text} bounds a value that is not measured here",
+                f"{self.output_name or 'what is judged'} holds {has}",
+                f"Bound another value, such as {suggestion}.",
+            )
 
 
 def parse_target(target_text: str) -> Target:
@@ -404,10 +438,13 @@ def parse_target(target_text: str) -> Target:
     number = _parse_number(match["number"]) if match is not None else None
     if match is None or number is None:
         suggestion = _suggest_target_text(target_text)
-        raise InputError(f"{target_text!r} is not a valid target", "a target is a name, >= or <=, and a number",
-                         f"Write {suggestion}." if suggestion else
-                         "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
-                         "max_abs<=1e-2.")
+        raise InputError(
+            f"{target_text!r} is not a valid target",
+            "a target is a name, >= or <=, and a number",
+            f"Write {suggestion}."
+            if suggestion
+            else "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or max_abs<=1e-2.",
+        )
     kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
     part = match["part"]
     if kind not in list_bounded_values():
@@ -417,28 +454,50 @@ def parse_target(target_text: str) -> Target:
     signed_number = -number if match["step"] == "-" else number
     value = signed_number / 100 if percent and not relative else signed_number
     faults = (
-        (part is not None and kind != "metric", f"{kind} has no parts, only a metric has",
-         f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output."),
-        (relative and match["number"][0] in "+-", f"{match['step']} and {match['number']} contain two signs",
-         f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}."),
-        (match["sign"] != sign, f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
-         f"Write {kind}{sign}{signed_number:g}."),
-        (relative and kind != "metric", f"{kind} has no baseline: it already compares with FP32",
-         f"Write {kind}>=NUMBER."),
-        (percent and not relative and not bounded_value.is_share, f"{kind} cannot be a percentage",
-         "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %."),
+        (
+            part is not None and kind != "metric",
+            f"{kind} has no parts, only a metric has",
+            f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.",
+        ),
+        (
+            relative and match["number"][0] in "+-",
+            f"{match['step']} and {match['number']} contain two signs",
+            f"Write {kind}>=base-{abs(number):g}{'%' if percent else ''}.",
+        ),
+        (
+            match["sign"] != sign,
+            f"{kind} is better the {'higher' if bounded_value.is_higher_better else 'lower'} it is",
+            f"Write {kind}{sign}{signed_number:g}.",
+        ),
+        (
+            relative and kind != "metric",
+            f"{kind} has no baseline: it already compares with FP32",
+            f"Write {kind}>=NUMBER.",
+        ),
+        (
+            percent and not relative and not bounded_value.is_share,
+            f"{kind} cannot be a percentage",
+            "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.",
+        ),
         (not math.isfinite(value), "its bound is infinite", f"Write {kind}{sign}NUMBER."),
-        (not bounded_value.is_higher_better and value < 0, f"{kind} is an error, which is never below 0",
-         f"Write {kind}<={abs(value):g}."),
+        (
+            not bounded_value.is_higher_better and value < 0,
+            f"{kind} is an error, which is never below 0",
+            f"Write {kind}<={abs(value):g}.",
+        ),
         (bounded_value.is_share and not 0 <= value <= 1, f"{kind} is between 0 and 1", f"Write {kind}>=0.99."),
-        (output is not None and kind not in ERROR_METRICS, f"{kind} is one value for all outputs",
-         f"Write {kind}>=NUMBER."),
+        (
+            output is not None and kind not in ERROR_METRICS,
+            f"{kind} is one value for all outputs",
+            f"Write {kind}>=NUMBER.",
+        ),
     )
     for is_wrong, cause, next_step in faults:
         if is_wrong:
             raise InputError(f"{target_text!r} is not a valid target", cause, next_step)
-    return Target(kind, value, relative, percent and relative, source=target_text.strip(), output_name=output,
-                  part_name=part)
+    return Target(
+        kind, value, relative, percent and relative, source=target_text.strip(), output_name=output, part_name=part
+    )
 
 
 def _bound_sign(bounded_value: BoundedValue) -> str:
@@ -452,8 +511,9 @@ def _parse_number(number_text: str) -> float | None:
         return None
 
 
-def choose_default_target(metric_name: str | None, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline,
-                          has_labels: bool) -> Target:
+def choose_default_target(
+    metric_name: str | None, judged_outputs: Sequence[JudgedOutput], network: NetworkOutline, has_labels: bool
+) -> Target:
     """Returns the default target: the metric if there are a metric and labels, top-1 agreement for a classifier, else
     SQNR."""
     if metric_name is not None and has_labels:
@@ -468,8 +528,10 @@ def choose_default_target(metric_name: str | None, judged_outputs: Sequence[Judg
 MIN_SAMPLES_OF_MAXIMUM = 19
 """The number of samples from which on the next one exceeds their largest error with a probability of at most 5 %."""
 
-MEANINGLESS_OUTPUT_CHANGES = {SHUFFLED: "each sample is given the reference's outputs of another sample",
-                              SCRAMBLED: "the values of the reference's outputs are put in any order"}
+MEANINGLESS_OUTPUT_CHANGES = {
+    SHUFFLED: "each sample is given the reference's outputs of another sample",
+    SCRAMBLED: "the values of the reference's outputs are put in any order",
+}
 """The changes that make the outputs of the reference meaningless, in words."""
 
 MIN_RESEMBLING_COSINE = 0.9
@@ -542,9 +604,11 @@ def judge_accuracy(targets: Sequence[Target], accuracy: Accuracy) -> TargetOutco
         ]
         return TargetOutcome(Outcome.FAIL, _limit_reason_count([*failing, *filter(None, misses)]))
     doubts = [_uncertainty_reasons(bounding_target, accuracy, several) for bounding_target in targets]
-    missed = [(bounding_target, doubt)
-              for bounding_target, met, doubt in zip(targets, met_flags, doubts, strict=True)
-              if not met]
+    missed = [
+        (bounding_target, doubt)
+        for bounding_target, met, doubt in zip(targets, met_flags, doubts, strict=True)
+        if not met
+    ]
     if any(not doubt for _, doubt in missed):
         misses = [_missed_target_reason(bounding_target, accuracy, False) for bounding_target, _ in missed]
         return TargetOutcome(Outcome.FAIL, _limit_reason_count([*filter(None, misses)]))
@@ -570,11 +634,17 @@ def _missed_target_reason(target: Target, accuracy: Accuracy, has_other_failure:
     if accuracy.nonfinite_count:
         return target.measured_value_text(accuracy)
     if target.measured_value(accuracy) is None:
-        cause = ("the metric has no such part for the run, only for FP32" if target.kind == "metric" else
-                 "the outputs of the run or the reference are zero throughout")
+        cause = (
+            "the metric has no such part for the run, only for FP32"
+            if target.kind == "metric"
+            else "the outputs of the run or the reference are zero throughout"
+        )
         return f"{escape_hidden_characters(target.description)} is not defined: {cause}"
-    return (f"{target.measured_value_text(accuracy)} misses {escape_hidden_characters(target.description)}"
-            if has_other_failure else "")
+    return (
+        f"{target.measured_value_text(accuracy)} misses {escape_hidden_characters(target.description)}"
+        if has_other_failure
+        else ""
+    )
 
 
 def _uncertainty_reasons(target: Target, accuracy: Accuracy, has_several_targets: bool) -> tuple[str, ...]:
@@ -592,16 +662,21 @@ def _uncertainty_reasons(target: Target, accuracy: Accuracy, has_several_targets
     about = f"{escape_hidden_characters(target.description)}: " if has_several_targets else ""
     if is_maximum:
         count = accuracy.samples
-        return (() if count >= MIN_SAMPLES_OF_MAXIMUM else (
-            f"{about}another sample exceeds the largest error of "
-            f"{counted_noun_text(count, 'sample')} with a probability of up to "
-            f"{100 / (count + 1):.0f} % ({MIN_SAMPLES_OF_MAXIMUM} samples are needed)", ))
+        return (
+            ()
+            if count >= MIN_SAMPLES_OF_MAXIMUM
+            else (
+                f"{about}another sample exceeds the largest error of "
+                f"{counted_noun_text(count, 'sample')} with a probability of up to "
+                f"{100 / (count + 1):.0f} % ({MIN_SAMPLES_OF_MAXIMUM} samples are needed)",
+            )
+        )
     if accuracy.samples < MIN_SAMPLES:
         verb = "is" if accuracy.samples == 1 else "are"
-        return ((
+        return (
             f"{counted_noun_text(accuracy.samples, 'sample')} "
             f"{verb} too few for a confidence interval ({MIN_SAMPLES} are needed)",
-        ))
+        )
     if target.confidence_interval(accuracy) is None:
         return (about + _missing_interval_reason(target, accuracy),)
     if target.is_met_by_whole_interval(accuracy) is met:
@@ -627,9 +702,11 @@ def _is_caveat_relevant(caveat: Caveat, targets: Sequence[Target], accuracy: Acc
     if caveat.gap_db is None:
         return True
     return any(
-        bounding_target.normalized_loss(accuracy) is None or (
-            score := bounding_target.margin_score(accuracy)) is None or score < caveat.gap_db
-        for bounding_target in targets)
+        bounding_target.normalized_loss(accuracy) is None
+        or (score := bounding_target.margin_score(accuracy)) is None
+        or score < caveat.gap_db
+        for bounding_target in targets
+    )
 
 
 def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | None:
@@ -637,31 +714,37 @@ def _find_trivial_target_caveat(target: Target, accuracy: Accuracy) -> Caveat | 
     for kind, done in MEANINGLESS_OUTPUT_CHANGES.items():
         run = accuracy.meaningless_accuracies.get(kind)
         if run is not None and target.is_met_by(run):
-            return (Caveat(
+            return Caveat(
                 "trivial target",
                 f"{escape_hidden_characters(target.description)} is met even if "
-                f"{done} ({target.measured_value_text(run)})"
-            ))
+                f"{done} ({target.measured_value_text(run)})",
+            )
     return None
 
 
 def _lost_resemblance_reason(target: Target, accuracy: Accuracy) -> str:
     """Returns the reason for doubt in a metric or an agreement whose outputs no longer resemble those of FP32; "" if
     there is none."""
-    cosines = [(output.errors.cosine, name) for name, output in accuracy.outputs.items()
-               if output.errors.cosine is not None]
+    cosines = [
+        (output.errors.cosine, name) for name, output in accuracy.outputs.items() if output.errors.cosine is not None
+    ]
     lowest_cosine, name = min(cosines, default=(1.0, ""))
     if target.error_metric is not None or lowest_cosine >= MIN_RESEMBLING_COSINE:
         return ""
-    return (f"{escape_hidden_characters(name)} no longer resembles the output of FP32 (cosine {lowest_cosine:.2f}), "
-            "although the metric passes")
+    return (
+        f"{escape_hidden_characters(name)} no longer resembles the output of FP32 (cosine {lowest_cosine:.2f}), "
+        "although the metric passes"
+    )
 
 
 def _limit_reason_count(reasons: Sequence[str]) -> tuple[str, ...]:
     """Returns the distinct reasons, at most `MAX_REASONS` of them."""
     unique_reasons = tuple(dict.fromkeys(reasons))
-    return unique_reasons if len(unique_reasons) <= MAX_REASONS else (
-        *unique_reasons[:MAX_REASONS - 1], f"{len(unique_reasons) - MAX_REASONS + 1} more reasons")
+    return (
+        unique_reasons
+        if len(unique_reasons) <= MAX_REASONS
+        else (*unique_reasons[: MAX_REASONS - 1], f"{len(unique_reasons) - MAX_REASONS + 1} more reasons")
+    )
 
 
 @dataclass(frozen=True)
@@ -741,11 +824,14 @@ class HeldOutResult:
         if self.target_result.passes:
             return ""
         values = ", ".join(
-            mark_figures_as_simulated(value.held_out) + (f" ({value.held_out_interval})" if value.held_out_interval
-                                                         else "")
-            for value in self.values) or mark_figures_as_simulated(self.target_result.value_text)
-        return (f"on {counted_noun_text(self.sample_count, 'held-out sample')}, which the search has not used, it "
-                f"misses the target: {values}")
+            mark_figures_as_simulated(value.held_out)
+            + (f" ({value.held_out_interval})" if value.held_out_interval else "")
+            for value in self.values
+        ) or mark_figures_as_simulated(self.target_result.value_text)
+        return (
+            f"on {counted_noun_text(self.sample_count, 'held-out sample')}, which the search has not used, it "
+            f"misses the target: {values}"
+        )
 
 
 def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult:
@@ -759,8 +845,11 @@ def check_targets(targets: Sequence[Target], accuracy: Accuracy) -> TargetResult
     result = judge_accuracy(targets, accuracy)
     if result is None:
         unknown = next(bound_target for bound_target in targets if bound_target.is_met_by(accuracy) is None)
-        raise InputError(f"{unknown.text} cannot be checked", f"{unknown.kind} was not measured",
-                         "Give labels and --metric, judge that output, or bound another value.")
+        raise InputError(
+            f"{unknown.text} cannot be checked",
+            f"{unknown.kind} was not measured",
+            "Give labels and --metric, judge that output, or bound another value.",
+        )
     noises = [noise for bound_target in targets if (noise := bound_target.normalized_loss(accuracy)) is not None]
     loss = max(noises) if noises else None
     scores = tuple(score for bound_target in targets if (score := bound_target.margin_score(accuracy)) is not None)

@@ -55,7 +55,8 @@ class Metric:
             items = list(returned_value.items())
         except Exception as error:
             raise self._invalid_result_error(
-                f"a {type(returned_value).__name__} that cannot be read: {exception_text(error)}") from error
+                f"a {type(returned_value).__name__} that cannot be read: {exception_text(error)}"
+            ) from error
         if not items:
             raise self._invalid_result_error("an empty mapping")
         parts = {}
@@ -129,8 +130,9 @@ class MetricPartRow:
     max_drop: float | None
 
 
-def metric_part_rows(reference_metric: Mapping[str, float],
-                     run_metrics: Sequence[Mapping[str, float]]) -> list[MetricPartRow]:
+def metric_part_rows(
+    reference_metric: Mapping[str, float], run_metrics: Sequence[Mapping[str, float]]
+) -> list[MetricPartRow]:
     """Returns one row for each part of a metric: first the headline, then the parts, the largest drop of any run first.
 
     Args:
@@ -161,8 +163,13 @@ class MetricScorer:
         get_reference: Returns the outputs of the reference for a feed.
     """
 
-    def __init__(self, metric: Metric, samples: Samples, output_names: Sequence[str],
-                 get_reference: Callable[[int], Mapping[str, np.ndarray]]) -> None:
+    def __init__(
+        self,
+        metric: Metric,
+        samples: Samples,
+        output_names: Sequence[str],
+        get_reference: Callable[[int], Mapping[str, np.ndarray]],
+    ) -> None:
         self._metric = metric
         self._samples = samples
         self._reference = get_reference
@@ -198,9 +205,18 @@ class MetricScorer:
         draws = draw_resamples(count, METRIC_RESAMPLE_COUNT) if count >= MIN_SAMPLES else ()
         for numbers in draws:
             try:
-                yield self._metric(*({name: array[numbers] for name, array in arrays.items()}
-                                     for arrays in (joined_outputs, labels))) if sample_count else self.compute_metric(
-                    [feed_outputs[number] for number in numbers], [feed_indices[number] for number in numbers])
+                yield (
+                    self._metric(
+                        *(
+                            {name: array[numbers] for name, array in arrays.items()}
+                            for arrays in (joined_outputs, labels)
+                        )
+                    )
+                    if sample_count
+                    else self.compute_metric(
+                        [feed_outputs[number] for number in numbers], [feed_indices[number] for number in numbers]
+                    )
+                )
             except InputError:  # for example, if no sample of a class was drawn
                 yield {}
 
@@ -221,29 +237,37 @@ class MetricScorer:
             with contextlib.suppress(InputError):
                 if count > 1:
                     metrics_by_kind[SHUFFLED] = self._metric(
-                        {name: array[other_samples]
-                         for name, array in joined_outputs.items()}, labels)
+                        {name: array[other_samples] for name, array in joined_outputs.items()}, labels
+                    )
                 elif len(feed_indices) > 1:
-                    metrics_by_kind[SHUFFLED] = self.compute_metric([outputs[position] for position in other_samples],
-                                                                    feed_indices)
+                    metrics_by_kind[SHUFFLED] = self.compute_metric(
+                        [outputs[position] for position in other_samples], feed_indices
+                    )
             with contextlib.suppress(InputError):
                 rng = np.random.default_rng(len(feed_indices))
-                metrics_by_kind[SCRAMBLED] = self.compute_metric([{
-                    name: rng.permutation(arrays[name].ravel()).reshape(arrays[name].shape)
-                    for name in self.output_names
-                }
-                                                                  for arrays in outputs], feed_indices)
+                metrics_by_kind[SCRAMBLED] = self.compute_metric(
+                    [
+                        {
+                            name: rng.permutation(arrays[name].ravel()).reshape(arrays[name].shape)
+                            for name in self.output_names
+                        }
+                        for arrays in outputs
+                    ],
+                    feed_indices,
+                )
             self._meaningless_cache[key] = metrics_by_kind
         return self._meaningless_cache[key]
 
-    def _count_samples_if_separable(self, joined_outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray],
-                                    feed_indices: Sequence[int]) -> int:
+    def _count_samples_if_separable(
+        self, joined_outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray], feed_indices: Sequence[int]
+    ) -> int:
         """Returns the number of samples if the rows of all arrays are the samples; 0 if not."""
         rows = sum(self._samples.count_samples_of_feed(feed) for feed in feed_indices)
         return rows if all(len(array) == rows for array in (*joined_outputs.values(), *labels.values())) else 0
 
-    def measure_metric_intervals(self, feed_outputs: FeedOutputs, feed_indices: Sequence[int],
-                                 intervals: AccuracyIntervals) -> Iterator[AccuracyIntervals]:
+    def measure_metric_intervals(
+        self, feed_outputs: FeedOutputs, feed_indices: Sequence[int], intervals: AccuracyIntervals
+    ) -> Iterator[AccuracyIntervals]:
         """Measures the confidence intervals of the metric; yields the intervals of the accuracy after each bootstrap
         draw.
 
@@ -262,35 +286,46 @@ class MetricScorer:
             yield intervals
         base = self._reference_draws[key]
         names = dict.fromkeys(name for draw in run_draws for name in draw)
-        count = self._count_samples_if_separable(*self._join_outputs_and_labels(feed_outputs, feed_indices),
-                                                 feed_indices) or len(feed_indices)
-        reference_score, shuffled = self.compute_reference_metric(
-            feed_indices), self.score_meaningless_outputs(feed_indices).get(
-                                                            SHUFFLED, {})
+        count = self._count_samples_if_separable(
+            *self._join_outputs_and_labels(feed_outputs, feed_indices), feed_indices
+        ) or len(feed_indices)
+        reference_score, shuffled = (
+            self.compute_reference_metric(feed_indices),
+            self.score_meaningless_outputs(feed_indices).get(SHUFFLED, {}),
+        )
         losses = {name: reference_score[name] - shuffled[name] for name in reference_score if name in shuffled}
         metric = {
-            name: compute_metric_interval([draw.get(name)
-                                           for draw in run_draws], count, losses.get(name))
+            name: compute_metric_interval([draw.get(name) for draw in run_draws], count, losses.get(name))
             for name in names
         }
         gains = {
-            name: compute_metric_interval([
-                run_metric[name] - reference_metric[name] if name in run_metric and name in reference_metric else None
-                for run_metric, reference_metric in zip(run_draws, base, strict=True)
-            ], count, losses.get(name))
+            name: compute_metric_interval(
+                [
+                    run_metric[name] - reference_metric[name]
+                    if name in run_metric and name in reference_metric
+                    else None
+                    for run_metric, reference_metric in zip(run_draws, base, strict=True)
+                ],
+                count,
+                losses.get(name),
+            )
             for name in names
         }
-        yield replace(intervals, metric=drop_missing_intervals(metric), metric_gains=drop_missing_intervals(gains),
-                      metric_draws=len(run_draws))
+        yield replace(
+            intervals,
+            metric=drop_missing_intervals(metric),
+            metric_gains=drop_missing_intervals(gains),
+            metric_draws=len(run_draws),
+        )
 
-    def _join_outputs_and_labels(self, feed_outputs: FeedOutputs,
-                                 feed_indices: Sequence[int]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
+    def _join_outputs_and_labels(
+        self, feed_outputs: FeedOutputs, feed_indices: Sequence[int]
+    ) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         labels = [self._samples.read_labels(feed) for feed in feed_indices]
-        return ({
-            name: np.concatenate([np.atleast_1d(arrays[name])
-                                  for arrays in feed_outputs])
-            for name in self.output_names
-        }, {name: np.concatenate([arrays[name]
-                                  for arrays in labels])
-            for name in labels[0]})
-
+        return (
+            {
+                name: np.concatenate([np.atleast_1d(arrays[name]) for arrays in feed_outputs])
+                for name in self.output_names
+            },
+            {name: np.concatenate([arrays[name] for arrays in labels]) for name in labels[0]},
+        )

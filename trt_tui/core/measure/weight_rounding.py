@@ -120,7 +120,7 @@ class MatrixForm:
             matrix = array.T if self.transposes_input else array.reshape(-1, array.shape[-1])
             return np.ascontiguousarray(matrix[_choose_rows(len(matrix), count)], np.float32)[None]
         patches = self._view_patches(array)
-        spatial = patches.shape[2:2 + len(self.strides)]
+        spatial = patches.shape[2 : 2 + len(self.strides)]
         positions = np.unravel_index(_choose_rows(math.prod((len(array), *spatial)), count), (len(array), *spatial))
         rows = patches.transpose(0, *range(2, 2 + len(spatial)), 1, *range(2 + len(spatial), patches.ndim))[positions]
         return np.ascontiguousarray(rows.reshape(len(rows), self.groups, self.columns).swapaxes(0, 1), np.float32)
@@ -139,8 +139,10 @@ class MatrixForm:
     def _find_pads(self, sizes: tuple[int, ...], extents: list[int]) -> list[tuple[int, int]]:
         if not self.auto_pad.startswith("SAME"):
             return list(self.pads)
-        totals = [max((-(-size // stride) - 1) * stride + extent - size, 0)
-                  for size, stride, extent in zip(sizes, self.strides, extents, strict=True)]
+        totals = [
+            max((-(-size // stride) - 1) * stride + extent - size, 0)
+            for size, stride, extent in zip(sizes, self.strides, extents, strict=True)
+        ]
         pads = [(total // 2, total - total // 2) for total in totals]
         return pads if self.auto_pad == "SAME_UPPER" else [(behind, before) for before, behind in pads]
 
@@ -160,14 +162,23 @@ def find_matrix_form(network: Network, layer: Layer, site: QdqSite) -> MatrixFor
         spatial = len(shape) - 2
         pads = node.attributes.get_ints("pads", [0] * 2 * spatial)
         auto_pad = node.attributes.get_string("auto_pad", "NOTSET")
-        return MatrixForm(shape, node.attributes.get_int("group", 1), True, 0, False,
-                          tuple(node.attributes.get_ints("strides", [1] * spatial)),
-                          tuple(node.attributes.get_ints("dilations", [1] * spatial)),
-                          tuple((0, 0) if auto_pad == "VALID" else (pads[axis], pads[axis + spatial])
-                                for axis in range(spatial)), auto_pad)
+        return MatrixForm(
+            shape,
+            node.attributes.get_int("group", 1),
+            True,
+            0,
+            False,
+            tuple(node.attributes.get_ints("strides", [1] * spatial)),
+            tuple(node.attributes.get_ints("dilations", [1] * spatial)),
+            tuple((0, 0) if auto_pad == "VALID" else (pads[axis], pads[axis + spatial]) for axis in range(spatial)),
+            auto_pad,
+        )
     if layer.op_type in ("Gemm", "MatMul") and site.index == 1 and len(shape) == 2 and site.axis in (0, 1):
-        return MatrixForm(shape, channel_axis=site.axis, transposes_input=layer.op_type == "Gemm"
-                          and bool(node.attributes.get_int("transA", 0)))
+        return MatrixForm(
+            shape,
+            channel_axis=site.axis,
+            transposes_input=layer.op_type == "Gemm" and bool(node.attributes.get_int("transA", 0)),
+        )
     return None
 
 
@@ -264,8 +275,13 @@ def _invert_lower_triangle(lower: np.ndarray) -> np.ndarray:
     return result
 
 
-def round_by_output_error(weight: np.ndarray, steps: np.ndarray, products: np.ndarray, quantized_type: QuantizedType,
-                          on_progress: Callable[[], None] = lambda: None) -> np.ndarray:
+def round_by_output_error(
+    weight: np.ndarray,
+    steps: np.ndarray,
+    products: np.ndarray,
+    quantized_type: QuantizedType,
+    on_progress: Callable[[], None] = lambda: None,
+) -> np.ndarray:
     """Returns quantized values ``(groups, rows, columns)``, float32, rounded by GPTQ.
 
     Args:
@@ -289,15 +305,21 @@ def round_by_output_error(weight: np.ndarray, steps: np.ndarray, products: np.nd
             error = (values - result[:, column] * step) / upper[:, column, column, None]
             errors[:, column - start] = error
             if column + 1 < stop:
-                remaining[:, column + 1:stop] -= upper[:, column, column + 1:stop, None] * error[:, None]
+                remaining[:, column + 1 : stop] -= upper[:, column, column + 1 : stop, None] * error[:, None]
         if stop < columns:
             remaining[:, stop:] -= upper[:, start:stop, stop:].swapaxes(1, 2) @ errors
     return np.ascontiguousarray(result.swapaxes(1, 2))
 
 
-def choose_scale_factors(weight: np.ndarray, steps: np.ndarray, products: np.ndarray, quantized_type: QuantizedType,
-                         segments: Sequence[slice], round_steps: Callable[[np.ndarray], np.ndarray],
-                         on_progress: Callable[[], None] = lambda: None) -> np.ndarray:
+def choose_scale_factors(
+    weight: np.ndarray,
+    steps: np.ndarray,
+    products: np.ndarray,
+    quantized_type: QuantizedType,
+    segments: Sequence[slice],
+    round_steps: Callable[[np.ndarray], np.ndarray],
+    on_progress: Callable[[], None] = lambda: None,
+) -> np.ndarray:
     """Returns the factor of `RANGE_FACTORS` for each scale with the smallest output error ``(groups, rows, segments)``.
 
     Each factor is chosen by the error of the columns of its scale alone. A row keeps its scales if all chosen factors
@@ -320,9 +342,10 @@ def choose_scale_factors(weight: np.ndarray, steps: np.ndarray, products: np.nda
             best_errors[..., index] = np.where(better, errors, best_errors[..., index])
             best_factors[..., index] = np.where(better, np.float32(factor), best_factors[..., index])
     if len(segments) > 1:
-        loses = measure_row_errors(_compute_errors(weight, round_steps(steps * spread_factors(best_factors, segments)),
-                                                   quantized_type), products) >= measure_row_errors(
-                                                       _compute_errors(weight, steps, quantized_type), products)
+        loses = measure_row_errors(
+            _compute_errors(weight, round_steps(steps * spread_factors(best_factors, segments)), quantized_type),
+            products,
+        ) >= measure_row_errors(_compute_errors(weight, steps, quantized_type), products)
         best_factors[loses] = 1
     return best_factors
 
@@ -384,10 +407,17 @@ class RoundedLayer:
     quantized_type: QuantizedType
 
 
-def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                      groups: Iterable[FusionGroup], samples: Samples, backend: Backend, *,
-                      methods: Sequence[str] = METHODS, progress: RunProgress | None = None
-                      ) -> tuple[RoundingProposal, ...]:
+def measure_roundings(
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    groups: Iterable[FusionGroup],
+    samples: Samples,
+    backend: Backend,
+    *,
+    methods: Sequence[str] = METHODS,
+    progress: RunProgress | None = None,
+) -> tuple[RoundingProposal, ...]:
     """Returns roundings of the weights of some groups for each method that reduces the error of the outputs.
 
     Args:
@@ -404,8 +434,9 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
         return ()
     base = config.without_moves(RoundingMove, [layer.group.name for layer in layers])
     waves = _split_into_independent_waves(layers)
-    steps = StepProgress(progress, len(waves) * (len(parts[0]) + len(parts[1])) + len(layers)
-                      + (len(methods) + 2) * len(parts[1]))
+    steps = StepProgress(
+        progress, len(waves) * (len(parts[0]) + len(parts[1])) + len(layers) + (len(methods) + 2) * len(parts[1])
+    )
     moves: dict[str, dict[str, RoundingMove]] = {method: {} for method in methods}
     gains: dict[str, dict[str, float]] = {method: {} for method in methods}
     for wave in waves:
@@ -413,17 +444,24 @@ def measure_roundings(network: Network, config: PrecisionConfig, ranges: Mapping
         model = build_simulated_model(network, current, ranges)
         folds = FoldedConstants(network, current)
         lowerings = rulebook.plan_lowering(network, current, ranges, folded_constants=folds)
-        fit, held_out = (collect_input_products(network, model, wave, lowerings, part, backend, steps)
-                         for part in parts)
+        fit, held_out = (
+            collect_input_products(network, model, wave, lowerings, part, backend, steps) for part in parts
+        )
         for layer in wave:
             steps.add_done_steps(1)
             scale = lowerings[layer.group.name].scales[layer.site]
             weight = folds.compute_constant((layer.site.layer, layer.site.index), with_rounding=False)
             assert weight is not None
             digest = find_weight_edits_digest(network, current, (layer.site.layer, layer.site.index))
-            for method, (candidate, gain) in _round_layer(layer, weight, scale, fit[layer.group.name].products,
-                                                          held_out[layer.group.name].products, methods,
-                                                          steps.report_progress).items():
+            for method, (candidate, gain) in _round_layer(
+                layer,
+                weight,
+                scale,
+                fit[layer.group.name].products,
+                held_out[layer.group.name].products,
+                methods,
+                steps.report_progress,
+            ).items():
                 moves[method][layer.group.name] = replace(candidate, weight_edits=digest, reason="user")
                 gains[method][layer.group.name] = gain
         del fit, held_out
@@ -487,8 +525,10 @@ def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[S
             return None
         shuffled = [positions[index] for index in random.permutation(len(positions))]
         held = max(len(positions) // HELD_OUT_SHARE, 1)
-        return (mix_samples_into_batches(samples, [sorted(shuffled[held:])]),
-                mix_samples_into_batches(samples, [sorted(shuffled[:held])]))
+        return (
+            mix_samples_into_batches(samples, [sorted(shuffled[held:])]),
+            mix_samples_into_batches(samples, [sorted(shuffled[:held])]),
+        )
     if len(samples) < 2:
         return None
     held = max(len(samples) // HELD_OUT_SHARE, 1)
@@ -496,8 +536,7 @@ def split_held_out_samples(network: NetworkOutline, samples: Samples) -> tuple[S
     return samples.select_feeds(sorted(order[held:])), samples.select_feeds(sorted(order[:held]))
 
 
-def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]
-                        ) -> list[RoundedLayer]:
+def list_rounded_layers(network: Network, config: PrecisionConfig, groups: Iterable[FusionGroup]) -> list[RoundedLayer]:
     """Returns the layers whose weights can be rounded, in network order."""
     names = {group.name for group in groups}
     layers = []
@@ -537,11 +576,17 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
     type. Groups in file precision have the precision nearest to it.
     """
     config = replace_file_precision(config, network.groups)
-    kept = {group.name for group in network.groups if (precision := config.precision_of(group)) in QUANTIZED_TYPES
-            and QUANTIZED_TYPES[precision].quantizes_activations and precision not in BLOCK_PRECISIONS}
+    kept = {
+        group.name
+        for group in network.groups
+        if (precision := config.precision_of(group)) in QUANTIZED_TYPES
+        and QUANTIZED_TYPES[precision].quantizes_activations
+        and precision not in BLOCK_PRECISIONS
+    }
     simulated = replace(config.without_moves(KeepRuleMove), other=Precision.FP32, tf32=False)
-    simulated = simulated.with_group_precision((group for group in network.groups if group.name not in kept),
-                                               Precision.FP32)
+    simulated = simulated.with_group_precision(
+        (group for group in network.groups if group.name not in kept), Precision.FP32
+    )
     for group in network.groups:
         if group.name in kept:
             simulated = simulated.with_group_precision([group], config.precision_of(group))
@@ -556,41 +601,77 @@ def build_simulated_model(network: Network, config: PrecisionConfig, ranges: Map
             if weight is None or node is None:
                 continue
             array = rulebook.quantize_dequantize_weight(weight, scale)
-            value = ir.Value(name=f"{site.layer}__dequantized_{site.index}", type=ir.TensorType(ir.DataType.FLOAT),
-                             shape=ir.Shape(array.shape))
+            value = ir.Value(
+                name=f"{site.layer}__dequantized_{site.index}",
+                type=ir.TensorType(ir.DataType.FLOAT),
+                shape=ir.Shape(array.shape),
+            )
             value.const_value = ir.tensor(np.ascontiguousarray(array, np.float32), name=value.name)
             model.graph.register_initializer(value)
             node.replace_input_with(site.index, value)
     return model
 
 
-def collect_input_products(network: Network, model: ir.Model, wave: Sequence[RoundedLayer],
-                            lowerings: Mapping[str, rulebook.GroupLowering], samples: Samples, backend: Backend,
-                            steps: StepProgress) -> dict[str, InputProductCollector]:
+def collect_input_products(
+    network: Network,
+    model: ir.Model,
+    wave: Sequence[RoundedLayer],
+    lowerings: Mapping[str, rulebook.GroupLowering],
+    samples: Samples,
+    backend: Backend,
+    steps: StepProgress,
+) -> dict[str, InputProductCollector]:
     """Returns the sums of products of the inputs of some layers, by group. Layers with equal inputs share them."""
     shared: dict[object, InputProductCollector] = {}
     by_group: dict[str, InputProductCollector] = {}
     readings: list[CollectedTensor] = []
     for layer in wave:
         tensor = network.get_layer(layer.site.layer).inputs[0]
-        activation = next((scale for site, scale in lowerings[layer.group.name].scales.items()
-                           if site.layer == layer.site.layer and site.index == 0), None)
+        activation = next(
+            (
+                scale
+                for site, scale in lowerings[layer.group.name].scales.items()
+                if site.layer == layer.site.layer and site.index == 0
+            ),
+            None,
+        )
         form, scale = layer.form, 1.0 if activation is None else float(activation.values)
         shape = form.shape[1:] if form.is_conv else ()
-        key = (tensor, scale, activation is None, form.groups, form.is_conv, shape, form.strides, form.dilations,
-               form.pads, form.auto_pad, form.transposes_input)
+        key = (
+            tensor,
+            scale,
+            activation is None,
+            form.groups,
+            form.is_conv,
+            shape,
+            form.strides,
+            form.dilations,
+            form.pads,
+            form.auto_pad,
+            form.transposes_input,
+        )
         if key not in shared:
             rows = max(MIN_ROWS, ROWS_PER_COLUMN * form.columns)
-            shared[key] = InputProductCollector(form, max(math.ceil(rows / len(samples)), 1),
-                                                None if activation is None else activation.quantized_type, scale)
+            shared[key] = InputProductCollector(
+                form,
+                max(math.ceil(rows / len(samples)), 1),
+                None if activation is None else activation.quantized_type,
+                scale,
+            )
             readings.append(CollectedTensor(tensor, shared[key]))
         by_group[layer.group.name] = shared[key]
     collect_tensors(model, readings, samples, backend, steps.make_pass_callback())
     return by_group
 
 
-def measure_output_errors(network: Network, configs: Sequence[PrecisionConfig], ranges: Mapping[str, float],
-                          samples: Samples, backend: Backend, steps: StepProgress | None = None) -> list[float]:
+def measure_output_errors(
+    network: Network,
+    configs: Sequence[PrecisionConfig],
+    ranges: Mapping[str, float],
+    samples: Samples,
+    backend: Backend,
+    steps: StepProgress | None = None,
+) -> list[float]:
     """Returns the error of the network's float outputs in some configs against FP32, as a share of their energy.
 
     The shares of several outputs are added. Only what the configs quantize is rounded.
@@ -603,15 +684,18 @@ def measure_output_errors(network: Network, configs: Sequence[PrecisionConfig], 
         shares = []
         for name in names:
             energy = sum(float(np.square(feed[name], dtype=np.float64).sum()) for feed in references)
-            error = sum(float(np.square(feed[name].astype(np.float64) - reference[name]).sum())
-                        for feed, reference in zip(outputs, references, strict=True))
+            error = sum(
+                float(np.square(feed[name].astype(np.float64) - reference[name]).sum())
+                for feed, reference in zip(outputs, references, strict=True)
+            )
             shares.append(error / energy if energy > 0 else error)
         errors.append(sum(shares))
     return errors
 
 
-def _run_outputs(model: ir.Model, names: Sequence[str], samples: Samples, backend: Backend,
-                 steps: StepProgress | None) -> list[dict[str, np.ndarray]]:
+def _run_outputs(
+    model: ir.Model, names: Sequence[str], samples: Samples, backend: Backend, steps: StepProgress | None
+) -> list[dict[str, np.ndarray]]:
     results = []
     with load_adaptive_runner(backend, model, samples, low_memory=True) as runner:
         for index in range(len(samples)):
@@ -625,9 +709,15 @@ def _run_outputs(model: ir.Model, names: Sequence[str], samples: Samples, backen
 # -- one layer ------------------------------------------------------------------------------------------------------
 
 
-def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqScale, products: np.ndarray,
-                 held_out_products: np.ndarray, methods: Sequence[str],
-                 on_progress: Callable[[], None]) -> dict[str, tuple[RoundingMove, float]]:
+def _round_layer(
+    layer: RoundedLayer,
+    weight: np.ndarray,
+    scale: rulebook.QdqScale,
+    products: np.ndarray,
+    held_out_products: np.ndarray,
+    methods: Sequence[str],
+    on_progress: Callable[[], None],
+) -> dict[str, tuple[RoundingMove, float]]:
     """Returns the roundings of one weight that have a smaller error on both parts of the samples, with their gains."""
     form, quantized_type = layer.form, layer.quantized_type
     matrices = form.convert_to_matrices(weight).astype(np.float32)
@@ -637,16 +727,19 @@ def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqSca
     nearest = quantized_type.quantize(matrices / nearest_steps) * nearest_steps
 
     def measure_errors(dequantized: np.ndarray) -> tuple[float, float]:
-        return tuple(float(measure_row_errors(matrices - dequantized, sums).sum())  # type: ignore[return-value]
-                     for sums in (products, held_out_products))
+        return tuple(
+            float(measure_row_errors(matrices - dequantized, sums).sum())  # type: ignore[return-value]
+            for sums in (products, held_out_products)
+        )
 
     nearest_errors = measure_errors(nearest)
     energy = float(measure_row_errors(matrices, held_out_products).sum())
     candidates: dict[str, tuple[np.ndarray, np.ndarray]] = {}
     steps = round_steps(nearest_steps)
     if segments is not None and ("scales" in methods or quantized_type.block_sizes):
-        factors = choose_scale_factors(matrices, nearest_steps, products, quantized_type, segments, round_steps,
-                                            on_progress)
+        factors = choose_scale_factors(
+            matrices, nearest_steps, products, quantized_type, segments, round_steps, on_progress
+        )
         scaled_steps = round_steps(nearest_steps * spread_factors(factors, segments))
         candidates["scales"] = scaled_steps, quantized_type.quantize(matrices / scaled_steps)
         if quantized_type.block_sizes:  # with 256 values in a range, GPTQ gains nothing from smaller ranges
@@ -654,8 +747,9 @@ def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqSca
     if "GPTQ" in methods:
         rounded = round_by_output_error(matrices, steps, products, quantized_type, on_progress)
         values = quantized_type.quantize(matrices / steps)
-        loses = (measure_row_errors(matrices - rounded * steps, products)
-                 > measure_row_errors(matrices - values * steps, products))
+        loses = measure_row_errors(matrices - rounded * steps, products) > measure_row_errors(
+            matrices - values * steps, products
+        )
         candidates["GPTQ"] = steps, np.where(loses[..., None], values, rounded)
     results: dict[str, tuple[RoundingMove, float]] = {}
     for method in methods:
@@ -665,19 +759,30 @@ def _round_layer(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqSca
         fit_error, held_out_error = measure_errors(values * used_steps)
         if fit_error >= nearest_errors[0] or held_out_error > (1 - MIN_LAYER_IMPROVEMENT) * nearest_errors[1]:
             continue
-        results[method] = (_build_rounding_move(layer, weight, scale, used_steps, values, method),
-                           (nearest_errors[1] - held_out_error) / energy if energy > 0 else 0.0)
+        results[method] = (
+            _build_rounding_move(layer, weight, scale, used_steps, values, method),
+            (nearest_errors[1] - held_out_error) / energy if energy > 0 else 0.0,
+        )
     return results
 
 
-def _build_rounding_move(layer: RoundedLayer, weight: np.ndarray, scale: rulebook.QdqScale, steps: np.ndarray,
-                         values: np.ndarray, method: str) -> RoundingMove:
+def _build_rounding_move(
+    layer: RoundedLayer,
+    weight: np.ndarray,
+    scale: rulebook.QdqScale,
+    steps: np.ndarray,
+    values: np.ndarray,
+    method: str,
+) -> RoundingMove:
     form = layer.form
     step_array = form.convert_from_matrices(np.broadcast_to(steps, values.shape))
     differences = form.convert_from_matrices(values) - quantize_weight(weight, step_array, layer.quantized_type)
-    return RoundingMove(method, layer.quantized_type.precision,  # type: ignore[arg-type]
-                        encode_vector(_gather_scales(step_array, scale)),
-                        encode_integers(differences) if differences.any() else "")
+    return RoundingMove(
+        method,
+        layer.quantized_type.precision,  # type: ignore[arg-type]
+        encode_vector(_gather_scales(step_array, scale)),
+        encode_integers(differences) if differences.any() else "",
+    )
 
 
 def spread_scales(values: np.ndarray, scale: rulebook.QdqScale, form: MatrixForm) -> np.ndarray:
@@ -700,8 +805,11 @@ def _list_segments(scale: rulebook.QdqScale, form: MatrixForm) -> list[slice] | 
     if scale.axis is None:
         return None
     size = scale.block_size
-    return [slice(0, form.columns)] if size is None else [slice(start, start + size)
-                                                          for start in range(0, form.columns, size)]
+    return (
+        [slice(0, form.columns)]
+        if size is None
+        else [slice(start, start + size) for start in range(0, form.columns, size)]
+    )
 
 
 def _round_steps(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
@@ -716,14 +824,20 @@ def _round_steps(scale: rulebook.QdqScale, steps: np.ndarray) -> np.ndarray:
     return rulebook.round_to_precision(steps, Precision.FP16)
 
 
-def _find_raised_scales(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                        layers: Sequence[RoundedLayer]) -> list[str]:
+def _find_raised_scales(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float], layers: Sequence[RoundedLayer]
+) -> list[str]:
     """Returns the groups with a rounding whose scales the rulebook raises for the bias, so that they are not kept."""
     moved = config.get_moves(RoundingMove)
     lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=FoldedConstants(network, config))
-    return [layer.group.name for layer in layers if layer.group.name in moved
-            and not np.array_equal(lowerings[layer.group.name].scales[layer.site].values.ravel(),
-                                   decode_vector(moved[layer.group.name].scales))]
+    return [
+        layer.group.name
+        for layer in layers
+        if layer.group.name in moved
+        and not np.array_equal(
+            lowerings[layer.group.name].scales[layer.site].values.ravel(), decode_vector(moved[layer.group.name].scales)
+        )
+    ]
 
 
 def _choose_layers_by_gain(gains: Mapping[str, float]) -> list[str]:

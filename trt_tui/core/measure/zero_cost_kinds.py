@@ -143,8 +143,16 @@ class TrialBudget:
 class StoredMeasurement(Protocol):
     """A function that measures a value of a config once and then reads the stored value."""
 
-    def __call__(self, title: str, config: PrecisionConfig, result_type: type[T], measure: Callable[[], T], /, *,
-                 subjects: Sequence[str] = ()) -> T:
+    def __call__(
+        self,
+        title: str,
+        config: PrecisionConfig,
+        result_type: type[T],
+        measure: Callable[[], T],
+        /,
+        *,
+        subjects: Sequence[str] = (),
+    ) -> T:
         """Returns the value of a config that is stored under a title; if there is none, measures and stores it.
 
         Args:
@@ -221,8 +229,9 @@ class ProposalContext:
             ready = replace_file_precision(self.config, changed_groups, self.reason)
         return ready, LEAVES_FILE_SUFFIX if ready != self.config else ""
 
-    def get_measured_values(self, title: str, dependencies: Sequence[object], subjects: Iterable[str]
-                            ) -> dict[str, Any]:
+    def get_measured_values(
+        self, title: str, dependencies: Sequence[object], subjects: Iterable[str]
+    ) -> dict[str, Any]:
         """Returns the values that were measured so far, by group or tensor. The caller adds missing values.
 
         Runtimes fuse layers whose tensors are not read, so values differ in the last bits between passes. With
@@ -348,19 +357,26 @@ ChannelExtrema = dict[str, ChannelExtremaCollector]
 """The extrema of the channels, by tensor."""
 
 
-def measure_channel_extrema(network: Network, tensors: Iterable[str], samples: Samples, backend: Backend,
-                            known_extrema: ChannelExtrema, *, progress: RunProgress | None = None,
-                            executor: Executor[CalibrationContext] | None = None) -> None:
+def measure_channel_extrema(
+    network: Network,
+    tensors: Iterable[str],
+    samples: Samples,
+    backend: Backend,
+    known_extrema: ChannelExtrema,
+    *,
+    progress: RunProgress | None = None,
+    executor: Executor[CalibrationContext] | None = None,
+) -> None:
     """Measures the extrema of the channels of tensors and adds those that are not known yet.
 
     Raises:
         InputError: A tensor contains NaN or an infinity, or the data cannot be read.
     """
     shapes = network.zero_cost_support.scaled_tensor_shapes
-    collectors = {tensor: ChannelExtremaCollector(shapes[tensor])
-                  for tensor in tensors if tensor not in known_extrema}
-    collect_tensors(network.model, [*starmap(CollectedTensor, collectors.items())], samples, backend, progress,
-                    executor)
+    collectors = {tensor: ChannelExtremaCollector(shapes[tensor]) for tensor in tensors if tensor not in known_extrema}
+    collect_tensors(
+        network.model, [*starmap(CollectedTensor, collectors.items())], samples, backend, progress, executor
+    )
     known_extrema.update(collectors)
 
 
@@ -369,17 +385,25 @@ def list_limiting_tensors(network: Network, scaling: ChannelScaling) -> list[str
 
     Results that contain only values of an input, such as those of a Relu, are left out unless a layer multiplies them.
     """
-    needed = {*network.calibrated_tensors, *(reader.activation for reader in scaling.readers),
-              *(clip.tensor for clip in scaling.clips)}
-    return [scaled.tensor for scaled in scaling.tensors if scaled.tensor in needed
-            or not rulebook.preserves_precision_of_values(network.get_layer(network.producer[scaled.tensor]))]
+    needed = {
+        *network.calibrated_tensors,
+        *(reader.activation for reader in scaling.readers),
+        *(clip.tensor for clip in scaling.clips),
+    }
+    return [
+        scaled.tensor
+        for scaled in scaling.tensors
+        if scaled.tensor in needed
+        or not rulebook.preserves_precision_of_values(network.get_layer(network.producer[scaled.tensor]))
+    ]
 
 
 # -- factors -----------------------------------------------------------------------------------------------------------
 
 
-def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
-                        clip_extrema: Sequence[ChannelExtrema]) -> tuple[np.ndarray, np.ndarray]:
+def find_channel_limits(
+    scaling: ChannelScaling, extrema: ChannelExtrema, clip_extrema: Sequence[ChannelExtrema]
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns the minimum of each factor with which no range grows and no Clip changes a value of the samples, and True
     for each channel whose factor is 1.
 
@@ -401,17 +425,25 @@ def find_channel_limits(scaling: ChannelScaling, extrema: ChannelExtrema,
                 continue
             for collected in clip_extrema:
                 values = scaling.find_tensor(clip.tensor).compute_channel_maxima(
-                    getattr(collected[clip.tensor], side), scaling.channels)
-                needed = values.astype(np.float64) * CLIP_HEADROOM / bound if bound > 0 else np.full(
-                    scaling.channels, np.inf)
+                    getattr(collected[clip.tensor], side), scaling.channels
+                )
+                needed = (
+                    values.astype(np.float64) * CLIP_HEADROOM / bound
+                    if bound > 0
+                    else np.full(scaling.channels, np.inf)
+                )
                 is_fixed |= needed > 1
                 np.maximum(min_factors, needed, out=min_factors)
     return np.where(is_fixed, 1.0, min_factors), is_fixed
 
 
-def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], formula: str,
-                  extrema: ChannelExtrema, limits: Mapping[str, tuple[np.ndarray, np.ndarray]]
-                  ) -> dict[str, np.ndarray]:
+def compute_factors(
+    network: Network,
+    scalings: Mapping[str, ChannelScaling],
+    formula: str,
+    extrema: ChannelExtrema,
+    limits: Mapping[str, tuple[np.ndarray, np.ndarray]],
+) -> dict[str, np.ndarray]:
     """Returns the factors of each scaling by a formula, by group.
 
     The ranges of weights depend on the factors at their other side. The factors are therefore computed in rounds, as in
@@ -432,8 +464,11 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
         Args:
             exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
         """
-        weights = [constant for constant in constants if constant.port[1] == 1
-                   and network.get_layer(constant.port[0]).op_type in PRODUCTS] or constants
+        weights = [
+            constant
+            for constant in constants
+            if constant.port[1] == 1 and network.get_layer(constant.port[0]).op_type in PRODUCTS
+        ] or constants
         result = np.zeros(scalings[group].channels, np.float32)
         for constant in weights:
             magnitudes = np.abs(network.constant_value(constant.tensor))
@@ -447,9 +482,15 @@ def compute_factors(network: Network, scalings: Mapping[str, ChannelScaling], fo
     for _ in range(MAX_ROUNDS):
         change = 0.0
         for group, scaling in scalings.items():
-            computed = limit_factors(compute_equalization_factors(
-                formula, _activation_amax(scaling, extrema), find_weight_amax(group, scaling.producers, 1),
-                find_weight_amax(group, scaling.readers, -1)), *limits[group])
+            computed = limit_factors(
+                compute_equalization_factors(
+                    formula,
+                    _activation_amax(scaling, extrema),
+                    find_weight_amax(group, scaling.producers, 1),
+                    find_weight_amax(group, scaling.readers, -1),
+                ),
+                *limits[group],
+            )
             change = max(change, float(np.abs(np.log(computed / factors[group])).max(initial=0.0)))
             factors[group] = computed
         if change < CONVERGED_CHANGE:
@@ -470,11 +511,20 @@ def _activation_amax(scaling: ChannelScaling, extrema: ChannelExtrema) -> np.nda
 # -- ranges ------------------------------------------------------------------------------------------------------------
 
 
-def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: Mapping[str, ChannelScaling],
-                           factor_sets: Sequence[Mapping[str, np.ndarray]], extrema: ChannelExtrema,
-                           ranges: Mapping[str, float], method: str, samples: Samples, backend: Backend, *,
-                           progress: RunProgress | None = None, executor: Executor[CalibrationContext] | None = None
-                           ) -> list[dict[str, dict[str, float]]]:
+def measure_divided_ranges(
+    network: Network,
+    config: PrecisionConfig,
+    scalings: Mapping[str, ChannelScaling],
+    factor_sets: Sequence[Mapping[str, np.ndarray]],
+    extrema: ChannelExtrema,
+    ranges: Mapping[str, float],
+    method: str,
+    samples: Samples,
+    backend: Backend,
+    *,
+    progress: RunProgress | None = None,
+    executor: Executor[CalibrationContext] | None = None,
+) -> list[dict[str, dict[str, float]]]:
     """Returns the amax of the divided tensors that quantized layers may read, by group and tensor, for each factor set.
 
     With ``minmax`` the ranges follow exactly from the extrema of the channels. Other methods depend on the distribution
@@ -487,18 +537,35 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
         method: The range method; "" if the ranges come from elsewhere, such as a calibration cache.
     """
     quantized_types = _find_quantized_types(network, config)
-    scaled_tensors = {tensor: (group, scaled) for tensor in network.calibrated_tensors
-                      if len(found := [(group, scaled) for group, scaling in scalings.items()
-                                       for scaled in scaling.tensors if scaled.tensor == tensor]) == 1
-                      for group, scaled in found}
+    scaled_tensors = {
+        tensor: (group, scaled)
+        for tensor in network.calibrated_tensors
+        if len(
+            found := [
+                (group, scaled)
+                for group, scaling in scalings.items()
+                for scaled in scaling.tensors
+                if scaled.tensor == tensor
+            ]
+        )
+        == 1
+        for group, scaled in found
+    }
     histograms: dict[str, list[Histogram]] = {}
     if method not in ("", "minmax"):
         histograms = {tensor: [Histogram() for _ in factor_sets] for tensor in scaled_tensors}
-        collect_tensors(network.model, [
-            CollectedTensor(tensor, histogram, scaled.compute_divisors(factors[group]))
-            for tensor, (group, scaled) in scaled_tensors.items()
-            for factors, histogram in zip(factor_sets, histograms[tensor], strict=True)
-        ], samples, backend, progress, executor)
+        collect_tensors(
+            network.model,
+            [
+                CollectedTensor(tensor, histogram, scaled.compute_divisors(factors[group]))
+                for tensor, (group, scaled) in scaled_tensors.items()
+                for factors, histogram in zip(factor_sets, histograms[tensor], strict=True)
+            ],
+            samples,
+            backend,
+            progress,
+            executor,
+        )
     range_sets: list[dict[str, dict[str, float]]] = []
     for index, factors in enumerate(factor_sets):
         ranges_by_group: dict[str, dict[str, float]] = {group: {} for group in scalings}
@@ -506,8 +573,7 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
             amax = extrema[tensor].amax
             divided_amax = float((amax / scaled.compute_divisors(factors[group])).max(initial=0.0))
             if tensor in histograms:
-                divided_amax = choose_amax(histograms[tensor][index], method,
-                                           quantized_types.get(tensor, INT8))
+                divided_amax = choose_amax(histograms[tensor][index], method, quantized_types.get(tensor, INT8))
             elif not method and amax.max(initial=0.0) > 0:
                 divided_amax *= ranges.get(tensor, float(amax.max())) / float(amax.max())
             ranges_by_group[group][tensor] = divided_amax
@@ -517,9 +583,12 @@ def measure_divided_ranges(network: Network, config: PrecisionConfig, scalings: 
 
 def _find_quantized_types(network: Network, config: PrecisionConfig) -> dict[str, QuantizedType]:
     """Returns the quantized type in which a config reads each tensor, by tensor."""
-    return {site.tensor: QUANTIZED_TYPES[precision] for group in network.groups
-            if (precision := config.precision_of(group)) in QUANTIZED_TYPES
-            for site in group.calibrated_qdq_sites(precision)}
+    return {
+        site.tensor: QUANTIZED_TYPES[precision]
+        for group in network.groups
+        if (precision := config.precision_of(group)) in QUANTIZED_TYPES
+        for site in group.calibrated_qdq_sites(precision)
+    }
 
 
 # -- choice ------------------------------------------------------------------------------------------------------------
@@ -542,8 +611,11 @@ class JudgedErrors:
         self._errors: dict[tuple[PrecisionConfig, bool], float] = {}
         self._splits_feeds = len(measurement.feeds) >= HELD_OUT_STEP
         self._feeds = {
-            held_out: tuple(feed for index, feed in enumerate(measurement.feeds)
-                            if not self._splits_feeds or _is_held_out(index) is held_out)
+            held_out: tuple(
+                feed
+                for index, feed in enumerate(measurement.feeds)
+                if not self._splits_feeds or _is_held_out(index) is held_out
+            )
             for held_out in (False, True)
         }
 
@@ -560,13 +632,20 @@ class JudgedErrors:
         if (config, held_out) not in self._errors:
             feeds = self._feeds[held_out]
             stored = self._find_or_measure(
-                f"sample errors {feeds}", config, list[list[list[float]]],
-                lambda: [sums.tolist()
-                         for sums in self._measurement.measure_sample_errors(config, feeds, self._progress)])
+                f"sample errors {feeds}",
+                config,
+                list[list[list[float]]],
+                lambda: [
+                    sums.tolist() for sums in self._measurement.measure_sample_errors(config, feeds, self._progress)
+                ],
+            )
             noise, signal = (np.array(sums, np.float64) for sums in stored)
             for flag in (held_out,) if self._splits_feeds else (False, True):
-                rows = [index for index in range(len(noise)) if self._splits_feeds or len(noise) < HELD_OUT_STEP
-                        or _is_held_out(index) is flag]
+                rows = [
+                    index
+                    for index in range(len(noise))
+                    if self._splits_feeds or len(noise) < HELD_OUT_STEP or _is_held_out(index) is flag
+                ]
                 self._errors[config, flag] = _sum_judged_errors(noise[rows].sum(0), signal[rows].sum(0))
         return self._errors[config, held_out]
 
@@ -584,8 +663,9 @@ def _sum_judged_errors(noise: np.ndarray, signal: np.ndarray) -> float:
 Moves = dict[str, EqualizationMove]
 
 
-def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Moves], PrecisionConfig],
-                 errors: JudgedErrors) -> Moves:
+def choose_moves(
+    moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Moves], PrecisionConfig], errors: JudgedErrors
+) -> Moves:
     """Returns the moves of least judged error; {} if none reduce it, or if they do not reduce it on other samples.
 
     First the formula that is best for all groups is chosen. Then, group by group, the move is left out or replaced by
@@ -596,6 +676,7 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
         moves_by_formula: The moves of all groups by formula.
         add_moves: A function that returns the config with some moves.
     """
+
     def find_error(moves: Moves, held_out: bool = False) -> float:
         return errors.find_error(add_moves(moves), held_out)
 
@@ -604,8 +685,12 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
     uniform = min(({}, *moves_by_formula.values()), key=find_error)
     chosen = dict(uniform)
     groups = list(next(iter(moves_by_formula.values()), {}))
-    alternatives = [(group, formula) for formula in (None, *moves_by_formula) for group in groups
-                    if formula is None or group in moves_by_formula[formula]]
+    alternatives = [
+        (group, formula)
+        for formula in (None, *moves_by_formula)
+        for group in groups
+        if formula is None or group in moves_by_formula[formula]
+    ]
     for group, formula in alternatives[:MAX_CHOICE_EVALUATIONS] if len(groups) > 1 else ():
         changed = {name: move for name, move in chosen.items() if name != group}
         if formula is not None:
@@ -615,8 +700,14 @@ def choose_moves(moves_by_formula: Mapping[str, Moves], add_moves: Callable[[Mov
         if find_error(changed) < find_error(chosen):
             chosen = changed
     unchanged_error = find_error({}, held_out=True)
-    return next((dict(moves) for moves in (chosen, uniform)
-                 if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)), {})
+    return next(
+        (
+            dict(moves)
+            for moves in (chosen, uniform)
+            if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)
+        ),
+        {},
+    )
 
 
 def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects: Sequence[str]) -> Moves:
@@ -632,34 +723,59 @@ def find_best_moves(context: ProposalContext, config: PrecisionConfig, subjects:
     network, measurement = context.network, context.judged_measurement
     scalings = {subject: network.zero_cost_support.channel_scalings[subject] for subject in subjects}
     progress, executor = context.make_progress("largest values of channels"), context.make_executor()
-    tensors = list(dict.fromkeys(tensor for scaling in scalings.values()
-                                 for tensor in list_limiting_tensors(network, scaling)))
+    tensors = list(
+        dict.fromkeys(tensor for scaling in scalings.values() for tensor in list_limiting_tensors(network, scaling))
+    )
     extrema: ChannelExtrema = context.get_measured_values("channel extrema", (), subjects)
-    measure_channel_extrema(network, tensors, context.samples, context.backend, extrema, progress=progress,
-                            executor=executor)
+    measure_channel_extrema(
+        network, tensors, context.samples, context.backend, extrema, progress=progress, executor=executor
+    )
     clipped = {clip.tensor for scaling in scalings.values() for clip in scaling.clips}
     judged_extrema: ChannelExtrema = context.get_measured_values("judged channel extrema", (), subjects)
-    measure_channel_extrema(network, [tensor for tensor in tensors if tensor in clipped], measurement.samples,
-                            context.backend, judged_extrema, progress=progress)
-    limits = {subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
-              for subject, scaling in scalings.items()}
+    measure_channel_extrema(
+        network,
+        [tensor for tensor in tensors if tensor in clipped],
+        measurement.samples,
+        context.backend,
+        judged_extrema,
+        progress=progress,
+    )
+    limits = {
+        subject: find_channel_limits(scaling, extrema, (extrema, judged_extrema))
+        for subject, scaling in scalings.items()
+    }
     factor_sets = [compute_factors(network, scalings, formula, extrema, limits) for formula in EQUALIZATION_FORMULAS]
     range_sets = measure_divided_ranges(
-        network, config, scalings, factor_sets, extrema, context.ranges, context.range_method,
-        context.samples, context.backend, progress=context.make_progress("ranges of equalized channels"),
-        executor=executor)
+        network,
+        config,
+        scalings,
+        factor_sets,
+        extrema,
+        context.ranges,
+        context.range_method,
+        context.samples,
+        context.backend,
+        progress=context.make_progress("ranges of equalized channels"),
+        executor=executor,
+    )
     moves_by_formula = {
-        formula: {subject: EqualizationMove(formula, encode_vector(factors[subject]), ranges[subject],
-                                            context.reason)
-                  for subject in subjects if (factors[subject] != 1).any()}
+        formula: {
+            subject: EqualizationMove(formula, encode_vector(factors[subject]), ranges[subject], context.reason)
+            for subject in subjects
+            if (factors[subject] != 1).any()
+        }
         for formula, factors, ranges in zip(EQUALIZATION_FORMULAS, factor_sets, range_sets, strict=True)
     }
-    return choose_moves(moves_by_formula, lambda moves: context.add_moves(config, moves),
-                        JudgedErrors(context, context.make_progress("error of equalized channels")))
+    return choose_moves(
+        moves_by_formula,
+        lambda moves: context.add_moves(config, moves),
+        JudgedErrors(context, context.make_progress("error of equalized channels")),
+    )
 
 
-def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGroup],
-                                   reason: str = "user") -> dict[str, NormRewriteMove]:
+def propose_normalisation_rewrites(
+    network: Network, groups: Iterable[FusionGroup], reason: str = "user"
+) -> dict[str, NormRewriteMove]:
     """Returns moves that replace decomposed normalisations by one operator, for the groups where this is possible."""
     return {
         group.name: NormRewriteMove(network.zero_cost_support.norms[group.name].operator, reason)  # type: ignore[arg-type]
@@ -671,11 +787,18 @@ def propose_normalisation_rewrites(network: Network, groups: Iterable[FusionGrou
 # -- SmoothQuant --------------------------------------------------------------------------------------------------
 
 
-def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples: Samples, backend: Backend, *,
-                              strength: float = DEFAULT_STRENGTH, reason: str = "user",
-                              extrema: ChannelExtrema | None = None,
-                              progress: RunProgress | None = None,
-                              executor: Executor[CalibrationContext] | None = None) -> dict[str, SmoothQuantMove]:
+def measure_smoothquant_moves(
+    network: Network,
+    subjects: Iterable[str],
+    samples: Samples,
+    backend: Backend,
+    *,
+    strength: float = DEFAULT_STRENGTH,
+    reason: str = "user",
+    extrema: ChannelExtrema | None = None,
+    progress: RunProgress | None = None,
+    executor: Executor[CalibrationContext] | None = None,
+) -> dict[str, SmoothQuantMove]:
     """Returns SmoothQuant moves from the magnitudes of channels, by the group that produces the channels.
 
     Args:
@@ -690,11 +813,23 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
     extrema = {} if extrema is None else extrema
     scalings = {name: network.zero_cost_support.channel_scalings[name] for name in subjects}
     multiplied_names = {name: _find_multiplied_tensors(network, scaling) for name, scaling in scalings.items()}
-    measured_tensors = {name: [tensor for tensor in scaling.tensors if tensor.tensor in multiplied_names[name]
-                               or tensor.tensor in network.calibrated_tensors] for name, scaling in scalings.items()}
-    measure_channel_extrema(network, dict.fromkeys(tensor.tensor for tensors in measured_tensors.values()
-                                                   for tensor in tensors),
-                            samples, backend, extrema, progress=progress, executor=executor)
+    measured_tensors = {
+        name: [
+            tensor
+            for tensor in scaling.tensors
+            if tensor.tensor in multiplied_names[name] or tensor.tensor in network.calibrated_tensors
+        ]
+        for name, scaling in scalings.items()
+    }
+    measure_channel_extrema(
+        network,
+        dict.fromkeys(tensor.tensor for tensors in measured_tensors.values() for tensor in tensors),
+        samples,
+        backend,
+        extrema,
+        progress=progress,
+        executor=executor,
+    )
     moves = {}
     for name, scaling in scalings.items():
         activation, weight = np.zeros((2, scaling.channels), np.float32)
@@ -707,8 +842,11 @@ def measure_smoothquant_moves(network: Network, subjects: Iterable[str], samples
             for exponent, maxima in ((-1, weight), (1, activation)):
                 np.maximum(maxima, reader.compute_channel_maxima(magnitudes, scaling.channels, exponent), out=maxima)
         factors = smoothquant_factors(activation, weight, strength)
-        ranges = {tensor.tensor: float((extrema[tensor.tensor].amax / tensor.compute_divisors(factors)).max())
-                  for tensor in measured_tensors[name] if tensor.tensor in network.calibrated_tensors}
+        ranges = {
+            tensor.tensor: float((extrema[tensor.tensor].amax / tensor.compute_divisors(factors)).max())
+            for tensor in measured_tensors[name]
+            if tensor.tensor in network.calibrated_tensors
+        }
         moves[name] = SmoothQuantMove(strength, encode_vector(factors), ranges, reason)
     return moves
 
@@ -723,7 +861,8 @@ def _weight_magnitudes(network: Network, reader: ScaledTensor) -> np.ndarray:
 def _find_multiplied_tensors(network: Network, scaling: ChannelScaling) -> set[str]:
     """Returns the tensors that the readers and products of a set multiply."""
     return {reader.activation for reader in scaling.readers}.union(
-        *(network.get_layer(layer).inputs for layer in scaling.products))
+        *(network.get_layer(layer).inputs for layer in scaling.products)
+    )
 
 
 # -- bias correction -------------------------------------------------------------------------------------------------
@@ -767,10 +906,17 @@ class ChannelMeanCollector:
         self.count += later_collector.count
 
 
-def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                             groups: Sequence[FusionGroup], samples: Samples, backend: Backend, *,
-                             progress: RunProgress | None = None,
-                             executor: Executor[CalibrationContext] | None = None) -> dict[str, BiasCorrectionMove]:
+def measure_bias_corrections(
+    network: Network,
+    config: PrecisionConfig,
+    ranges: Mapping[str, float],
+    groups: Sequence[FusionGroup],
+    samples: Samples,
+    backend: Backend,
+    *,
+    progress: RunProgress | None = None,
+    executor: Executor[CalibrationContext] | None = None,
+) -> dict[str, BiasCorrectionMove]:
     """Returns bias corrections by group, which remove the mean error of INT8 layers: ``W·E[x] - W'·E[x']`` for each
     channel.
 
@@ -803,8 +949,17 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         step = float(group_lowerings[group.name].scales[inputs[0]].values)
         collectors[group.name] = ChannelMeanCollector(1 if conv else -1, step)
     tensors = {name: site.tensor for name, (site, _) in sites_by_group.items()}
-    collect_tensors(network.model, [CollectedTensor(tensors[name], collector, divisors.get(tensors[name]))
-                                    for name, collector in collectors.items()], samples, backend, progress, executor)
+    collect_tensors(
+        network.model,
+        [
+            CollectedTensor(tensors[name], collector, divisors.get(tensors[name]))
+            for name, collector in collectors.items()
+        ],
+        samples,
+        backend,
+        progress,
+        executor,
+    )
     for name, (_, site) in sites_by_group.items():
         means = collectors[name]
         weight = folds.compute_constant((site.layer, site.index), with_rounding=False)
@@ -814,14 +969,16 @@ def measure_bias_corrections(network: Network, config: PrecisionConfig, ranges: 
         rounded = rulebook.quantize_dequantize_weight(used_weight, group_lowerings[name].scales[site])
         layer = network.get_layer(site.layer)
         groups_of = network.node(layer.name).attributes.get_int("group", 1)
-        shift = _compute_output_means(weight, means.exact_sums / means.count, site, groups_of) \
-            - _compute_output_means(rounded, means.rounded_sums / means.count, site, groups_of)
+        shift = _compute_output_means(weight, means.exact_sums / means.count, site, groups_of) - _compute_output_means(
+            rounded, means.rounded_sums / means.count, site, groups_of
+        )
         moves[name] = BiasCorrectionMove(encode_vector(shift.astype(np.float32)), "user")
     return moves
 
 
-def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: QdqSite,
-                          conv_group_count: int) -> np.ndarray:
+def _compute_output_means(
+    weight: np.ndarray, input_means: np.ndarray, site: QdqSite, conv_group_count: int
+) -> np.ndarray:
     """Returns the mean of each output channel that a weight computes from the mean of each input channel."""
     if weight.ndim == 2:
         return np.asarray((weight if site.axis == 0 else weight.T) @ input_means)
@@ -829,7 +986,8 @@ def _compute_output_means(weight: np.ndarray, input_means: np.ndarray, site: Qdq
     per_group = input_means.reshape(conv_group_count, -1)
     outputs = len(taps) // conv_group_count
     return np.concatenate(
-        [taps[group * outputs:(group + 1) * outputs] @ per_group[group] for group in range(conv_group_count)])
+        [taps[group * outputs : (group + 1) * outputs] @ per_group[group] for group in range(conv_group_count)]
+    )
 
 
 SMOOTHQUANT_STRENGTHS = (0.5, 0.25, 0.75)
@@ -862,11 +1020,19 @@ class ChannelScalingKind(ZeroCostKind):
     def _subject_refusal_reason(self, network: NetworkOutline, subject: str, config: PrecisionConfig) -> str:
         if reason := self.channel_refusal_reason(network, subject):
             return reason
-        readers = [group for layer in network.zero_cost_support.channel_scalings[subject].reading_layers
-                   if (group := network.find_group(layer)) is not None]
+        readers = [
+            group
+            for layer in network.zero_cost_support.channel_scalings[subject].reading_layers
+            if (group := network.find_group(layer)) is not None
+        ]
         ready = replace_file_precision(config, readers)
-        return "" if any(ready.precision_of(reader) in self.reader_precisions for reader in readers) else (
-            f"no layer in {', '.join(precision.label for precision in self.reader_precisions)} reads its channels")
+        return (
+            ""
+            if any(ready.precision_of(reader) in self.reader_precisions for reader in readers)
+            else (
+                f"no layer in {', '.join(precision.label for precision in self.reader_precisions)} reads its channels"
+            )
+        )
 
     def find_subject(self, network: NetworkOutline, group: FusionGroup) -> str | None:
         return network.zero_cost_support.find_channel_scaling_key(group.name, group.layers)
@@ -878,8 +1044,9 @@ class ChannelScalingKind(ZeroCostKind):
         return [tensor.tensor for tensor in scaling.tensors], list(groups)
 
     def find_changed_groups(self, network: NetworkOutline, subjects: Iterable[str]) -> list[FusionGroup]:
-        return [network.get_group(name) for subject in subjects
-                for name in self.find_changed_parts(network, subject)[1]]
+        return [
+            network.get_group(name) for subject in subjects for name in self.find_changed_parts(network, subject)[1]
+        ]
 
     def find_open_subjects(self, context: ProposalContext, subjects: Iterable[str | None]) -> list[str]:
         """Returns the subjects whose channels quantized layers read and that have no factors yet, each once."""
@@ -889,8 +1056,11 @@ class ChannelScalingKind(ZeroCostKind):
                 groups = self.find_changed_groups(context.network, [subject])
                 changed, _ = context.prepare_config(groups)
                 stays_in_file = any(changed.precision_of(group) is Precision.FILE for group in groups)
-                if not (stays_in_file or changed.has_scaled_channels(subject)
-                        or self._subject_refusal_reason(context.network, subject, changed)):
+                if not (
+                    stays_in_file
+                    or changed.has_scaled_channels(subject)
+                    or self._subject_refusal_reason(context.network, subject, changed)
+                ):
                     open_subjects.append(subject)
         return open_subjects
 
@@ -915,25 +1085,45 @@ class SmoothQuantKind(ChannelScalingKind):
         Implements `ZeroCostKind.make_proposals`.
         """
         network, all_norms = context.network, context.network.zero_cost_support.norms
-        subjects = self.find_open_subjects(context, (
-            subject for group in context.groups if (subject := self.find_subject(network, group)) in all_norms
-            or not context.reason.startswith(SEARCH_REASON)))
+        subjects = self.find_open_subjects(
+            context,
+            (
+                subject
+                for group in context.groups
+                if (subject := self.find_subject(network, group)) in all_norms
+                or not context.reason.startswith(SEARCH_REASON)
+            ),
+        )
         if not subjects:
             return
         extrema = context.get_measured_values("largest values of channels", (), subjects)
-        moves_by_strength = {strength: measure_smoothquant_moves(
-            network, subjects, context.samples, context.backend, strength=strength, reason=context.reason,
-            extrema=extrema, progress=context.make_progress("largest values of channels"),
-            executor=context.make_executor()) for strength in SMOOTHQUANT_STRENGTHS}
+        moves_by_strength = {
+            strength: measure_smoothquant_moves(
+                network,
+                subjects,
+                context.samples,
+                context.backend,
+                strength=strength,
+                reason=context.reason,
+                extrema=extrema,
+                progress=context.make_progress("largest values of channels"),
+                executor=context.make_executor(),
+            )
+            for strength in SMOOTHQUANT_STRENGTHS
+        }
         norms = [name for name in subjects if name in all_norms]
-        for names, place in ((norms, ""), ([name for name in subjects if name not in norms],
-                                           " between weights" if norms else "")):
+        for names, place in (
+            (norms, ""),
+            ([name for name in subjects if name not in norms], " between weights" if norms else ""),
+        ):
             changed, suffix = context.prepare_config(self.find_changed_groups(network, names))
             for strength, moves in moves_by_strength.items() if names else ():
                 yield ConfigProposal(
                     f"{self.title} {strength:g}{place}{suffix}",
                     context.add_moves(changed, {name: moves[name] for name in names}),
-                    f"SmoothQ α {strength:g}", self.title + place)
+                    f"SmoothQ α {strength:g}",
+                    self.title + place,
+                )
 
 
 class EqualizationKind(ChannelScalingKind):
@@ -952,8 +1142,14 @@ class EqualizationKind(ChannelScalingKind):
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         network = context.network
-        subjects = self.find_open_subjects(context, (name for group in context.groups for name in (
-            self.find_subject(network, group), group.name if len(context.groups) > 1 else None)))
+        subjects = self.find_open_subjects(
+            context,
+            (
+                name
+                for group in context.groups
+                for name in (self.find_subject(network, group), group.name if len(context.groups) > 1 else None)
+            ),
+        )
         changed, suffix = context.prepare_config(self.find_changed_groups(network, subjects))
         moves = find_best_moves(context, changed, subjects) if subjects else {}
         if moves:
@@ -967,15 +1163,20 @@ class GroupMoveKind(ZeroCostKind):
 
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         ready, _ = context.prepare_config(context.groups)
-        groups = [group for group in context.groups if ready.precision_of(group) is not Precision.FILE
-                  and not self.refusal_reason(context.network, group, ready)
-                  and group.name not in context.config.get_moves(self.move_class)]
+        groups = [
+            group
+            for group in context.groups
+            if ready.precision_of(group) is not Precision.FILE
+            and not self.refusal_reason(context.network, group, ready)
+            and group.name not in context.config.get_moves(self.move_class)
+        ]
         if groups:
             yield from self.propose_moves(context, groups, *context.prepare_config(groups))
 
     @abstractmethod
-    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
-                      suffix: str) -> Iterator[ConfigProposal]:
+    def propose_moves(
+        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+    ) -> Iterator[ConfigProposal]:
         """Yields proposals for groups that can have the move.
 
         Args:
@@ -1004,9 +1205,11 @@ class QdqRepairKind(ZeroCostKind):
         for group in context.groups:
             precision = find_qdq_repair(context.network, context.config, group)
             if precision is not None:
-                yield ConfigProposal(f"{precision.label} with new Q/DQ{LEAVES_FILE_SUFFIX}",
-                                     context.config.with_group_precision([group], precision, context.reason),
-                                     f"{precision.label}, new Q/DQ")
+                yield ConfigProposal(
+                    f"{precision.label} with new Q/DQ{LEAVES_FILE_SUFFIX}",
+                    context.config.with_group_precision([group], precision, context.reason),
+                    f"{precision.label}, new Q/DQ",
+                )
 
 
 class RecalibrationKind(ZeroCostKind):
@@ -1027,8 +1230,11 @@ class RecalibrationKind(ZeroCostKind):
     def make_proposals(self, context: ProposalContext) -> Iterator[ConfigProposal]:
         ready, _ = context.prepare_config(context.groups)
         changed, suffix = context.prepare_config(
-            group for group in context.groups if context.config.precision_of(group) is Precision.FILE
-            and group.calibrated_qdq_sites(ready.precision_of(group)))
+            group
+            for group in context.groups
+            if context.config.precision_of(group) is Precision.FILE
+            and group.calibrated_qdq_sites(ready.precision_of(group))
+        )
         if suffix:
             yield ConfigProposal(f"{self.title}{suffix}", changed)
 
@@ -1042,14 +1248,17 @@ class RewriteKind(GroupMoveKind):
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         precision = replace_file_precision(config, [group]).precision_of(group)
         return rewrite_refusal_reason(network, group) or (
-            "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16")
+            "" if precision.value_type in (Precision.FP16, Precision.BF16) else "it runs in neither FP16 nor BF16"
+        )
 
-    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
-                      suffix: str) -> Iterator[ConfigProposal]:
+    def propose_moves(
+        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+    ) -> Iterator[ConfigProposal]:
         rewrites = propose_normalisation_rewrites(context.network, groups, context.reason)
         operator_names = dict.fromkeys(move.operator.replace("alization", "") for move in rewrites.values())
-        yield ConfigProposal(f"{' and '.join(operator_names)} operator{suffix}", config.with_moves(rewrites),
-                             f"as {min(operator_names)}")
+        yield ConfigProposal(
+            f"{' and '.join(operator_names)} operator{suffix}", config.with_moves(rewrites), f"as {min(operator_names)}"
+        )
 
 
 class RoundingKind(GroupMoveKind):
@@ -1068,20 +1277,35 @@ class RoundingKind(GroupMoveKind):
     def find_changed_parts(self, network: NetworkOutline, subject: str) -> tuple[Sequence[str], Sequence[str]]:
         return (), [subject]
 
-    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
-                      suffix: str) -> Iterator[ConfigProposal]:
+    def propose_moves(
+        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+    ) -> Iterator[ConfigProposal]:
         if not context.budget.reserve_configs(count_simulated_configs(context.network, config, groups)):
             return
         names = [group.name for group in groups]
         proposals = context.find_or_measure(
-            self.title, config, tuple[RoundingProposal, ...], lambda: measure_roundings(
-                context.network, config, context.ranges, groups, context.samples, context.backend,
-                progress=context.make_progress("errors of rounded weights")), subjects=names)
+            self.title,
+            config,
+            tuple[RoundingProposal, ...],
+            lambda: measure_roundings(
+                context.network,
+                config,
+                context.ranges,
+                groups,
+                context.samples,
+                context.backend,
+                progress=context.make_progress("errors of rounded weights"),
+            ),
+            subjects=names,
+        )
         for proposal in proposals:
             moves = {name: replace(move, reason=context.reason) for name, move in proposal.moves.items()}
             short_title = ROUNDING_SHORT_TITLES[proposal.method]
-            title = (f"{short_title} ({len(moves)} of {len(names)} layers)" if len(names) > 1 else
-                     ROUNDING_TITLES[proposal.method])
+            title = (
+                f"{short_title} ({len(moves)} of {len(names)} layers)"
+                if len(names) > 1
+                else ROUNDING_TITLES[proposal.method]
+            )
             yield ConfigProposal(f"{title}{suffix}", context.add_moves(config, moves), short_title)
 
 
@@ -1110,27 +1334,34 @@ class AttentionScaleKind(ZeroCostKind):
         Implements `ZeroCostKind.make_proposals`.
         """
         network = context.network
-        subjects = [group.name for group in context.groups
-                    if not attention_scale_refusal_reason(network, group.name)
-                    and group.name not in context.config.get_moves(AttentionScaleMove)
-                    and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32]
+        subjects = [
+            group.name
+            for group in context.groups
+            if not attention_scale_refusal_reason(network, group.name)
+            and group.name not in context.config.get_moves(AttentionScaleMove)
+            and context.prepare_config([group])[0].precision_of(group) is not Precision.FP32
+        ]
         scales = network.zero_cost_support.attention_scales
         for placements in (SINGLE_PLACEMENTS, (ScalePlacement.BOTH,)):
             moves = {}
             for subject in subjects:
-                possible = [placement for placement in placements
-                            if not placement_refusal_reason(scales[subject], placement)]
+                possible = [
+                    placement for placement in placements if not placement_refusal_reason(scales[subject], placement)
+                ]
                 if possible:
                     moves[subject] = make_attention_scale_move(network, subject, possible[0], context.reason)
             if not moves:
                 continue
-            names = dict.fromkeys(name for subject in moves
-                                  for name in (subject, *self.find_changed_parts(network, subject)[1]))
+            names = dict.fromkeys(
+                name for subject in moves for name in (subject, *self.find_changed_parts(network, subject)[1])
+            )
             changed, suffix = context.prepare_config(map(network.get_group, names))
             places = dict.fromkeys(PLACEMENT_LABELS[ScalePlacement(move.placement)] for move in moves.values())
             yield ConfigProposal(
-                f"{self.title} {' or '.join(places)}{suffix}", context.add_moves(changed, moves),
-                f"QK {next(iter(places))}")
+                f"{self.title} {' or '.join(places)}{suffix}",
+                context.add_moves(changed, moves),
+                f"QK {next(iter(places))}",
+            )
 
 
 class BiasCorrectionKind(GroupMoveKind):
@@ -1141,34 +1372,56 @@ class BiasCorrectionKind(GroupMoveKind):
     stage = ZeroCostStage.BIAS
     is_exact = False
     is_dropped_when_raised = True
-    omission_text = ("{count} bias corrections are left out: they belong to the quantized values of the typed network, "
-                     "which contains them.")
+    omission_text = (
+        "{count} bias corrections are left out: they belong to the quantized values of the typed network, "
+        "which contains them."
+    )
 
     def refusal_reason(self, network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
         return bias_correction_refusal_reason(network, group, replace_file_precision(config, [group]))
 
-    def propose_moves(self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig,
-                      suffix: str) -> Iterator[ConfigProposal]:
-        corrections = context.get_measured_values("bias corrections", (config, context.range_method),
-                                                  [group.name for group in groups])
+    def propose_moves(
+        self, context: ProposalContext, groups: Sequence[FusionGroup], config: PrecisionConfig, suffix: str
+    ) -> Iterator[ConfigProposal]:
+        corrections = context.get_measured_values(
+            "bias corrections", (config, context.range_method), [group.name for group in groups]
+        )
         missing = [group for group in groups if group.name not in corrections]
         if missing:
             corrections |= measure_bias_corrections(
-                context.network, config, context.ranges, missing, context.samples, context.backend,
-                progress=context.make_progress("means of channels"), executor=context.make_executor())
-        moves = {group.name: replace(corrections[group.name], reason=context.reason)
-                 for group in groups if group.name in corrections}
+                context.network,
+                config,
+                context.ranges,
+                missing,
+                context.samples,
+                context.backend,
+                progress=context.make_progress("means of channels"),
+                executor=context.make_executor(),
+            )
+        moves = {
+            group.name: replace(corrections[group.name], reason=context.reason)
+            for group in groups
+            if group.name in corrections
+        }
         if moves:
             yield ConfigProposal(f"{self.title}{suffix}", context.add_moves(config, moves), self.title)
 
 
-ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (QdqRepairKind(), RecalibrationKind(), RewriteKind(), AttentionScaleKind(),
-                                             SmoothQuantKind(), EqualizationKind(), RoundingKind(),
-                                             BiasCorrectionKind())
+ZERO_COST_KINDS: tuple[ZeroCostKind, ...] = (
+    QdqRepairKind(),
+    RecalibrationKind(),
+    RewriteKind(),
+    AttentionScaleKind(),
+    SmoothQuantKind(),
+    EqualizationKind(),
+    RoundingKind(),
+    BiasCorrectionKind(),
+)
 """All kinds of zero-cost change, in the order of lists. A search tries the kinds of one stage in this order."""
 
 ZERO_COST_MOVE_CLASSES: dict[type[Move], ZeroCostKind] = {
-    kind.move_class: kind for kind in ZERO_COST_KINDS if kind.move_class is not None}
+    kind.move_class: kind for kind in ZERO_COST_KINDS if kind.move_class is not None
+}
 """The kinds of zero-cost change by their kind of move."""
 
 
@@ -1181,8 +1434,11 @@ def list_searched_stages() -> list[tuple[ZeroCostKind, ...]]:
 def find_refusal_reasons(network: NetworkOutline, config: PrecisionConfig, group: FusionGroup) -> dict[str, str]:
     """Returns the reason why a fusion group cannot have each kind of change, by the title of the kind; "" if it
     can."""
-    return {kind.title: kind.refusal_reason(network, group, config)
-            for kind in ZERO_COST_KINDS if kind.is_for_rows and kind.is_listed_for(network)}
+    return {
+        kind.title: kind.refusal_reason(network, group, config)
+        for kind in ZERO_COST_KINDS
+        if kind.is_for_rows and kind.is_listed_for(network)
+    }
 
 
 def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfig) -> dict[str, str]:
@@ -1198,20 +1454,24 @@ def find_network_refusal_reasons(network: NetworkOutline, config: PrecisionConfi
     return reasons
 
 
-def list_zero_cost_moves(network: NetworkOutline, config: PrecisionConfig,
-                         group: FusionGroup) -> list[tuple[type[Move], str]]:
+def list_zero_cost_moves(
+    network: NetworkOutline, config: PrecisionConfig, group: FusionGroup
+) -> list[tuple[type[Move], str]]:
     """Returns the zero-cost moves of a config on a fusion group, or on the group that has the move for it.
 
     Each move is given by its kind and by the group that it changes.
     """
-    candidates = ((move_class, kind.find_subject(network, group))
-                  for move_class, kind in ZERO_COST_MOVE_CLASSES.items())
-    return [(move_class, subject) for move_class, subject in candidates
-            if subject is not None and (move_class.kind, subject) in config.moves]
+    candidates = (
+        (move_class, kind.find_subject(network, group)) for move_class, kind in ZERO_COST_MOVE_CLASSES.items()
+    )
+    return [
+        (move_class, subject)
+        for move_class, subject in candidates
+        if subject is not None and (move_class.kind, subject) in config.moves
+    ]
 
 
-def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline,
-                        moves: Mapping[str, Move]) -> PrecisionConfig:
+def add_zero_cost_moves(config: PrecisionConfig, network: NetworkOutline, moves: Mapping[str, Move]) -> PrecisionConfig:
     """Returns a config with zero-cost moves of one kind added.
 
     Ranges of the tensors that they change, and moves of later stages on the groups that they change, are removed,

@@ -212,8 +212,18 @@ class NormRewriteMove(Move):
 
 MOVE_KINDS: dict[str, type[Move]] = {
     kind.kind: kind
-    for kind in (KeepRuleMove, PrecisionMove, NormRewriteMove, AttentionScaleMove, SmoothQuantMove,
-                 EqualizationMove, RangeMove, RoundingMove, BiasCorrectionMove, BarrierMove)
+    for kind in (
+        KeepRuleMove,
+        PrecisionMove,
+        NormRewriteMove,
+        AttentionScaleMove,
+        SmoothQuantMove,
+        EqualizationMove,
+        RangeMove,
+        RoundingMove,
+        BiasCorrectionMove,
+        BarrierMove,
+    )
 }
 """The kinds of move in the order of files and reports. If several moves set the precision of a group, the first kind in
 this order decides. Edits of one constant apply in this order: a rounding is behind all other edits of weights."""
@@ -224,8 +234,12 @@ T = TypeVar("T")
 _ERROR_LOCATION = re.compile(r"(.*) - at `\$(.*)`", re.DOTALL)
 _MISSING_FIELD = re.compile(r"Object missing required field `(.*)`")
 _TYPE_TEXTS = {
-    "object": "an object", "array": "a list", "str": "a text", "bool": "true or false", "int": "a whole number",
-    "float": "a number"
+    "object": "an object",
+    "array": "a list",
+    "str": "a text",
+    "bool": "true or false",
+    "int": "a whole number",
+    "float": "a number",
 }
 
 
@@ -247,8 +261,10 @@ def encode_move(move: Move) -> dict[str, Any]:
     Options that are off and texts that are empty are omitted if these are the defaults.
     """
     defaults = {field.name: field.default for field in fields(move)}
-    return {"kind": move.kind, **{name: value for name, value in msgspec.to_builtins(move).items()
-                                  if value or defaults[name] != value}}
+    return {
+        "kind": move.kind,
+        **{name: value for name, value in msgspec.to_builtins(move).items() if value or defaults[name] != value},
+    }
 
 
 def decode_move(entry: Mapping[str, Any]) -> Move:
@@ -259,16 +275,24 @@ def decode_move(entry: Mapping[str, Any]) -> Move:
             another type.
     """
     kind = entry.get("kind")
-    removed_move = ("an inserted Mul" if kind == "insert_mul" else "a Min or Max in place of a Clip"
-                    if kind == "equalize" and entry.get("replaces_clips") else "")
+    removed_move = (
+        "an inserted Mul"
+        if kind == "insert_mul"
+        else "a Min or Max in place of a Clip"
+        if kind == "equalize" and entry.get("replaces_clips")
+        else ""
+    )
     if removed_move:
         names = entry.get("target", entry.get("layers"))
         raise UnknownMoveKindError(
             f"it has {removed_move} at {_value_text(names[:1] if isinstance(names, list) else names)}, a change that "
-            "trt-tui no longer makes", "Search again, or take the move out of the file: its layers then lose more.")
+            "trt-tui no longer makes",
+            "Search again, or take the move out of the file: its layers then lose more.",
+        )
     if not isinstance(kind, str) or kind not in MOVE_KINDS:
         raise UnknownMoveKindError(
-            f"it has a move of kind {_value_text(kind)}, and this trt-tui knows {', '.join(MOVE_KINDS)}")
+            f"it has a move of kind {_value_text(kind)}, and this trt-tui knows {', '.join(MOVE_KINDS)}"
+        )
     return msgspec.convert(dict(entry), MOVE_KINDS[kind])
 
 
@@ -287,8 +311,9 @@ def convert_file_value(value: Any, expected_type: type[T], file_name: str, locat
         raise entry_type_error(error, value, expected_type, file_name, location) from None
 
 
-def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str,
-                     location: str) -> InputError:
+def entry_type_error(
+    error: msgspec.ValidationError, value: Any, expected_type: Any, file_name: str, location: str
+) -> InputError:
     """Returns the error for a file entry that does not have the expected type."""
     message, path = match.groups() if (match := _ERROR_LOCATION.fullmatch(str(error))) else (str(error), "")
     if missing_match := _MISSING_FIELD.fullmatch(message):
@@ -309,16 +334,22 @@ def entry_type_error(error: msgspec.ValidationError, value: Any, expected_type: 
         next_step = f"it must be {number if bounded else _TYPE_TEXTS.get(expected[1], expected[1])}"
     else:
         next_step = message
-    return InputError(f"{file_name}: {location_text} is {_value_text(value)}", next_step,
-                      "Correct the file, or export the config again.")
+    return InputError(
+        f"{file_name}: {location_text} is {_value_text(value)}",
+        next_step,
+        "Correct the file, or export the config again.",
+    )
 
 
 def _choices_text(expected_type: Any) -> str:
     """Returns the allowed words of an enumeration or literal type, separated by commas; "" for any other type."""
     if isinstance(expected_type, type) and issubclass(expected_type, Enum):
         return ", ".join(str(member.value) for member in expected_type)
-    return ", ".join(map(str,
-                         typing.get_args(expected_type))) if typing.get_origin(expected_type) is typing.Literal else ""
+    return (
+        ", ".join(map(str, typing.get_args(expected_type)))
+        if typing.get_origin(expected_type) is typing.Literal
+        else ""
+    )
 
 
 def _value_text(value: Any) -> str:
@@ -364,14 +395,17 @@ class PrecisionConfig(DefaultPrecisions):
         effects_by_kind: dict[str, list[tuple[str, object]]] = {PrecisionMove.kind: [], RangeMove.kind: []}
         for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0]):
             effects_by_kind.setdefault(kind, []).append((subject, move.effect_key))
-        precision_effects, range_effects = tuple(effects_by_kind.pop(PrecisionMove.kind)), tuple(
-            effects_by_kind.pop(RangeMove.kind))
+        precision_effects, range_effects = (
+            tuple(effects_by_kind.pop(PrecisionMove.kind)),
+            tuple(effects_by_kind.pop(RangeMove.kind)),
+        )
         other_effects = tuple((kind, tuple(effects)) for kind, effects in effects_by_kind.items())
         return (self.quantized.value, self.other.value, self.tf32, precision_effects, range_effects, *other_effects)
 
     @classmethod
-    def from_precision(cls, precision: Precision, other_precision: Precision = Precision.FP16,
-                       tf32: bool = False) -> PrecisionConfig:
+    def from_precision(
+        cls, precision: Precision, other_precision: Precision = Precision.FP16, tf32: bool = False
+    ) -> PrecisionConfig:
         """Builds a config with one precision for all fusion groups.
 
         If the precision is a quantized type, groups that cannot be quantized have ``other_precision``.
@@ -388,7 +422,8 @@ class PrecisionConfig(DefaultPrecisions):
         used = {self.quantized, self.other, *(precision.precision for precision in self.precision_moves.values())}
         precision_families = (QUANTIZED_TYPES, (Precision.FP16, Precision.FP16_ACC_FP32, Precision.BF16))
         precisions = [
-            precision for family in precision_families
+            precision
+            for family in precision_families
             for precision in sorted(used.intersection(family) or set(DEFAULT_STEPS).intersection(family))
         ]
         return tuple(sorted((*precisions, Precision.FP32), key=precision_rank))
@@ -405,8 +440,10 @@ class PrecisionConfig(DefaultPrecisions):
         if that is a quantized type, and INT8 if not.
         """
         counts = Counter(
-            quantized_type for group in network.groups
-            if (quantized_type := group.resolve_file_precision(self.precision_of(group))) in QUANTIZED_TYPES)
+            quantized_type
+            for group in network.groups
+            if (quantized_type := group.resolve_file_precision(self.precision_of(group))) in QUANTIZED_TYPES
+        )
         if counts:
             return min(counts, key=lambda precision: (-counts[precision], precision_rank(precision)))
         return self.quantized if self.quantized in QUANTIZED_TYPES else Precision.INT8
@@ -426,9 +463,8 @@ class PrecisionConfig(DefaultPrecisions):
 
     def get_moves(self, move_class: type[M]) -> Mapping[str, M]:
         return MappingProxyType(
-            {subject: move
-             for (_, subject), move in self.moves.items()
-             if isinstance(move, move_class)})
+            {subject: move for (_, subject), move in self.moves.items() if isinstance(move, move_class)}
+        )
 
     @cached_property
     def precision_moves(self) -> Mapping[str, PrecisionMove]:
@@ -446,17 +482,23 @@ class PrecisionConfig(DefaultPrecisions):
         return frozenset(tensor for move in self.moves.values() for tensor in move.fixed_ranges)
 
     def without_fixed_ranges(self) -> PrecisionConfig:
-        """Returns the config without the moves that set ranges themselves, because they change the values of tensors.
-        """
-        return replace(self, moves={key: move for key, move in self.moves.items()
-                                    if not move.fixed_ranges and not move.find_range_factors()})
+        """Returns the config without the moves that set ranges themselves, because they change the values of tensors."""
+        return replace(
+            self,
+            moves={
+                key: move for key, move in self.moves.items() if not move.fixed_ranges and not move.find_range_factors()
+            },
+        )
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
         """Returns the config with added moves, given by group or tensor name. Such a move replaces the earlier moves of
         its kind on the same group or tensor, and those that scale the same channels.
         """
-        kept = {(kind, subject): move for (kind, subject), move in self.moves.items()
-                if subject not in moves or not (move.scales_channels and moves[subject].scales_channels)}
+        kept = {
+            (kind, subject): move
+            for (kind, subject), move in self.moves.items()
+            if subject not in moves or not (move.scales_channels and moves[subject].scales_channels)
+        }
         return replace(self, moves={**kept, **{(move.kind, subject): move for subject, move in moves.items()}})
 
     def has_scaled_channels(self, subject: str) -> bool:
@@ -472,26 +514,34 @@ class PrecisionConfig(DefaultPrecisions):
         removed_subjects = None if subjects is None else set(subjects)
         return replace(
             self,
-            moves={(kind_name, subject): move
-                   for (kind_name, subject), move in self.moves.items()
-                   if kind_name != move_class.kind or removed_subjects is not None and subject not in removed_subjects})
+            moves={
+                (kind_name, subject): move
+                for (kind_name, subject), move in self.moves.items()
+                if kind_name != move_class.kind or removed_subjects is not None and subject not in removed_subjects
+            },
+        )
 
     def find_moves_on_group(self, group: FusionGroup) -> Iterator[tuple[str, Move]]:
-        """Yields the moves on a fusion group and on its INT8 input tensors, each after the name of the group or tensor.
-        """
+        """Yields the moves on a fusion group and on its INT8 input tensors, each after the name of the group or tensor."""
         for move_class in MOVE_KINDS.values():
-            yield from ((subject, self.moves[move_class.kind, subject])
-                        for subject in dict.fromkeys(move_class.subject_kind.list_subjects_of_group(group))
-                        if (move_class.kind, subject) in self.moves)
+            yield from (
+                (subject, self.moves[move_class.kind, subject])
+                for subject in dict.fromkeys(move_class.subject_kind.list_subjects_of_group(group))
+                if (move_class.kind, subject) in self.moves
+            )
 
     def list_moves(self, network: NetworkOutline) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
-        """Yields the moves of the config by kind. Each move follows the name of its group or tensor, in network order.
-        """
+        """Yields the moves of the config by kind. Each move follows the name of its group or tensor, in network order."""
         for move_class in MOVE_KINDS.values():
             subjects = [subject for kind_name, subject in self.moves if kind_name == move_class.kind]
             if subjects:
-                yield move_class, [(subject, self.moves[move_class.kind, subject])
-                                   for subject in move_class.subject_kind.sort_subjects(network, subjects)]
+                yield (
+                    move_class,
+                    [
+                        (subject, self.moves[move_class.kind, subject])
+                        for subject in move_class.subject_kind.sort_subjects(network, subjects)
+                    ],
+                )
 
     def find_divisors(self, network: NetworkOutline) -> dict[str, np.ndarray]:
         """Returns the divisors of all tensors whose channels are scaled by moves, by tensor name.
@@ -543,14 +593,16 @@ class PrecisionConfig(DefaultPrecisions):
         """The names of the fusion groups whose precision a keep rule fixes."""
         return frozenset(subject for (_, subject), move in self.moves.items() if move.keeps_precision)
 
-    def with_group_precision(self, groups: Iterable[FusionGroup], precision: Precision,
-                             reason: str = "user") -> PrecisionConfig:
+    def with_group_precision(
+        self, groups: Iterable[FusionGroup], precision: Precision, reason: str = "user"
+    ) -> PrecisionConfig:
         """Returns the config with another precision for some fusion groups.
 
         Groups that cannot run in the precision, and groups that a keep rule fixes, are left unchanged.
         """
         changeable = [
-            group for group in groups
+            group
+            for group in groups
             if precision in group.allowed_precisions and group.name not in self.groups_fixed_by_rule
         ]
         new_moves = {
@@ -570,7 +622,8 @@ class PrecisionConfig(DefaultPrecisions):
         If all groups run in FP32, they return to their defaults. If not, all are raised to FP32.
         """
         groups = [
-            group for group in groups
+            group
+            for group in groups
             if len(group.allowed_precisions) > 1 and group.name not in self.groups_fixed_by_rule
         ]
         if groups and all(self.precision_of(group) is Precision.FP32 for group in groups):
@@ -580,8 +633,11 @@ class PrecisionConfig(DefaultPrecisions):
     def find_raised_groups(self, network: NetworkOutline) -> tuple[str, ...]:
         """Returns the fusion groups with a higher precision than their default, in network order."""
         return tuple(
-            group.name for group in network.groups if group.name in self._precision_by_moved_group
-            and group.precision_rank(self.precision_of(group)) > group.precision_rank(self.default_precision_of(group)))
+            group.name
+            for group in network.groups
+            if group.name in self._precision_by_moved_group
+            and group.precision_rank(self.precision_of(group)) > group.precision_rank(self.default_precision_of(group))
+        )
 
     # -- ranges ---------------------------------------------------------------------------------------------------
 
@@ -602,28 +658,39 @@ class PrecisionConfig(DefaultPrecisions):
 
 def count_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig) -> int:
     """Returns the number of decisions that differ between two configs. Default precisions count as decisions."""
+
     def list_effect_keys(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
         return {(key, move.effect_key) for key, move in config.moves.items()}
 
     moves = {key for key, _ in list_effect_keys(first_config) ^ list_effect_keys(second_config)}
-    return len(moves) + (first_config.quantized is not second_config.quantized) + (first_config.other
-                                                                                   is not second_config.other)
+    return (
+        len(moves)
+        + (first_config.quantized is not second_config.quantized)
+        + (first_config.other is not second_config.other)
+    )
 
 
-def move_tables(config: PrecisionConfig,
-                network: NetworkOutline) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+def move_tables(
+    config: PrecisionConfig, network: NetworkOutline
+) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
     """Yields a table for each kind of move in a config: a header, and a row for each move.
 
     The columns are the group or tensor, the operator (groups only), the decision and its origin.
     """
     for move_class, moves in config.list_moves(network):
         if move_class.subject_kind is GROUP_SUBJECTS:
-            yield ((move_class.subject_kind.noun, "operator", MOVE_TEXTS[move_class.kind].column, "set by"), [
-                (subject, network.get_group(subject).operator, move.label, move.origin_text) for subject, move in moves
-            ])
+            yield (
+                (move_class.subject_kind.noun, "operator", MOVE_TEXTS[move_class.kind].column, "set by"),
+                [
+                    (subject, network.get_group(subject).operator, move.label, move.origin_text)
+                    for subject, move in moves
+                ],
+            )
         else:
-            yield ((move_class.subject_kind.noun, MOVE_TEXTS[move_class.kind].column, "set by"),
-                   [(subject, move.label, move.origin_text) for subject, move in moves])
+            yield (
+                (move_class.subject_kind.noun, MOVE_TEXTS[move_class.kind].column, "set by"),
+                [(subject, move.label, move.origin_text) for subject, move in moves],
+            )
 
 
 @dataclass(frozen=True)
@@ -638,8 +705,9 @@ class ConfigDifference:
     second_text: str
 
 
-def list_config_differences(first_config: PrecisionConfig, second_config: PrecisionConfig,
-                            network: NetworkOutline) -> list[ConfigDifference]:
+def list_config_differences(
+    first_config: PrecisionConfig, second_config: PrecisionConfig, network: NetworkOutline
+) -> list[ConfigDifference]:
     """Returns the differences between two configs as texts, by kind of move and in network order."""
     lines = []
     has_other_defaults = (first_config.quantized, first_config.other) != (second_config.quantized, second_config.other)
@@ -649,24 +717,29 @@ def list_config_differences(first_config: PrecisionConfig, second_config: Precis
             subjects |= {group.name for group in network.groups}
         for subject in move_class.subject_kind.sort_subjects(network, subjects):
             moves = [config.moves.get((move_class.kind, subject)) for config in (first_config, second_config)]
-            first_text, second_text = (move_class.default_label(network, subject, config)
-                                       if move is None else move.difference_text
-                                       for move, config in zip(moves, (first_config, second_config), strict=True))
+            first_text, second_text = (
+                move_class.default_label(network, subject, config) if move is None else move.difference_text
+                for move, config in zip(moves, (first_config, second_config), strict=True)
+            )
             if first_text != second_text or moves[0] and moves[1] and moves[0].effect_key != moves[1].effect_key:
                 lines.append(ConfigDifference(move_class, subject, first_text, second_text))
     return lines
 
 
-def find_next_precision(group: FusionGroup, precision: Precision, is_increase: bool,
-                        precision_steps: Sequence[Precision] = DEFAULT_STEPS) -> Precision:
+def find_next_precision(
+    group: FusionGroup, precision: Precision, is_increase: bool, precision_steps: Sequence[Precision] = DEFAULT_STEPS
+) -> Precision:
     """Returns the next higher or lower precision among ``precision_steps`` in which a fusion group can run.
 
     If there is none, the current precision is returned.
     """
     current_rank = group.precision_rank(precision)
     candidates = [
-        candidate for candidate in precision_steps if candidate in group.allowed_precisions and (
-            precision_rank(candidate) > current_rank) is is_increase and precision_rank(candidate) != current_rank
+        candidate
+        for candidate in precision_steps
+        if candidate in group.allowed_precisions
+        and (precision_rank(candidate) > current_rank) is is_increase
+        and precision_rank(candidate) != current_rank
     ]
     if not candidates:
         return precision
@@ -692,5 +765,6 @@ def list_range_tensors(network: NetworkOutline) -> tuple[str, ...]:
 def remove_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> PrecisionConfig:
     """Returns a config without the range moves of the method that `find_network_range_method` returns."""
     method = find_network_range_method(config, network)
-    return config.without_moves(RangeMove,
-                                [tensor for tensor, choice in config.range_moves.items() if choice.method == method])
+    return config.without_moves(
+        RangeMove, [tensor for tensor, choice in config.range_moves.items() if choice.method == method]
+    )

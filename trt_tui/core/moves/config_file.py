@@ -74,8 +74,11 @@ def find_layers_in_file_precision(network: NetworkOutline, config: PrecisionConf
 
 def find_float_type_of_quantized_layers(network: NetworkOutline) -> Precision:
     """Returns the float type that most quantized layers of the file have; FP32 if the file has no quantized layers."""
-    counts = Counter(group.file_precision.float_type for group in network.groups
-                     if group.file_precision is not None and group.file_precision.nearest_precision in QUANTIZED_TYPES)
+    counts = Counter(
+        group.file_precision.float_type
+        for group in network.groups
+        if group.file_precision is not None and group.file_precision.nearest_precision in QUANTIZED_TYPES
+    )
     return counts.most_common(1)[0][0] if counts else Precision.FP32
 
 
@@ -139,14 +142,20 @@ class FileMoveApplier:
         self.network = network
         self.moves = list(moves)
         self.is_lenient = False
-        self.warnings = [f"{file_name}: {named_move.location}: unknown entry {entry!r} is ignored."
-                         for named_move in moves for entry in named_move.unknown_entries]
+        self.warnings = [
+            f"{file_name}: {named_move.location}: unknown entry {entry!r} is ignored."
+            for named_move in moves
+            for entry in named_move.unknown_entries
+        ]
 
     def find_unknown_names(self, subject_kind: MoveSubjectKind) -> list[str]:
         """Returns the names of groups or tensors in the moves of the file that the network lacks."""
         return [
-            name for named_move in self.moves if named_move.move.subject_kind is subject_kind
-            for name in named_move.names if not subject_kind.has_subject_name(self.network, name)
+            name
+            for named_move in self.moves
+            if named_move.move.subject_kind is subject_kind
+            for name in named_move.names
+            if not subject_kind.has_subject_name(self.network, name)
         ]
 
     def check_subject_names(self, subject_kind: MoveSubjectKind, names: Iterable[str], file_part_text: str) -> None:
@@ -167,11 +176,15 @@ class FileMoveApplier:
             near_names = _find_similar_names(unknown_names, subject_kind.list_subject_names(self.network))
             raise InputError(
                 f"{self.file}: {file_part_text} {subject_kind.noun}s that {self.network.name} does not have",
-                name_list_text(unknown_names), f"Did you mean {', '.join(near_names)}?"
-                if near_names else "Check the names; trt-tui inspect lists them.")
+                name_list_text(unknown_names),
+                f"Did you mean {', '.join(near_names)}?"
+                if near_names
+                else "Check the names; trt-tui inspect lists them.",
+            )
         self.warnings.append(
             f"{self.file}: {file_part_text} {subject_kind.noun}s that are not in this network, ignored: "
-            f"{name_list_text(unknown_names)}.")
+            f"{name_list_text(unknown_names)}."
+        )
 
     def apply_moves(self, config: PrecisionConfig) -> PrecisionConfig:
         """Returns the config with the moves of the file.
@@ -186,19 +199,25 @@ class FileMoveApplier:
             self.check_subject_names(move_class.subject_kind, names, f"a move of kind {move_class.kind!r} names")
             moves_by_subject = self._choose_moves_by_subject(move_class, named_moves)
             self._warn_of_unnamed_layers(move_class, names, moves_by_subject)
-            config = config.with_moves({
-                subject: moves_by_subject[subject][1]
-                for subject in move_class.subject_kind.sort_subjects(self.network, moves_by_subject)
-            })
+            config = config.with_moves(
+                {
+                    subject: moves_by_subject[subject][1]
+                    for subject in move_class.subject_kind.sort_subjects(self.network, moves_by_subject)
+                }
+            )
         for subject, keep_move in config.get_moves(KeepRuleMove).items():
             precision_move = config.precision_moves.get(subject)
             if precision_move is not None and precision_move.precision is not keep_move.precision:
-                raise InputError(f"{self.file}: {subject} has two precisions", f"it is kept in {keep_move.label} by "
-                                 f"{keep_move.origin_text}, and set to {precision_move.label}", "Take one of them out.")
+                raise InputError(
+                    f"{self.file}: {subject} has two precisions",
+                    f"it is kept in {keep_move.label} by {keep_move.origin_text}, and set to {precision_move.label}",
+                    "Take one of them out.",
+                )
         return config.without_moves(PrecisionMove, config.groups_fixed_by_rule)
 
-    def _choose_moves_by_subject(self, move_class: type[Move],
-                                 named_moves: Sequence[MoveEntry]) -> dict[str, tuple[str, Move]]:
+    def _choose_moves_by_subject(
+        self, move_class: type[Move], named_moves: Sequence[MoveEntry]
+    ) -> dict[str, tuple[str, Move]]:
         """Returns the move on each group or tensor, with the name of the group or tensor in the file."""
         subject_kind = move_class.subject_kind
         moves_by_subject: dict[str, tuple[str, Move]] = {}
@@ -206,12 +225,18 @@ class FileMoveApplier:
             if not subject_kind.has_subject_name(self.network, name):
                 continue
             subject_name = subject_kind.find_move_subject(self.network, name)
-            reason = subject_kind.name_refusal_reason(
-                self.network, name) if subject_name is None else move.refusal_reason(self.network, subject_name)
+            reason = (
+                subject_kind.name_refusal_reason(self.network, name)
+                if subject_name is None
+                else move.refusal_reason(self.network, subject_name)
+            )
             if subject_name is None or reason:
                 if not self.is_lenient:
-                    raise InputError(f"{self.file}: {name} cannot {move.action_text}", reason,
-                                     "Take it out of the file, or choose a possible value.")
+                    raise InputError(
+                        f"{self.file}: {name} cannot {move.action_text}",
+                        reason,
+                        "Take it out of the file, or choose a possible value.",
+                    )
                 self.warnings.append(f"{self.file}: ignored, {name} cannot {move.action_text}: {reason}.")
                 continue
             first_name, first_move = moves_by_subject.get(subject_name, (name, move))
@@ -219,30 +244,38 @@ class FileMoveApplier:
                 raise InputError(
                     f"{self.file} gives one {subject_kind.subject_noun} two {MOVE_TEXTS[move_class.kind].column}s",
                     f"{first_name} {first_move.label} and {name} {move.label}: {subject_kind.shared_move_reason}",
-                    "Give both the same, or take one of them out.")
+                    "Give both the same, or take one of them out.",
+                )
             if subject_name not in moves_by_subject or name == subject_name:
                 moves_by_subject[subject_name] = (name, move)
         return moves_by_subject
 
-    def _warn_of_unnamed_layers(self, move_class: type[Move], names: Sequence[str],
-                              moves_by_subject: Mapping[str, tuple[str, Move]]) -> None:
+    def _warn_of_unnamed_layers(
+        self, move_class: type[Move], names: Sequence[str], moves_by_subject: Mapping[str, tuple[str, Move]]
+    ) -> None:
         """Adds a warning about layers that the file does not name but that get a move of their fusion group."""
         named_names = set(names)
         moved_names = {
             name: other_names
             for subject, (name, _) in moves_by_subject.items()
-            if (other_names := [
-                member_name for member_name in move_class.subject_kind.list_names_of_subject(self.network, subject)
-                if member_name not in named_names
-            ])
+            if (
+                other_names := [
+                    member_name
+                    for member_name in move_class.subject_kind.list_names_of_subject(self.network, subject)
+                    if member_name not in named_names
+                ]
+            )
         }
         if moved_names:
-            texts = "; ".join(f"{name} includes {name_list_text(other_names)}"
-                              for name, other_names in list(moved_names.items())[:_MAX_NAMED])
+            texts = "; ".join(
+                f"{name} includes {name_list_text(other_names)}"
+                for name, other_names in list(moved_names.items())[:_MAX_NAMED]
+            )
             more = f"; {len(moved_names) - _MAX_NAMED} more do" if len(moved_names) > _MAX_NAMED else ""
             self.warnings.append(
                 f"{self.file}: a {MOVE_TEXTS[move_class.kind].column} applies to the whole "
-                f"{move_class.subject_kind.subject_noun}: {texts}{more}.")
+                f"{move_class.subject_kind.subject_noun}: {texts}{more}."
+            )
 
 
 def _find_similar_names(unknown_names: Sequence[str], known_names: Sequence[str]) -> list[str]:
@@ -254,8 +287,9 @@ CONFIG_FORMAT = "trt-tui/precision-config"
 CONFIG_VERSION = 2
 
 _DIGEST_BYTES = 3
-OtherQuantizedType = Annotated[str, msgspec.Meta(
-    pattern=f"^{'$|^'.join(code.precision.value for code in TYPES_WITH_OWN_RANGES)}$")]
+OtherQuantizedType = Annotated[
+    str, msgspec.Meta(pattern=f"^{'$|^'.join(code.precision.value for code in TYPES_WITH_OWN_RANGES)}$")
+]
 if TYPE_CHECKING:
     _DefaultPrecision = str
 else:
@@ -337,8 +371,10 @@ class _ConfigFileVersion1(_ConfigFile, kw_only=True):
 
     def iterate_move_entries(self) -> Iterator[FileEntry]:
         """Yields the moves of the file, each with its location in the file."""
-        for kind, entries, section in ((PrecisionMove, self.layers, "layers"), (RangeMove, self.overrides,
-                                                                                "overrides")):
+        for kind, entries, section in (
+            (PrecisionMove, self.layers, "layers"),
+            (RangeMove, self.overrides, "overrides"),
+        ):
             for name, entry in entries.items():
                 yield f"{section}[{name!r}]", entry, {"kind": kind.kind, kind.subject_kind.names_key: [name]}
 
@@ -354,7 +390,9 @@ class _ConfigFileVersion2(_ConfigFile, kw_only=True):
 
 
 _FILE_CLASS_BY_VERSION: dict[int, type[_ConfigFileVersion1 | _ConfigFileVersion2]] = {
-    1: _ConfigFileVersion1, CONFIG_VERSION: _ConfigFileVersion2}
+    1: _ConfigFileVersion1,
+    CONFIG_VERSION: _ConfigFileVersion2,
+}
 
 
 # -- writing ------------------------------------------------------------------------------------------------------
@@ -381,12 +419,18 @@ def config_text(
     Raises:
         InputError: The config contains groups or ranges that the network lacks.
     """
-    unknown_subjects = [subject for move_class, moves in config.list_moves(network) for subject, _ in moves
-                        if not move_class.subject_kind.has_subject_name(network, subject)]
+    unknown_subjects = [
+        subject
+        for move_class, moves in config.list_moves(network)
+        for subject, _ in moves
+        if not move_class.subject_kind.has_subject_name(network, subject)
+    ]
     if unknown_subjects:
-        raise InputError(f"The config does not fit {network.name}",
-                         f"the network lacks {name_list_text(unknown_subjects)}",
-                         "Export it for the network that it was made for.")
+        raise InputError(
+            f"The config does not fit {network.name}",
+            f"the network lacks {name_list_text(unknown_subjects)}",
+            "Export it for the network that it was made for.",
+        )
     entries = []
     for move_class, moves in config.list_moves(network):
         for subject, move in moves:
@@ -403,8 +447,11 @@ def config_text(
             "node_digests": _encode_layer_digests(network),
             "twin_sha256": quantizable_layers_sha256(network),
             "quantized": has_file_precision(network),
-            **({"in_file": layers_of_file, "other_in_file": find_float_type_of_quantized_layers(network).value}
-               if (layers_of_file := find_layers_in_file_precision(network, config)) else {}),
+            **(
+                {"in_file": layers_of_file, "other_in_file": find_float_type_of_quantized_layers(network).value}
+                if (layers_of_file := find_layers_in_file_precision(network, config))
+                else {}
+            ),
             **({"weights_of": weights_of} if weights_of else {}),
         },
         "default": {"quantized": config.quantized.value, "other": config.other.value},
@@ -416,8 +463,10 @@ def config_text(
             "method": calibration.method,
             "samples": int(calibration.samples),
             "data_sha256": calibration.data_sha256,
-            "ranges": {tensor: float(calibration.ranges[tensor])
-                       for tensor in RangeMove.subject_kind.sort_subjects(network, calibration.ranges)},
+            "ranges": {
+                tensor: float(calibration.ranges[tensor])
+                for tensor in RangeMove.subject_kind.sort_subjects(network, calibration.ranges)
+            },
         }
         if calibration.ranges_by_type:
             record["calibration"]["others"] = {
@@ -461,8 +510,9 @@ def _encode_layer_digests(network: NetworkOutline) -> str:
 # -- reading ------------------------------------------------------------------------------------------------------
 
 
-def read_config(path: Path | str, network: NetworkOutline, *, force: bool = False, sha256: str | None = None
-                ) -> LoadedConfig:
+def read_config(
+    path: Path | str, network: NetworkOutline, *, force: bool = False, sha256: str | None = None
+) -> LoadedConfig:
     """Reads a config from a file and checks it against a network.
 
     Args:
@@ -482,16 +532,23 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     record = _read_json(path)
     file_class = _FILE_CLASS_BY_VERSION[_check_version(record, path.name)]
     file = convert_file_value(record, file_class, path.name)
-    move_applier = FileMoveApplier(path.name, network,
-                                   [decode_file_move(path.name, *entry) for entry in file.iterate_move_entries()])
-    move_applier.warnings += [f"{path.name}: unknown entry {key!r} is ignored." for key in record
-                              if key not in file_class.__struct_fields__]
+    move_applier = FileMoveApplier(
+        path.name, network, [decode_file_move(path.name, *entry) for entry in file.iterate_move_entries()]
+    )
+    move_applier.warnings += [
+        f"{path.name}: unknown entry {key!r} is ignored." for key in record if key not in file_class.__struct_fields__
+    ]
     has_other_structure = file.model.structure_sha256 != network.structure_sha256
-    if has_other_structure and file.model.quantized is not has_file_precision(network) and file.model.twin_sha256 and (
-            file.model.twin_sha256 == quantizable_layers_sha256(network)):
+    if (
+        has_other_structure
+        and file.model.quantized is not has_file_precision(network)
+        and file.model.twin_sha256
+        and (file.model.twin_sha256 == quantizable_layers_sha256(network))
+    ):
         move_applier.warnings.append(
             f"{path.name} was made for {file.model.name}, which has the same quantizable layers: matching entries are "
-            "used.")
+            "used."
+        )
     elif has_other_structure:
         _check_structure(path.name, network, file.model, move_applier, force)
     move_applier.is_lenient = has_other_structure
@@ -501,37 +558,54 @@ def _load_config(path: Path, network: NetworkOutline, force: bool, sha256: str |
     calibration = file.calibration or _CalibrationEntry()
     ranges = _check_ranges(calibration.ranges, "calibration.ranges", path.name, network, move_applier)
     ranges_by_type: dict[str, dict[str, float]] = {
-        convert_file_value(precision, OtherQuantizedType, path.name, "a name in calibration.others"):
-            _check_ranges(type_ranges, f"calibration.others.{precision}", path.name, network, move_applier)
-        for precision, type_ranges in calibration.others.items()}
+        convert_file_value(precision, OtherQuantizedType, path.name, "a name in calibration.others"): _check_ranges(
+            type_ranges, f"calibration.others.{precision}", path.name, network, move_applier
+        )
+        for precision, type_ranges in calibration.others.items()
+    }
     config = move_applier.apply_moves(defaults)
+
     def compute_network_sha256() -> str:
         return _network_sha256(network) if sha256 is None else sha256
 
-    if file.model.weights_of and _has_only_quantized_weights(network) and _is_made_for_other_weights(
-            file.model.sha256, compute_network_sha256):
+    if (
+        file.model.weights_of
+        and _has_only_quantized_weights(network)
+        and _is_made_for_other_weights(file.model.sha256, compute_network_sha256)
+    ):
         _check_missing_weights(path.name, file.model, network, config, force, move_applier)
-    is_stale = bool(ranges or any(move.has_measured_values for move in config.moves.values())
-                    or config.range_moves) and (has_other_structure or _is_made_for_other_weights(
-                        file.model.sha256, compute_network_sha256))
+    is_stale = bool(
+        ranges or any(move.has_measured_values for move in config.moves.values()) or config.range_moves
+    ) and (has_other_structure or _is_made_for_other_weights(file.model.sha256, compute_network_sha256))
     if is_stale:
-        has_other_measured = any(move.has_measured_values and move.kind != RangeMove.kind
-                                 for move in config.moves.values())
+        has_other_measured = any(
+            move.has_measured_values and move.kind != RangeMove.kind for move in config.moves.values()
+        )
         config = config.without_measured_moves()
         measured_text = "ranges, factors and shifts" if has_other_measured else "ranges"
-        hint = " If it was made with --reference, use that option here too." if (
-            _has_only_quantized_weights(network) and not file.model.weights_of
-            and network.reference_weights is None) else ""
+        hint = (
+            " If it was made with --reference, use that option here too."
+            if (
+                _has_only_quantized_weights(network) and not file.model.weights_of and network.reference_weights is None
+            )
+            else ""
+        )
         move_applier.warnings.append(
-            f"{path.name}: its {measured_text} were measured on other weights and are ignored: calibrate "
-            f"again.{hint}")
+            f"{path.name}: its {measured_text} were measured on other weights and are ignored: calibrate again.{hint}"
+        )
     measured = Calibration(calibration.method, calibration.samples, calibration.data_sha256, ranges, ranges_by_type)
-    return LoadedConfig(config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence,
-                        file.made_with)
+    return LoadedConfig(
+        config, measured, is_stale, tuple(move_applier.warnings), file.tolerance, file.evidence, file.made_with
+    )
 
 
-def _check_ranges(range_entries: Mapping[str, Any], file_location: str, file_name: str, network: NetworkOutline,
-                  move_applier: FileMoveApplier) -> dict[str, float]:
+def _check_ranges(
+    range_entries: Mapping[str, Any],
+    file_location: str,
+    file_name: str,
+    network: NetworkOutline,
+    move_applier: FileMoveApplier,
+) -> dict[str, float]:
     """Returns the amax by tensor from a part of the file. Tensors that the network lacks are left out or refused."""
     ranges = {
         tensor: convert_file_value(amax, AmaxEntry, file_name, f"{file_location}[{tensor!r}]")
@@ -548,15 +622,16 @@ def _read_json(path: Path) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) != len(pairs):
             seen_keys: set[str] = set()
-            key = next(key for key, _ in pairs
-                       if key in seen_keys or seen_keys.add(key))  # type: ignore[func-returns-value]
-            raise InputError(f"{path.name} has the key {key!r} twice", "a name can occur only once",
-                             "Delete one of them.")
+            key = next(key for key, _ in pairs if key in seen_keys or seen_keys.add(key))  # type: ignore[func-returns-value]
+            raise InputError(
+                f"{path.name} has the key {key!r} twice", "a name can occur only once", "Delete one of them."
+            )
         return record
 
     def reject_non_finite(text: str) -> float:
-        raise InputError(f"{path.name} holds {text}", "JSON has finite numbers only",
-                         "Correct the file, or export the config again.")
+        raise InputError(
+            f"{path.name} holds {text}", "JSON has finite numbers only", "Correct the file, or export the config again."
+        )
 
     def not_a_config_error(reason: str) -> InputError:
         return InputError(f"{path.name} is not a precision config", reason, "Name a precision.json that trt-tui wrote.")
@@ -567,19 +642,27 @@ def _read_json(path: Path) -> dict[str, Any]:
             raise not_a_config_error("it is nested too deeply")
         json.dumps(record, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
-        raise InputError(f"{path.name} is not valid JSON", f"line {error.lineno}, column {error.colno}: {error.msg}",
-                         "Correct the file there, or export the config again.") from None
+        raise InputError(
+            f"{path.name} is not valid JSON",
+            f"line {error.lineno}, column {error.colno}: {error.msg}",
+            "Correct the file there, or export the config again.",
+        ) from None
     except RecursionError:
         raise not_a_config_error("it is nested too deeply") from None
     except UnicodeEncodeError:
-        raise InputError(f"{path.name} contains half a character", "a lone surrogate, as in \"\\ud800\", is not text",
-                         "Correct the file, or export the config again.") from None
+        raise InputError(
+            f"{path.name} contains half a character",
+            'a lone surrogate, as in "\\ud800", is not text',
+            "Correct the file, or export the config again.",
+        ) from None
     except ValueError:
-        raise InputError(f"{path.name} holds a number of thousands of digits",
+        raise InputError(
+            f"{path.name} holds a number of thousands of digits",
             "no entry of a config needs such a number",
-                         "Correct the file, or export the config again.") from None
+            "Correct the file, or export the config again.",
+        ) from None
     if not isinstance(record, dict) or "format" not in record:
-        raise not_a_config_error("it has no \"format\" entry")
+        raise not_a_config_error('it has no "format" entry')
     if record["format"] != CONFIG_FORMAT:
         raise not_a_config_error(f"its format is {record['format']!r}, not {CONFIG_FORMAT!r}")
     return record
@@ -588,9 +671,11 @@ def _read_json(path: Path) -> dict[str, Any]:
 def _check_version(record: Mapping[str, Any], file_name: str) -> int:
     version = record.get("version")
     if isinstance(version, bool) or not isinstance(version, int) or version not in _FILE_CLASS_BY_VERSION:
-        raise InputError(f"{file_name} has version {version!r} of {CONFIG_FORMAT}",
-                         f"this trt-tui reads versions {' and '.join(map(str, _FILE_CLASS_BY_VERSION))}",
-                         "Update trt-tui, or export the config again with this one.")
+        raise InputError(
+            f"{file_name} has version {version!r} of {CONFIG_FORMAT}",
+            f"this trt-tui reads versions {' and '.join(map(str, _FILE_CLASS_BY_VERSION))}",
+            "Update trt-tui, or export the config again with this one.",
+        )
     return version
 
 
@@ -608,8 +693,14 @@ def _has_only_quantized_weights(network: NetworkOutline) -> bool:
     return source_model is not None and not network.weights_source_name
 
 
-def _check_missing_weights(file_name: str, model: _ModelEntry, network: NetworkOutline, config: PrecisionConfig,
-                           force: bool, move_applier: FileMoveApplier) -> None:
+def _check_missing_weights(
+    file_name: str,
+    model: _ModelEntry,
+    network: NetworkOutline,
+    config: PrecisionConfig,
+    force: bool,
+    move_applier: FileMoveApplier,
+) -> None:
     """Refuses a config whose layers need the FP32 weights of a reference that is not open.
 
     If ``force`` is True, it adds a warning instead.
@@ -621,16 +712,20 @@ def _check_missing_weights(file_name: str, model: _ModelEntry, network: NetworkO
         return
     if not force:
         advice = "" if network.reference_weights_text else f"Add --reference {model.weights_of}. "
-        raise InputError(f"{file_name} was made with the FP32 weights of {model.weights_of}",
-                         network.reference_weights_text or "layers without file precision have these weights",
-                         f"{advice}--force goes on with the weights of {network.name}.")
+        raise InputError(
+            f"{file_name} was made with the FP32 weights of {model.weights_of}",
+            network.reference_weights_text or "layers without file precision have these weights",
+            f"{advice}--force goes on with the weights of {network.name}.",
+        )
     move_applier.warnings.append(
         f"{file_name}: it was made with the FP32 weights of {model.weights_of}; here layers use the weights of "
-        f"{network.name}.")
+        f"{network.name}."
+    )
 
 
-def _convert_default_precisions(file_name: str, model: _ModelEntry, move_applier: FileMoveApplier,
-                                tf32: bool) -> PrecisionConfig:
+def _convert_default_precisions(
+    file_name: str, model: _ModelEntry, move_applier: FileMoveApplier, tf32: bool
+) -> PrecisionConfig:
     """Returns the default precisions, for an FP32 network, of a config that was made for a quantized file.
 
     Layers in file precision get a move to the nearest precision instead.
@@ -645,25 +740,30 @@ def _convert_default_precisions(file_name: str, model: _ModelEntry, move_applier
         if name in precisions
     ]
     move_applier.warnings.append(f"{file_name}: the file precisions of {model.name} are requested for this network.")
-    return PrecisionConfig(Precision.FP32, Precision(model.other_in_file) if model.other_in_file in precisions else
-                           Precision.FP32, tf32)
+    return PrecisionConfig(
+        Precision.FP32, Precision(model.other_in_file) if model.other_in_file in precisions else Precision.FP32, tf32
+    )
 
 
-def _check_structure(file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier,
-                     force: bool) -> None:
+def _check_structure(
+    file_name: str, network: NetworkOutline, model: _ModelEntry, move_applier: FileMoveApplier, force: bool
+) -> None:
     """Refuses a config for a network with another structure. If ``force`` is True, it adds a warning instead."""
     differs = _structure_difference_text(network, model, move_applier.find_unknown_names(PrecisionMove.subject_kind))
     if not force:
-        raise InputError(f"{file_name} was made for another structure than {network.name}",
-                         f"it was made for {model.name}; {differs}",
-                         "Open the network it was made for, or use --force to use the matching entries.")
+        raise InputError(
+            f"{file_name} was made for another structure than {network.name}",
+            f"it was made for {model.name}; {differs}",
+            "Open the network it was made for, or use --force to use the matching entries.",
+        )
     move_applier.warnings.append(f"{file_name} was made for another structure ({model.name}); {differs}.")
 
 
 def _structure_difference_text(network: NetworkOutline, model: _ModelEntry, unknown_names: Sequence[str]) -> str:
     layers = network.layers
-    differences = [] if model.nodes in (None, len(layers)) else [
-        f"it has {model.nodes} nodes and this network {len(layers)}"]
+    differences = (
+        [] if model.nodes in (None, len(layers)) else [f"it has {model.nodes} nodes and this network {len(layers)}"]
+    )
     if unknown_names:
         differences.append(f"this network lacks {name_list_text(unknown_names)}")
     try:
@@ -671,7 +771,7 @@ def _structure_difference_text(network: NetworkOutline, model: _ModelEntry, unkn
     except (ValueError, binascii.Error):
         digest_bytes = b""
     if digest_bytes:
-        file_digests = {digest_bytes[i:i + _DIGEST_BYTES] for i in range(0, len(digest_bytes), _DIGEST_BYTES)}
+        file_digests = {digest_bytes[i : i + _DIGEST_BYTES] for i in range(0, len(digest_bytes), _DIGEST_BYTES)}
         layer_digests = [network.layer_digests[layer.name] for layer in layers]
         changed = [
             layer.name for layer, digest in zip(layers, layer_digests, strict=True) if digest not in file_digests

@@ -127,8 +127,9 @@ class BiasCorrectionMove(Move):
             return "it cannot run in INT8, so there is no weight error to correct"
         return bias.refusal_reason or invalid_vector_reason(self.shift, bias.channels)
 
-    def find_constant_edits(self, network: NetworkOutline, subject: str,
-                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+    def find_constant_edits(
+        self, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions
+    ) -> Mapping[Port, ConstantEdit]:
         """Returns the edit of the bias if the fusion group runs in INT8; no edit in other precisions.
 
         Implements `Move.find_constant_edits`.
@@ -208,8 +209,9 @@ class RoundingMove(Move):
                 return f"its differences are not compressed integers: {error}"
         return ""
 
-    def find_constant_edits(self, network: NetworkOutline, subject: str,
-                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+    def find_constant_edits(
+        self, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions
+    ) -> Mapping[Port, ConstantEdit]:
         """Returns the edit of the weight if the fusion group runs in the precision of the move; no edit in other
         precisions.
 
@@ -219,8 +221,11 @@ class RoundingMove(Move):
         site = find_sole_weight_site(group)
         if site is None or default_precisions.precision_of(group) is not self.precision:
             return {}
-        return {(site.layer, site.index): ConstantEdit(functools.partial(self._round_weight, subject, site),
-                                                       self.weight_edits)}
+        return {
+            (site.layer, site.index): ConstantEdit(
+                functools.partial(self._round_weight, subject, site), self.weight_edits
+            )
+        }
 
     def _round_weight(self, subject: str, site: QdqSite, weight: np.ndarray | None) -> np.ndarray:
         """Returns the weight as ``quantized value * scale``.
@@ -236,9 +241,11 @@ class RoundingMove(Move):
             differences = decode_integers(self.differences).reshape(weight.shape) if self.differences else None
             rounded: np.ndarray = quantize_weight(weight, steps, quantized_type, differences) * steps
         except ValueError:
-            raise InputError(f"the rounding of {subject} does not fit its weight",
-                             f"the weight has the shape {weight.shape}",
-                             "Take the rounding out of the config, and measure it again.") from None
+            raise InputError(
+                f"the rounding of {subject} does not fit its weight",
+                f"the weight has the shape {weight.shape}",
+                "Take the rounding out of the config, and measure it again.",
+            ) from None
         return rounded
 
     def find_weight_scales(self, precision: Precision) -> np.ndarray | None:
@@ -251,8 +258,9 @@ def find_sole_weight_site(group: FusionGroup) -> QdqSite | None:
     return sites[0] if len(sites) == 1 else None
 
 
-def quantize_weight(weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType,
-                    differences: np.ndarray | None = None) -> np.ndarray:
+def quantize_weight(
+    weight: np.ndarray, steps: np.ndarray, quantized_type: QuantizedType, differences: np.ndarray | None = None
+) -> np.ndarray:
     """Returns the quantized values of a weight, float32: the nearest values plus the differences of a move.
 
     Args:
@@ -298,8 +306,7 @@ class ChannelScalingMove(Move):
 
     @abstractmethod
     def subject_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
-        """Returns the reason why the output channels of a fusion group cannot be scaled by such a move; "" if they can.
-        """
+        """Returns the reason why the output channels of a fusion group cannot be scaled by such a move; "" if they can."""
 
     def ranges_refusal_reason(self, network: NetworkOutline, subject: str) -> str:
         """Returns the reason why the ranges of the move do not fit the divided tensors; "" if they fit."""
@@ -322,18 +329,20 @@ class ChannelScalingMove(Move):
 
     def find_divisors(self, network: NetworkOutline, subject: str) -> Mapping[str, np.ndarray]:
         factors = decode_vector(self.factors)
-        return {tensor.tensor: tensor.compute_divisors(factors)
-                for tensor in network.zero_cost_support.channel_scalings[subject].tensors}
+        return {
+            tensor.tensor: tensor.compute_divisors(factors)
+            for tensor in network.zero_cost_support.channel_scalings[subject].tensors
+        }
 
-    def find_constant_edits(self, network: NetworkOutline, subject: str,
-                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+    def find_constant_edits(
+        self, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions
+    ) -> Mapping[Port, ConstantEdit]:
         """Returns the divisions of the constants that produce the channels, and the multiplications of the weights that
         read them.
 
         Implements `Move.find_constant_edits`.
         """
-        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject],
-                                  decode_vector(self.factors))
+        return make_scaling_edits(network.zero_cost_support.channel_scalings[subject], decode_vector(self.factors))
 
 
 def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Port, ConstantEdit]:
@@ -345,12 +354,15 @@ def make_scaling_edits(scaling: ChannelScaling, factors: np.ndarray) -> dict[Por
     constants_by_port: dict[Port, list[ScaledConstant]] = {}
     for constant in (*scaling.producers, *scaling.readers):
         constants_by_port.setdefault(constant.port, []).append(constant)
-    return {port: ConstantEdit(partial(_divide_channels, factors, constants))
-            for port, constants in constants_by_port.items()}
+    return {
+        port: ConstantEdit(partial(_divide_channels, factors, constants))
+        for port, constants in constants_by_port.items()
+    }
 
 
-def _divide_channels(factors: np.ndarray, constants: Sequence[ScaledConstant], constant: np.ndarray | None
-                     ) -> np.ndarray:
+def _divide_channels(
+    factors: np.ndarray, constants: Sequence[ScaledConstant], constant: np.ndarray | None
+) -> np.ndarray:
     assert constant is not None, "channels are scaled by constants of the network"
     for scaled_constant in constants:
         constant = scaled_constant.divide_channels(constant, factors)
@@ -398,8 +410,9 @@ def scaling_refusal_reason(network: NetworkOutline, subject: str) -> str:
     return scaling.refusal_reason
 
 
-def smoothquant_factors(activation_amax: np.ndarray, weight_amax: np.ndarray,
-                        strength: float = DEFAULT_STRENGTH) -> np.ndarray:
+def smoothquant_factors(
+    activation_amax: np.ndarray, weight_amax: np.ndarray, strength: float = DEFAULT_STRENGTH
+) -> np.ndarray:
     """Returns the SmoothQuant factors of the channels, float32 ``(channels,)``: ``max|X_j|^a / max|W_j|^(1-a)``.
 
     The factor is 1 for a channel whose activations or weights are all zero.
@@ -417,8 +430,7 @@ def smoothquant_factors(activation_amax: np.ndarray, weight_amax: np.ndarray,
 WEIGHT_RANGES_FORMULA = "weights"
 """The formula that equalizes the ranges of the weights on both sides of a channel."""
 
-EQUALIZATION_FORMULAS: Mapping[str, float | None] = {
-    "0.5": 0.5, WEIGHT_RANGES_FORMULA: None, "0.75": 0.75, "1": 1.0}
+EQUALIZATION_FORMULAS: Mapping[str, float | None] = {"0.5": 0.5, WEIGHT_RANGES_FORMULA: None, "0.75": 0.75, "1": 1.0}
 """The formulas of the factors, the usual one first: the exponent of the activations, None for the ranges of weights."""
 
 CLIP_HEADROOM = 1.25
@@ -444,8 +456,9 @@ def equalization_refusal_reason(network: NetworkOutline, subject: str) -> str:
     return "SmoothQuant scales its channels" if subject in network.zero_cost_support.norms else ""
 
 
-def compute_equalization_factors(formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray,
-                                 reader_amax: np.ndarray) -> np.ndarray:
+def compute_equalization_factors(
+    formula: str, activation_amax: np.ndarray, producer_amax: np.ndarray, reader_amax: np.ndarray
+) -> np.ndarray:
     """Returns the channel factors of one of `EQUALIZATION_FORMULAS`, float32 ``(channels,)``; 1 for dead channels.
 
     A channel is dead if its activations are all zero, or the weights on a side that the formula uses.
@@ -521,11 +534,17 @@ class EqualizationMove(ChannelScalingMove):
         Implements `Move.equality_limit_text`.
         """
         clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
-        is_limited = any((divisors != 1).any()
-                         for tensor, divisors in self.find_divisors(network, subject).items()
-                         if tensor in clipped)
-        return (f"a Clip limits equalized channels at other values if these exceed {CLIP_HEADROOM:g} times those of the"
-                " samples" if is_limited else "")
+        is_limited = any(
+            (divisors != 1).any()
+            for tensor, divisors in self.find_divisors(network, subject).items()
+            if tensor in clipped
+        )
+        return (
+            f"a Clip limits equalized channels at other values if these exceed {CLIP_HEADROOM:g} times those of the"
+            " samples"
+            if is_limited
+            else ""
+        )
 
 
 class ScalePlacement(StrEnum):
@@ -543,12 +562,19 @@ class ScalePlacement(StrEnum):
 
 
 PLACEMENT_TEXTS = {
-    ScalePlacement.QUERY: "the weights of Q", ScalePlacement.KEY: "the weights of K",
-    ScalePlacement.BOTH: "the weights of Q and K", ScalePlacement.SCALING: "the scaling in front of QK"}
+    ScalePlacement.QUERY: "the weights of Q",
+    ScalePlacement.KEY: "the weights of K",
+    ScalePlacement.BOTH: "the weights of Q and K",
+    ScalePlacement.SCALING: "the scaling in front of QK",
+}
 """The places of the scale for users."""
 
-PLACEMENT_LABELS = {ScalePlacement.QUERY: "in Q", ScalePlacement.KEY: "in K", ScalePlacement.BOTH: "in Q and K",
-                    ScalePlacement.SCALING: "in front"}
+PLACEMENT_LABELS = {
+    ScalePlacement.QUERY: "in Q",
+    ScalePlacement.KEY: "in K",
+    ScalePlacement.BOTH: "in Q and K",
+    ScalePlacement.SCALING: "in front",
+}
 """The places of the scale, short, for lists."""
 
 SINGLE_PLACEMENTS = (ScalePlacement.QUERY, ScalePlacement.KEY, ScalePlacement.SCALING)
@@ -605,8 +631,9 @@ class AttentionScaleMove(Move):
         scale = network.zero_cost_support.attention_scales[subject]
         return find_scale_divisors(scale, ScalePlacement(self.placement))
 
-    def find_constant_edits(self, network: NetworkOutline, subject: str,
-                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+    def find_constant_edits(
+        self, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions
+    ) -> Mapping[Port, ConstantEdit]:
         """Returns the edits of the weights and biases that absorb the scale, and of the numbers in the layers that
         scale.
 
@@ -616,8 +643,9 @@ class AttentionScaleMove(Move):
         absorbing_layer = _find_absorbing_layer(scale) if placement is ScalePlacement.SCALING else None
         edits: dict[Port, ConstantEdit] = {}
         for scaling in scale.scalings:
-            number = 1.0 if scaling is not absorbing_layer else (
-                1 / scale.factor if scaling.is_division else scale.factor)
+            number = (
+                1.0 if scaling is not absorbing_layer else (1 / scale.factor if scaling.is_division else scale.factor)
+            )
             edits[scaling.port] = ConstantEdit(partial(_replace_number, number))
         operands = _list_scaled_operands(scale, placement)
         producers = tuple(producer for operand in operands for producer in operand.producers)
@@ -650,13 +678,13 @@ def placement_refusal_reason(scale: AttentionScale, placement: ScalePlacement) -
         if _find_absorbing_layer(scale) is None:
             return "no layer in front of the product scales an operand"
         return "" if any(scaling.side == "scores" for scaling in scale.scalings) else "the scale is in front already"
-    return next((operand.refusal_reason for operand in _list_scaled_operands(scale, placement)
-                 if operand.refusal_reason), "")
+    return next(
+        (operand.refusal_reason for operand in _list_scaled_operands(scale, placement) if operand.refusal_reason), ""
+    )
 
 
 def find_scale_divisors(scale: AttentionScale, placement: ScalePlacement) -> dict[str, np.ndarray]:
-    """Returns the divisors of the tensors whose values change if the scale moves to a place, float32, by tensor name.
-    """
+    """Returns the divisors of the tensors whose values change if the scale moves to a place, float32, by tensor name."""
     divisors: dict[str, np.ndarray] = {}
 
     def add_divisor(tensor: str, divisor: np.ndarray) -> None:
@@ -678,8 +706,12 @@ def find_scale_divisors(scale: AttentionScale, placement: ScalePlacement) -> dic
 
 def _list_scaled_operands(scale: AttentionScale, placement: ScalePlacement) -> list[ScaledOperand]:
     """Returns the operands whose constants absorb the scale, or its square root if there are two operands."""
-    return {ScalePlacement.QUERY: [scale.query], ScalePlacement.KEY: [scale.key],
-            ScalePlacement.BOTH: [scale.query, scale.key], ScalePlacement.SCALING: []}[placement]
+    return {
+        ScalePlacement.QUERY: [scale.query],
+        ScalePlacement.KEY: [scale.key],
+        ScalePlacement.BOTH: [scale.query, scale.key],
+        ScalePlacement.SCALING: [],
+    }[placement]
 
 
 def _find_absorbing_layer(scale: AttentionScale) -> ScoreScaling | None:
@@ -687,14 +719,17 @@ def _find_absorbing_layer(scale: AttentionScale) -> ScoreScaling | None:
     return next((scaling for scaling in scale.scalings if scaling.side != "scores"), None)
 
 
-def make_attention_scale_move(network: NetworkOutline, subject: str, placement: ScalePlacement,
-                              reason: str = "user") -> AttentionScaleMove:
+def make_attention_scale_move(
+    network: NetworkOutline, subject: str, placement: ScalePlacement, reason: str = "user"
+) -> AttentionScaleMove:
     """Returns the move of an attention's scale to a place, with the resulting changes of ranges.
 
     If only a part of a tensor changes, its range stays equal or grows with that part.
     """
     scale = network.zero_cost_support.attention_scales[subject]
-    factors = {tensor: float((1 / divisor).max(initial=0.0 if divisor.size == 1 else 1.0))
-               for tensor, divisor in find_scale_divisors(scale, placement).items()
-               if tensor in network.calibrated_tensors}
+    factors = {
+        tensor: float((1 / divisor).max(initial=0.0 if divisor.size == 1 else 1.0))
+        for tensor, divisor in find_scale_divisors(scale, placement).items()
+        if tensor in network.calibrated_tensors
+    }
     return AttentionScaleMove(placement.value, scale.factor, factors, reason)

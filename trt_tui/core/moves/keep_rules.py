@@ -25,8 +25,10 @@ from trt_tui.formatting import counted_noun_text, find_similar_names, name_list_
 
 NamedNetwork: TypeAlias = NetworkOutline
 
-_NORM_OPERATORS = frozenset("LayerNorm RMSNorm GroupNorm L2Norm LayerNormalization RMSNormalization GroupNormalization "
-                            "InstanceNormalization LpNormalization".split())
+_NORM_OPERATORS = frozenset(
+    "LayerNorm RMSNorm GroupNorm L2Norm LayerNormalization RMSNormalization GroupNormalization "
+    "InstanceNormalization LpNormalization".split()
+)
 
 _RULE_PATTERN = re.compile(r"/(?:[^/\\]|\\.)*/(?=[=,]|$)(?:=\w+)?|[^,]+")
 """A regular expression between slashes with an optional precision behind it, or any other text up to a comma."""
@@ -47,8 +49,13 @@ def _find_first_and_last_groups(network: NamedNetwork) -> list[str]:
 def _find_head_groups(network: NamedNetwork) -> list[str]:
     """Returns the fusion groups from the last quantizable groups (included) to the network outputs."""
     producers = {tensor: group for group in network.groups for tensor in group.outputs}
-    copied_inputs = {tensor: layer.inputs for layer in network.layers if network.find_group(layer.name) is None
-                     for tensor in layer.outputs}
+    copied_inputs = {
+        tensor: layer.inputs
+        for layer in network.layers
+        if network.find_group(layer.name) is None
+        for tensor in layer.outputs
+    }
+
     def list_earlier_tensors(tensor: str) -> Iterable[str]:
         group = producers.get(tensor)
         if group is None:
@@ -104,20 +111,23 @@ def find_named_groups(network: NamedNetwork, names: Iterable[str]) -> tuple[str,
     """
     group_names: dict[str, None] = {}
     name_by_title = {
-        title: name
-        for name, title in group_titles(build_scope_tree(network.layers, network.groups)).items()
+        title: name for name, title in group_titles(build_scope_tree(network.layers, network.groups)).items()
     }
     for name in names:
         group = network.find_group(name) or network.find_group(name_by_title.get(name, name))
         if group is None and network.has_layer(name):
-            raise InputError(f"layer {name} has no selectable precision",
-                             network.get_layer(name).refusal_reason or "it is folded away",
-                             "Name a layer that computes floats; trt-tui inspect lists them.")
+            raise InputError(
+                f"layer {name} has no selectable precision",
+                network.get_layer(name).refusal_reason or "it is folded away",
+                "Name a layer that computes floats; trt-tui inspect lists them.",
+            )
         if group is None:
             near = find_similar_names(name, [*(layer.name for layer in network.layers), *KEEP_RULES])
             raise InputError(
-                f"{network.name} has no layer {name}, and no rule has that name", suggestion_question(near),
-                f"`trt-tui inspect {network.name}` lists the layers; the rules are {', '.join(KEEP_RULES)}.")
+                f"{network.name} has no layer {name}, and no rule has that name",
+                suggestion_question(near),
+                f"`trt-tui inspect {network.name}` lists the layers; the rules are {', '.join(KEEP_RULES)}.",
+            )
         group_names.setdefault(group.name)
     return tuple(group_names)
 
@@ -137,8 +147,11 @@ def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
     elif rule in KEEP_RULES:
         names = set(KEEP_RULES[rule](network))
         if not names:
-            raise InputError(f"rule {rule} keeps nothing in {network.name}",
-                             f"the network has none of its layers: {KEEP_RULE_TEXTS[rule]}", "Leave it out.")
+            raise InputError(
+                f"rule {rule} keeps nothing in {network.name}",
+                f"the network has none of its layers: {KEEP_RULE_TEXTS[rule]}",
+                "Leave it out.",
+            )
     elif len(rule) > 1 and rule.startswith("/") and rule.endswith("/"):
         names = _find_groups_by_pattern(network, rule[1:-1])
     else:
@@ -148,22 +161,32 @@ def find_groups_of_rule(network: NamedNetwork, rule: str) -> list[FusionGroup]:
 
 def _find_groups_by_pattern(network: NamedNetwork, pattern_text: str) -> set[str]:
     if len(pattern_text) > _MAX_PATTERN_CHARACTERS:
-        raise InputError("a pattern is too long",
-                         f"it has {len(pattern_text)} characters, and at most {_MAX_PATTERN_CHARACTERS} are allowed",
-                         "Give several shorter ones.")
+        raise InputError(
+            "a pattern is too long",
+            f"it has {len(pattern_text)} characters, and at most {_MAX_PATTERN_CHARACTERS} are allowed",
+            "Give several shorter ones.",
+        )
     title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
-    with limit_reading_resources(f"the pattern /{pattern_text}/",
-                                 next_step="Give a simpler pattern, or name the layers."):
+    with limit_reading_resources(
+        f"the pattern /{pattern_text}/", next_step="Give a simpler pattern, or name the layers."
+    ):
         try:
             pattern = re.compile(pattern_text)
         except re.error as error:
-            raise InputError(f"/{pattern_text}/ is not a regular expression", str(error),
-                             "Escape literal characters with \\.") from None
-        group_names = {group.name for group in network.groups
-                       if any(pattern.search(name) for name in (*group.layers, title_by_group.get(group.name, "")))}
+            raise InputError(
+                f"/{pattern_text}/ is not a regular expression", str(error), "Escape literal characters with \\."
+            ) from None
+        group_names = {
+            group.name
+            for group in network.groups
+            if any(pattern.search(name) for name in (*group.layers, title_by_group.get(group.name, "")))
+        }
     if not group_names:
-        raise InputError(f"/{pattern_text}/ keeps nothing in {network.name}", "no layer name matches",
-                         "trt-tui inspect lists the layers.")
+        raise InputError(
+            f"/{pattern_text}/ keeps nothing in {network.name}",
+            "no layer name matches",
+            "trt-tui inspect lists the layers.",
+        )
     return group_names
 
 
@@ -188,12 +211,16 @@ def _split_rule_precision(rule: str) -> tuple[str, Precision]:
     rule_name, equals, precision_name = rule.rpartition("=")
     keep_precisions = {precision.value: precision for precision in KEEP_PRECISIONS}
     if equals and precision_name.lower() in {precision.value for precision in Precision} - {*keep_precisions}:
-        raise InputError(f"a rule keeps nothing in {precision_name}",
-                         f"{rule_name} can be kept in {', '.join(keep_precisions)}",
-                         "Write one of them after =; lower precisions are set in the config.")
-    return (rule_name,
-            keep_precisions[precision_name.lower()]) if equals and precision_name.lower() in keep_precisions else (
-                rule, Precision.FP32)
+        raise InputError(
+            f"a rule keeps nothing in {precision_name}",
+            f"{rule_name} can be kept in {', '.join(keep_precisions)}",
+            "Write one of them after =; lower precisions are set in the config.",
+        )
+    return (
+        (rule_name, keep_precisions[precision_name.lower()])
+        if equals and precision_name.lower() in keep_precisions
+        else (rule, Precision.FP32)
+    )
 
 
 def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts: Iterable[str]) -> PrecisionConfig:
@@ -215,17 +242,23 @@ def apply_keep_rules(network: NamedNetwork, config: PrecisionConfig, rule_texts:
                 raise InputError(
                     f"two rules contradict each other on {group.name}",
                     f"{existing.origin_text} keeps it in {existing.label}, rule {rule} in {precision.label}",
-                    "Leave out one of them, or give both the same precision.")
+                    "Leave out one of them, or give both the same precision.",
+                )
             precision_move = config.precision_moves.get(group.name)
-            if precision_move is not None and precision_move.reason == "user" and group.precision_rank(
-                    precision_move.precision) < precision_rank(precision):
+            if (
+                precision_move is not None
+                and precision_move.reason == "user"
+                and group.precision_rank(precision_move.precision) < precision_rank(precision)
+            ):
                 raise InputError(
                     f"rule {rule} and the config contradict each other",
                     f"the rule keeps {group.name} in {precision.label}, and the config sets it to "
                     f"{group.precision_label(precision_move.precision)}",
-                    "Leave out the rule, or the entry of the config.")
-        config = config.without_group_precision(groups).with_moves({
-            group.name: KeepRuleMove(rule, precision) for group in groups if group.name not in existing_moves})
+                    "Leave out the rule, or the entry of the config.",
+                )
+        config = config.without_group_precision(groups).with_moves(
+            {group.name: KeepRuleMove(rule, precision) for group in groups if group.name not in existing_moves}
+        )
     return config
 
 
@@ -241,13 +274,15 @@ def apply_default_keep_rules(network: NamedNetwork, config: PrecisionConfig) -> 
         if not (names := KEEP_RULES[rule](network)):
             continue
         changeable = [
-            group for group in map(network.get_group, names)
-            if len(group.allowed_precisions) > 1 and group.name not in config.groups_fixed_by_rule and (
-                group.name not in config.precision_moves or config.precision_moves[group.name].reason != "user")
+            group
+            for group in map(network.get_group, names)
+            if len(group.allowed_precisions) > 1
+            and group.name not in config.groups_fixed_by_rule
+            and (group.name not in config.precision_moves or config.precision_moves[group.name].reason != "user")
         ]
         config = config.without_group_precision(changeable).with_moves(
-            {group.name: KeepRuleMove(rule)
-             for group in changeable})
+            {group.name: KeepRuleMove(rule) for group in changeable}
+        )
     return config
 
 
@@ -267,8 +302,10 @@ def default_keep_rules_note(network: NamedNetwork, config: PrecisionConfig) -> s
     title_by_group = group_titles(build_scope_tree(network.layers, network.groups))
     rows = [title_by_group.get(group.name, group.name) for group in network.groups if group.name in rule_by_group]
     reasons = " and ".join(KEEP_RULE_TEXTS[rule] for rule in rules)
-    return (f"{counted_noun_text(len(rows), 'fused layer')} kept in FP32 by rule {', '.join(rules)} ({reasons}): "
-            f"{name_list_text(rows)}. A config without these entries turns it off.")
+    return (
+        f"{counted_noun_text(len(rows), 'fused layer')} kept in FP32 by rule {', '.join(rules)} ({reasons}): "
+        f"{name_list_text(rows)}. A config without these entries turns it off."
+    )
 
 
 def count_groups_by_keep_rule(config: PrecisionConfig) -> dict[str, int]:
@@ -281,6 +318,8 @@ def keep_rules_text(config: PrecisionConfig) -> str:
     none.
     """
     counts = list(count_groups_by_keep_rule(config).items())
-    texts = [f"{counted_noun_text(count, 'group') if not index else count}{' kept' if not index else ''} by {rule}"
-             for index, (rule, count) in enumerate(counts)]
+    texts = [
+        f"{counted_noun_text(count, 'group') if not index else count}{' kept' if not index else ''} by {rule}"
+        for index, (rule, count) in enumerate(counts)
+    ]
     return name_list_text(texts) if texts else ""

@@ -43,28 +43,81 @@ class MoveTexts:
 
 
 MOVE_TEXTS = {
-    "keep": MoveTexts("kept", "{move.precision.label}", "be kept in {move.label}",
-                      "kept in {move.label} by {move.origin_text}", "kept: {subject}", origin="rule {move.rule}"),
-    "precision": MoveTexts("precision", "{move.precision.label}", "run in {move.label}",
-                           "precision {move.label} by {move.origin_text}", "{subject}"),
-    "rewrite": MoveTexts("form", "{move.operator}", "be written as {move.label}", "written as {move.label}",
-                         "form of {subject}", no_move="decomposed"),
-    "qk_scale": MoveTexts("scale", "in {move.placement_text}", "have its scale in {move.placement_text}",
-                          "scale {move.factor:.4g} in {move.placement_text}", "scale of {subject}",
-                          no_move="as in the network"),
-    "smooth": MoveTexts("smoothing", "{move.method} {move.strength:g}", "have its channels scaled",
-                        "smoothed ({move.strength:g})", "smoothing of {subject}", no_move="none"),
-    "equalize": MoveTexts("equalization", "equalized ({move.formula})", "have its channels equalized",
-                          "channels equalized ({move.formula})", "equalization of {subject}",
-                          no_move="none"),
-    "range": MoveTexts("range", "{move.amax:.5g}", "have the range {move.label}", "range by {move.method}",
-                       "range of {subject}", "amax {move.label} ({move.method})", "calibrated", "{move.method}"),
-    "rounding": MoveTexts("rounding", "{move.method} {move.precision.label}", "have its weight rounded by the error",
-                          "weight rounded by {move.method}", "rounding of {subject}", no_move="nearest"),
-    "bias": MoveTexts("bias", "corrected", "have its bias corrected", "bias corrected", "bias of {subject}",
-                      no_move="as it is"),
-    "barrier": MoveTexts("barrier", "fusion barrier", "become a network output",
-                         "fusion barrier: its output becomes a network output", "barrier at {subject}"),
+    "keep": MoveTexts(
+        "kept",
+        "{move.precision.label}",
+        "be kept in {move.label}",
+        "kept in {move.label} by {move.origin_text}",
+        "kept: {subject}",
+        origin="rule {move.rule}",
+    ),
+    "precision": MoveTexts(
+        "precision",
+        "{move.precision.label}",
+        "run in {move.label}",
+        "precision {move.label} by {move.origin_text}",
+        "{subject}",
+    ),
+    "rewrite": MoveTexts(
+        "form",
+        "{move.operator}",
+        "be written as {move.label}",
+        "written as {move.label}",
+        "form of {subject}",
+        no_move="decomposed",
+    ),
+    "qk_scale": MoveTexts(
+        "scale",
+        "in {move.placement_text}",
+        "have its scale in {move.placement_text}",
+        "scale {move.factor:.4g} in {move.placement_text}",
+        "scale of {subject}",
+        no_move="as in the network",
+    ),
+    "smooth": MoveTexts(
+        "smoothing",
+        "{move.method} {move.strength:g}",
+        "have its channels scaled",
+        "smoothed ({move.strength:g})",
+        "smoothing of {subject}",
+        no_move="none",
+    ),
+    "equalize": MoveTexts(
+        "equalization",
+        "equalized ({move.formula})",
+        "have its channels equalized",
+        "channels equalized ({move.formula})",
+        "equalization of {subject}",
+        no_move="none",
+    ),
+    "range": MoveTexts(
+        "range",
+        "{move.amax:.5g}",
+        "have the range {move.label}",
+        "range by {move.method}",
+        "range of {subject}",
+        "amax {move.label} ({move.method})",
+        "calibrated",
+        "{move.method}",
+    ),
+    "rounding": MoveTexts(
+        "rounding",
+        "{move.method} {move.precision.label}",
+        "have its weight rounded by the error",
+        "weight rounded by {move.method}",
+        "rounding of {subject}",
+        no_move="nearest",
+    ),
+    "bias": MoveTexts(
+        "bias", "corrected", "have its bias corrected", "bias corrected", "bias of {subject}", no_move="as it is"
+    ),
+    "barrier": MoveTexts(
+        "barrier",
+        "fusion barrier",
+        "become a network output",
+        "fusion barrier: its output becomes a network output",
+        "barrier at {subject}",
+    ),
 }
 """The texts by the word for the kind of move in files."""
 
@@ -95,7 +148,6 @@ class DefaultPrecisions:
         if self.quantized in group.allowed_precisions and group.is_quantizable:
             return self.quantized
         return self.other if self.other in group.allowed_precisions else Precision.FP32
-
 
     def precision_of(self, group: FusionGroup) -> Precision:
         """Returns the precision that is requested for a fusion group."""
@@ -296,8 +348,9 @@ class Move(ABC):
         """
         return {}
 
-    def find_constant_edits(self, network: NetworkOutline, subject: str,
-                            default_precisions: DefaultPrecisions) -> Mapping[Port, ConstantEdit]:
+    def find_constant_edits(
+        self, network: NetworkOutline, subject: str, default_precisions: DefaultPrecisions
+    ) -> Mapping[Port, ConstantEdit]:
         """Returns the edits that the move makes to constants, by the layer input that reads the constant.
 
         Args:

@@ -42,8 +42,9 @@ def rounding_refusal_reason(network: NetworkOutline, group: FusionGroup, config:
     return "" if operator in ROUNDED_OPERATORS else f"the rounding of a {operator} by the error is not supported"
 
 
-def replace_file_precision(config: PrecisionConfig, groups: Iterable[FusionGroup],
-                           reason: str = "user") -> PrecisionConfig:
+def replace_file_precision(
+    config: PrecisionConfig, groups: Iterable[FusionGroup], reason: str = "user"
+) -> PrecisionConfig:
     """Returns a config in which the given fusion groups have the nearest precision instead of their file precision.
 
     A group with a zero-cost move cannot keep its form in the file.
@@ -62,13 +63,22 @@ def find_qdq_repair(network: NetworkOutline, config: PrecisionConfig, group: Fus
     """
     if config.precision_of(group) is not Precision.FILE:
         return None
-    return next((finding.repair_precision for finding in network.qdq_findings or ()
-                 if finding.group == group.name and finding.repair_precision is not None), None)
+    return next(
+        (
+            finding.repair_precision
+            for finding in network.qdq_findings or ()
+            if finding.group == group.name and finding.repair_precision is not None
+        ),
+        None,
+    )
 
 
 def qdq_repair_refusal_reason(network: NetworkOutline, group: FusionGroup, config: PrecisionConfig) -> str:
     """Returns the reason why new Q/DQ nodes would not repair a fusion group; "" if they would."""
     if network.qdq_findings is None:
         return "the file has no Q/DQ nodes"
-    return "" if find_qdq_repair(network, config, group) is not None else (
-        "the check of the file finds no Q/DQ nodes here that new ones repair")
+    return (
+        ""
+        if find_qdq_repair(network, config, group) is not None
+        else ("the check of the file finds no Q/DQ nodes here that new ones repair")
+    )

@@ -49,7 +49,7 @@ def largest_magnitude(array: np.ndarray, axis: int | None = None, block_size: in
     """
     axes: int | tuple[int, ...] | None = None
     if axis is not None and block_size is not None:
-        array = array.reshape(*array.shape[:axis], -1, block_size, *array.shape[axis + 1:])
+        array = array.reshape(*array.shape[:axis], -1, block_size, *array.shape[axis + 1 :])
         axes = axis + 1
     elif axis is not None:
         axes = tuple(i for i in range(array.ndim) if i != axis)
@@ -116,8 +116,9 @@ class ConstantValues:
         if not (graph.is_fp32(tensor) and float(self.constant_amax(tensor)) > FP16_MAX):
             return False  # before its readers are listed, because thousands of layers may read one constant
         readers = [graph.by_name[name] for name in graph.consumers.get(tensor, ())]
-        return not any(layer.op_type in PRODUCTS or layer.op_type == "Div" and layer.inputs[1] == tensor
-                       for layer in readers) and not self._only_scales_products(tensor, readers)
+        return not any(
+            layer.op_type in PRODUCTS or layer.op_type == "Div" and layer.inputs[1] == tensor for layer in readers
+        ) and not self._only_scales_products(tensor, readers)
 
     def _only_scales_products(self, tensor: str, reader_layers: Sequence[Layer]) -> bool:
         """Returns True if a constant is positive and is only multiplied with, or added to, results of products.
@@ -125,25 +126,36 @@ class ConstantValues:
         A mask has values of 0 or below, is selected by a Where, or is combined with tensors computed from masks, not
         with products.
         """
-        return all(layer.op_type in _SCALING_OPERATORS and self._is_computed_from_product(operand)
-                   for layer in reader_layers
-                   for operand in layer.inputs
-                   if operand != tensor) and bool(reader_layers) and bool(np.all(self.constant_value(tensor) > 0))
+        return (
+            all(
+                layer.op_type in _SCALING_OPERATORS and self._is_computed_from_product(operand)
+                for layer in reader_layers
+                for operand in layer.inputs
+                if operand != tensor
+            )
+            and bool(reader_layers)
+            and bool(np.all(self.constant_value(tensor) > 0))
+        )
 
     def _is_computed_from_product(self, tensor: str) -> bool:
         """Returns True if a tensor is the result of a product, also behind pointwise operators and copies."""
         graph = self._graph
         computed = iterate_reachable([tensor], partial(self._list_float_inputs, POINTWISE | COPIES))
-        return any(graph.producer.get(name) is not None and graph.by_name[graph.producer[name]].op_type in PRODUCTS
-                   for name in computed)
+        return any(
+            graph.producer.get(name) is not None and graph.by_name[graph.producer[name]].op_type in PRODUCTS
+            for name in computed
+        )
 
     def _list_float_inputs(self, operators: Collection[str], tensor: str) -> list[str]:
         """Returns the float inputs of the layer that computes a tensor; [] if the layer has none of the given
         operators.
         """
         layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
-        return [name for name in layer.inputs if self._graph.is_fp32(name)] \
-            if layer is not None and layer.op_type in operators else []
+        return (
+            [name for name in layer.inputs if self._graph.is_fp32(name)]
+            if layer is not None and layer.op_type in operators
+            else []
+        )
 
     @cached_property
     def masked_tensors(self) -> frozenset[str]:
@@ -155,9 +167,11 @@ class ConstantValues:
         for layer in graph.layers:
             if layer.outputs[0] in graph.static_tensors or layer.op_type not in POINTWISE | COPIES:
                 continue
-            if any(input_name in tensors or input_name in graph.constant_tensors and self.is_mask(input_name)
-                   for input_name in layer.inputs
-                   if input_name):
+            if any(
+                input_name in tensors or input_name in graph.constant_tensors and self.is_mask(input_name)
+                for input_name in layer.inputs
+                if input_name
+            ):
                 tensors.update(tensor for tensor in layer.outputs if graph.is_fp32(tensor))
         return frozenset(tensors)
 
@@ -170,7 +184,7 @@ class ConstantValues:
         """
         graph, magnitudes = self._graph, []
         for name in iterate_reachable([tensor], partial(self._list_float_inputs, COPIES | {"Where"})):
-            for source in self._list_float_inputs(("Where", ), name):
+            for source in self._list_float_inputs(("Where",), name):
                 constant = stored_tensor(graph.ir_value(source)) if source in graph.constant_tensors else None
                 if constant is not None and self.constant_amax(source) >= _MIN_MASK_MAGNITUDE:
                     magnitudes.append(float(self.constant_amax(source)) / 2)
@@ -213,18 +227,21 @@ class ConstantValues:
     # -- expressions --------------------------------------------------------------------------------------------
 
     def _evaluate_constant(self, tensor: str) -> np.ndarray:
-        """Returns the value of a constant expression. The first call lets the backend compute all expressions at once.
-        """
-        title, next_step = (f"constant {tensor} could not be computed",
-                            "Fold the network's constants (for example with onnxsim) and open it again.")
+        """Returns the value of a constant expression. The first call lets the backend compute all expressions at once."""
+        title, next_step = (
+            f"constant {tensor} could not be computed",
+            "Fold the network's constants (for example with onnxsim) and open it again.",
+        )
         if self._get_backend is None:
-            raise InputError(title, "the file holds it as an expression, and no backend is available to "
-                                    "compute it", next_step)
+            raise InputError(
+                title, "the file holds it as an expression, and no backend is available to compute it", next_step
+            )
         try:
             backend = self._get_backend()
         except BackendUnavailableError as error:
             raise BackendUnavailableError(
-                title, f"the file holds it as an expression. {error.title}: {error.cause}", error.next_step) from None
+                title, f"the file holds it as an expression. {error.title}: {error.cause}", error.next_step
+            ) from None
         if not self._has_evaluated_expressions:
             self._has_evaluated_expressions = True
             with contextlib.suppress(TrtTuiError):  # the failing expression is reported when its value is requested
@@ -245,8 +262,13 @@ class ConstantValues:
     def _list_constant_expressions(self) -> list[str]:
         """Returns the float tensors that the file computes from constants and that other layers read."""
         graph = self._graph
-        read_constants = dict.fromkeys(name for layer in graph.layers if layer.kind is not LayerKind.CONSTANT
-                                       for name in graph.input_tensors(layer.name) if name in graph.constant_tensors)
+        read_constants = dict.fromkeys(
+            name
+            for layer in graph.layers
+            if layer.kind is not LayerKind.CONSTANT
+            for name in graph.input_tensors(layer.name)
+            if name in graph.constant_tensors
+        )
         return [name for name in read_constants if graph.is_fp32(name) and stored_tensor(graph.ir_value(name)) is None]
 
     def _build_expression_model(self, tensor_names: Sequence[str]) -> ir.Model:

@@ -41,7 +41,8 @@ class FoldedShapes:
     def __init__(self, network: Network) -> None:
         self._network = network
         self._has_fixed_inputs = all(
-            isinstance(size, int) for info in network.inputs for size in (info.shape or (None, ) * 2)[1:])
+            isinstance(size, int) for info in network.inputs for size in (info.shape or (None,) * 2)[1:]
+        )
         self._values: dict[str, np.ndarray] = {}
 
     def find_shape(self, tensor: str) -> Shape | None:
@@ -53,8 +54,7 @@ class FoldedShapes:
         return shape if folded_shape is None or shape is not None and len(folded_shape) != len(shape) else folded_shape
 
     def find_integer_values(self, tensor: str) -> list[int] | None:
-        """Returns the values of an integer tensor that the file computes from fixed sizes; None for any other tensor.
-        """
+        """Returns the values of an integer tensor that the file computes from fixed sizes; None for any other tensor."""
         if not self._has_fixed_inputs or tensor not in self._shape_by_tensor or tensor not in self._values:
             return None
         return [int(number) for number in self._values[tensor].reshape(-1)]
@@ -80,17 +80,26 @@ def build_outline_for_input_sizes(network: Network, input_sizes: Mapping[str, Se
     is_batched = len({tuple(input_sizes[name][:1]) for name in open_batch_inputs if name in input_sizes}) == 1
     model, _ = detach_big_weights(network.model)
     for info in model.graph.input:
-        for axis, (dim,
-                   size) in enumerate(zip(info.type.tensor_type.shape.dim, input_sizes.get(info.name, ()),
-                                          strict=False)):
+        for axis, (dim, size) in enumerate(
+            zip(info.type.tensor_type.shape.dim, input_sizes.get(info.name, ()), strict=False)
+        ):
             if not dim.HasField("dim_value"):
                 dim.dim_value = 1 if is_batched and not axis else size
     shape_by_tensor = _infer_folded_shapes(model, {})
-    layers = tuple(layer if layer.macs is not None else replace(
-        layer, macs=count_macs(network.node(layer.name), lambda value: shape_by_tensor.get(value.name or "")))
-        for layer in outline.layers)
-    shapes = {name: shape_by_tensor.get(name, shape) if shape is None or None in shape[1:] or any(
-        isinstance(size, str) for size in shape[1:]) else shape for name, shape in outline.shapes.items()}
+    layers = tuple(
+        layer
+        if layer.macs is not None
+        else replace(
+            layer, macs=count_macs(network.node(layer.name), lambda value: shape_by_tensor.get(value.name or ""))
+        )
+        for layer in outline.layers
+    )
+    shapes = {
+        name: shape_by_tensor.get(name, shape)
+        if shape is None or None in shape[1:] or any(isinstance(size, str) for size in shape[1:])
+        else shape
+        for name, shape in outline.shapes.items()
+    }
     return replace(outline, layers=layers, shapes=shapes)
 
 
@@ -107,8 +116,11 @@ def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.nda
             graph = infer_graph_shapes(model)
         except Exception:  # onnx stops at the first operator that it cannot infer; earlier shapes are kept
             break
-        shapes |= {info.name: declared_shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
-                   if info.type.tensor_type.HasField("shape")}
+        shapes |= {
+            info.name: declared_shape(info)
+            for info in (*graph.input, *graph.value_info, *graph.output)
+            if info.type.tensor_type.HasField("shape")
+        }
         shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
         previous_count = len(folded_values)
         _fold_shape_layers(model.graph, shapes, folded_values)
@@ -117,15 +129,19 @@ def _infer_folded_shapes(model: onnx.ModelProto, folded_values: dict[str, np.nda
     return shapes
 
 
-def _fold_shape_layers(graph: onnx.GraphProto, shapes: Mapping[str, Shape], folded_values: dict[str,
-                                                                                                np.ndarray]) -> None:
+def _fold_shape_layers(
+    graph: onnx.GraphProto, shapes: Mapping[str, Shape], folded_values: dict[str, np.ndarray]
+) -> None:
     """Replaces layers that compute known shapes by constants, in place.
 
     Args:
         folded_values: Receives the values of the folded tensors, by name.
     """
-    values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
-              if tensor.data_type == onnx.TensorProto.INT64 and int(np.prod(tensor.dims)) <= _MAX_SHAPE_ELEMENTS}
+    values = {
+        tensor.name: onnx.numpy_helper.to_array(tensor)
+        for tensor in graph.initializer
+        if tensor.data_type == onnx.TensorProto.INT64 and int(np.prod(tensor.dims)) <= _MAX_SHAPE_ELEMENTS
+    }
     kept_nodes = []
     for node in graph.node:
         value = _evaluate_shape_node(node, values, shapes)
@@ -143,22 +159,28 @@ def _fold_shape_layers(graph: onnx.GraphProto, shapes: Mapping[str, Shape], fold
         graph.node.extend(kept_nodes)
 
 
-def _evaluate_shape_node(node: onnx.NodeProto, values: Mapping[str, np.ndarray],
-                         shapes: Mapping[str, Shape]) -> np.ndarray | None:
+def _evaluate_shape_node(
+    node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]
+) -> np.ndarray | None:
     """Returns the result of a node of shape arithmetic, with NaN for unknown sizes; None for any other node."""
     if node.domain or len(node.output) != 1:
         return None
     attributes: Attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
     if node.op_type == "Constant":
         tensor = attributes.get("value")
-        if tensor is None or tensor.data_type != onnx.TensorProto.INT64 or int(np.prod(
-                tensor.dims)) > _MAX_SHAPE_ELEMENTS:
+        if (
+            tensor is None
+            or tensor.data_type != onnx.TensorProto.INT64
+            or int(np.prod(tensor.dims)) > _MAX_SHAPE_ELEMENTS
+        ):
             return None
         return onnx.numpy_helper.to_array(tensor)
     if node.op_type == "Shape":
         shape = shapes.get(node.input[0])
         sizes = None if shape is None else [size if isinstance(size, int) else np.nan for size in shape]
-        return None if sizes is None else np.array(sizes[attributes.get("start", 0):attributes.get("end")], np.float64)
+        return (
+            None if sizes is None else np.array(sizes[attributes.get("start", 0) : attributes.get("end")], np.float64)
+        )
     operator = _SHAPE_OPERATORS.get(node.op_type)
     if operator is None or any(name not in values for name in node.input if name):
         return None

@@ -65,7 +65,8 @@ class LayerGraph:
         self._reads: dict[str, tuple[str, ...]] = {}
         self.layers = tuple(
             _build_layer(index, node, constant_tensors, static_tensors, blocking_plugins)
-            for index, node in enumerate(graph))
+            for index, node in enumerate(graph)
+        )
         self.by_name = {layer.name: layer for layer in self.layers}
         for layer in self.layers:
             node = self._nodes[layer.name]
@@ -77,10 +78,16 @@ class LayerGraph:
                 self.consumers.setdefault(name, []).append(layer.name)
                 if not reads_only_shape(layer):
                     self.readers.setdefault(name, []).append(layer.name)
-        self._floats = frozenset(name for name, value in self._values.items() if value.dtype == ir.DataType.FLOAT
-                                 and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
-        self._any_floats = frozenset(name for name, value in self._values.items() if value.dtype in _ANY_FLOAT_TYPES
-                                     and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
+        self._floats = frozenset(
+            name
+            for name, value in self._values.items()
+            if value.dtype == ir.DataType.FLOAT and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
+        )
+        self._any_floats = frozenset(
+            name
+            for name, value in self._values.items()
+            if value.dtype in _ANY_FLOAT_TYPES and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
+        )
         self.constant_tensors = frozenset(constant_tensors)
         self.static_tensors = frozenset(static_tensors)
         self.value_sized_tensors = self._find_data_dependent_size_tensors()
@@ -92,7 +99,8 @@ class LayerGraph:
                 name for index, name in enumerate(layer.inputs) if index in SIZE_INPUTS.get(layer.op_type, ())
             ]
             if any(name and name not in self.static_tensors for name in size_inputs) or not tensors.isdisjoint(
-                    self.input_tensors(layer.name)):
+                self.input_tensors(layer.name)
+            ):
                 tensors.update(filter(None, layer.outputs))
         return frozenset(tensors)
 
@@ -158,10 +166,14 @@ def iterate_captured_tensors(node: ir.Node) -> Iterator[str]:
 # -- classification ---------------------------------------------------------------------------------------------------
 
 
-def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_tensors: set[str],
-                 blocking_plugins: dict[str, str] | None) -> Layer:
-    """Builds the layer of a node. Its outputs are added to the sets of constant, static or blocked tensors, in place.
-    """
+def _build_layer(
+    index: int,
+    node: ir.Node,
+    constant_tensors: set[str],
+    static_tensors: set[str],
+    blocking_plugins: dict[str, str] | None,
+) -> Layer:
+    """Builds the layer of a node. Its outputs are added to the sets of constant, static or blocked tensors, in place."""
     inputs = tuple(value.name or "" if value is not None else "" for value in node.inputs)
     outputs = tuple(value.name or "" for value in node.outputs)
     input_names = [name for name in (*inputs, *iterate_captured_tensors(node)) if name]
@@ -177,9 +189,19 @@ def _build_layer(index: int, node: ir.Node, constant_tensors: set[str], static_t
         elif node.op_type in SHAPE_READERS or all(name in static_tensors for name in input_names):
             kind, note = LayerKind.SHAPE, "shape arithmetic"
             static_tensors.update(outputs)
-    return Layer(node.name or "", node.op_type, node.domain, index, inputs, outputs, kind,
-                 read_scope_from_metadata(node.metadata_props, node.meta.get(SCOPE_KEY, ())),
-                 count_macs(node, _value_shape), note, sum(map(_count_float_layers, list_subgraphs(node))))
+    return Layer(
+        node.name or "",
+        node.op_type,
+        node.domain,
+        index,
+        inputs,
+        outputs,
+        kind,
+        read_scope_from_metadata(node.metadata_props, node.meta.get(SCOPE_KEY, ())),
+        count_macs(node, _value_shape),
+        note,
+        sum(map(_count_float_layers, list_subgraphs(node))),
+    )
 
 
 def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
@@ -194,8 +216,11 @@ def _classify_node(node: ir.Node) -> tuple[LayerKind, str]:
         return LayerKind.OPAQUE, "not an ONNX operator: its types are unknown"
     if node.op_type in INTEGER_OPERATORS:
         return LayerKind.OPAQUE, "already computes on integers; export with Q/DQ pairs to select its precision"
-    if any(not isinstance(value.type, ir.TensorType) for value in (*node.inputs, *node.outputs)
-           if value is not None and value.type is not None):
+    if any(
+        not isinstance(value.type, ir.TensorType)
+        for value in (*node.inputs, *node.outputs)
+        if value is not None and value.type is not None
+    ):
         return LayerKind.OPAQUE, "works on sequences or optionals, which have no precision"
     if node.op_type == "Cast":
         return LayerKind.CAST, "type conversion"
@@ -219,12 +244,18 @@ def _count_float_layers(body: ir.Graph) -> int:
     static_values = {value for graph in (body, *body.subgraphs()) for value in graph.initializers.values()}
     count = 0
     for node in body.all_nodes():
-        if node.op_type in SHAPE_READERS or not is_random(node) and all(
-                value is None or value.const_value is not None or value in static_values for value in node.inputs):
+        if (
+            node.op_type in SHAPE_READERS
+            or not is_random(node)
+            and all(value is None or value.const_value is not None or value in static_values for value in node.inputs)
+        ):
             static_values.update(node.outputs)
         elif not list_subgraphs(node) and node.op_type not in (*COPIES, *INTEGER_OPERATORS, "Cast"):
-            count += any(value.dtype in (None, *_ANY_FLOAT_TYPES) and not isinstance(
-                value.type, ir.SequenceType | ir.OptionalType) for value in node.outputs)
+            count += any(
+                value.dtype in (None, *_ANY_FLOAT_TYPES)
+                and not isinstance(value.type, ir.SequenceType | ir.OptionalType)
+                for value in node.outputs
+            )
     return count
 
 
@@ -259,6 +290,7 @@ def _static_sizes(value: ir.Value | None, find_shape: Callable[[ir.Value], Shape
     shape = None if value is None else find_shape(value)
     if shape is None:
         return None
-    sizes = [size if isinstance(size, int) else 1 for index, size in enumerate(shape)
-             if isinstance(size, int) or index == 0]
+    sizes = [
+        size if isinstance(size, int) else 1 for index, size in enumerate(shape) if isinstance(size, int) or index == 0
+    ]
     return sizes if len(sizes) == len(shape) else None

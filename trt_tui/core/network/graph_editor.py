@@ -1,5 +1,4 @@
-"""Changes of a graph: nodes and constants with unique names, the replacement of values, and the removal of unread ones.
-"""
+"""Changes of a graph: nodes and constants with unique names, the replacement of values, and the removal of unread ones."""
 
 from collections.abc import Collection, Iterable
 
@@ -22,8 +21,17 @@ class GraphEditor:
         self.names = FreshNames(graph, taken_names=(node.name for node in graph if node.name))
         self.types: dict[str, ir.DataType] = {}
 
-    def _add_operator(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str,
-                      dtype: ir.DataType, shape: ir.Shape | None, result_name: str = "", domain: str = "") -> ir.Value:
+    def _add_operator(
+        self,
+        operator: str,
+        inputs: list[ir.Value],
+        attributes: dict[str, int],
+        node_name: str,
+        dtype: ir.DataType,
+        shape: ir.Shape | None,
+        result_name: str = "",
+        domain: str = "",
+    ) -> ir.Value:
         """Adds a node with one result and returns the result.
 
         Args:
@@ -38,11 +46,24 @@ class GraphEditor:
             self.types[node_name] = dtype
         return output
 
-    def _add_node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], node_name: str,
-                  domain: str = "", output_count: int = 1) -> ir.Node:
+    def _add_node(
+        self,
+        operator: str,
+        inputs: list[ir.Value],
+        attributes: dict[str, int],
+        node_name: str,
+        domain: str = "",
+        output_count: int = 1,
+    ) -> ir.Node:
         """Adds a node under a unique name that begins with ``node_name``."""
-        node = ir.node(operator, inputs, attributes, domain=domain, num_outputs=output_count,
-                       name=self.names.make_unique_name(node_name))
+        node = ir.node(
+            operator,
+            inputs,
+            attributes,
+            domain=domain,
+            num_outputs=output_count,
+            name=self.names.make_unique_name(node_name),
+        )
         self.graph.append(node)
         return node
 
@@ -50,14 +71,23 @@ class GraphEditor:
         """Adds a constant to the graph; an initializer with the same name, type and values is reused."""
         shared = self.graph.initializers.get(name)
         tensor = stored_tensor(shared)
-        if (shared is not None and tensor is not None and tensor.dtype == ir.DataType.from_numpy(array.dtype)
-                and np.array_equal(tensor.numpy(), array)):
+        if (
+            shared is not None
+            and tensor is not None
+            and tensor.dtype == ir.DataType.from_numpy(array.dtype)
+            and np.array_equal(tensor.numpy(), array)
+        ):
             return shared
         return register_constant(self.graph, self.names.make_unique_name(name), ir.Tensor(array))
 
 
-def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, identity_name: str,
-                  identity_uses: Collection[tuple[ir.Node, int]] = ()) -> None:
+def replace_value(
+    graph: ir.Graph,
+    old_value: ir.Value,
+    new_value: ir.Value,
+    identity_name: str,
+    identity_uses: Collection[tuple[ir.Node, int]] = (),
+) -> None:
     """Replaces all uses of a value by another value.
 
     Args:
@@ -69,8 +99,12 @@ def replace_value(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value, ide
         if use not in identity_uses:
             use.node.replace_input_with(use.idx, new_value)
     if old_value.is_graph_output() or identity_uses:
-        identity = ir.node("Identity", [new_value], name=identity_name, outputs=[
-            ir.val(old_value.name, shape=old_value.shape, type=old_value.type)])
+        identity = ir.node(
+            "Identity",
+            [new_value],
+            name=identity_name,
+            outputs=[ir.val(old_value.name, shape=old_value.shape, type=old_value.type)],
+        )
         producer = old_value.producer()
         if identity_uses and producer is not None:
             graph.insert_after(producer, identity)

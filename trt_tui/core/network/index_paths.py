@@ -31,19 +31,34 @@ _CAST_OPERATORS = frozenset(("Cast", "CastLike"))
 
 _FOLLOWED_OPERATORS = POINTWISE | COPIES | _CAST_OPERATORS | {"Mod", "BitShift", "Range", "OneHot"}
 
-_INTEGER_TYPES = frozenset((
-    ir.DataType.INT4, ir.DataType.UINT4, ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT16, ir.DataType.UINT16,
-    ir.DataType.INT32, ir.DataType.UINT32, ir.DataType.INT64, ir.DataType.UINT64))
+_INTEGER_TYPES = frozenset(
+    (
+        ir.DataType.INT4,
+        ir.DataType.UINT4,
+        ir.DataType.INT8,
+        ir.DataType.UINT8,
+        ir.DataType.INT16,
+        ir.DataType.UINT16,
+        ir.DataType.INT32,
+        ir.DataType.UINT32,
+        ir.DataType.INT64,
+        ir.DataType.UINT64,
+    )
+)
 
 
 def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGroup]) -> tuple[str, ...]:
-    """Returns the fusion groups whose float results are converted to integers or used as positions, in network order.
-    """
+    """Returns the fusion groups whose float results are converted to integers or used as positions, in network order."""
     groups = tuple(groups)
     group_by_layer = {layer: group for group in groups for layer in group.layers}
-    exact_groups = {group.name for group in groups
-                    if all(_is_copy_or_elementwise(graph.by_name[name]) or graph.by_name[name].kind is LayerKind.INTEGER
-                           for name in group.layers)}
+    exact_groups = {
+        group.name
+        for group in groups
+        if all(
+            _is_copy_or_elementwise(graph.by_name[name]) or graph.by_name[name].kind is LayerKind.INTEGER
+            for name in group.layers
+        )
+    }
 
     def find_producer(tensor: str) -> Layer | None:
         layer = graph.by_name.get(graph.producer.get(tensor, ""))
@@ -53,11 +68,16 @@ def find_groups_computing_indices(graph: LayerGraph, groups: Iterable[FusionGrou
         layer = find_producer(tensor)
         return [name for name in layer.inputs if name and name not in graph.static_tensors] if layer is not None else []
 
-    starts = [tensor for layer in graph.layers for tensor in _iterate_index_tensors(graph, layer)
-              if tensor not in graph.static_tensors]
+    starts = [
+        tensor
+        for layer in graph.layers
+        for tensor in _iterate_index_tensors(graph, layer)
+        if tensor not in graph.static_tensors
+    ]
     layers = [find_producer(tensor) for tensor in iterate_reachable(starts, list_source_tensors)]
-    index_groups = {group_by_layer[layer.name].name for layer in layers
-                    if layer is not None and layer.name in group_by_layer}
+    index_groups = {
+        group_by_layer[layer.name].name for layer in layers if layer is not None and layer.name in group_by_layer
+    }
     return tuple(group.name for group in groups if group.name in index_groups & exact_groups)
 
 
@@ -77,5 +97,6 @@ def _iterate_index_tensors(graph: LayerGraph, layer: Layer) -> Iterable[str]:
         tensor = layer.inputs[index] if index < len(layer.inputs) else ""
         if tensor and graph.is_fp32(tensor) and tensor not in graph.static_tensors:
             yield tensor
-            yield from layer.outputs if layer.op_type in _FOLLOWED_OPERATORS else (
+            yield from (
+                layer.outputs if layer.op_type in _FOLLOWED_OPERATORS else ()
             )  # the group of the layer reads the tensor in its float type

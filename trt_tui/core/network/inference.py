@@ -29,11 +29,15 @@ Ten million elements take 9 s and hundreds of MB."""
 _LENGTH_KEEPING_OPERATORS = frozenset("Add Cast Identity Mul Squeeze Sub Unsqueeze".split())
 """Operators whose values onnx's shape inference propagates and that keep the number of elements."""
 
-_INPUT_TYPED_OPERATORS = {"": RUNTIME_ONLY_OPERATORS, "com.microsoft": frozenset(
-    "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DecoderMaskedMultiHeadAttention FastGelu FusedConv FusedGemm "
-    "FusedMatMul FusedMatMulActivation Gelu GroupNorm GroupQueryAttention MultiHeadAttention NhwcFusedConv NhwcMaxPool "
-    "PackedAttention PackedMultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm "
-    "SkipLayerNormalization SkipSimplifiedLayerNormalization TransposeMatMul".split())}
+_INPUT_TYPED_OPERATORS = {
+    "": RUNTIME_ONLY_OPERATORS,
+    "com.microsoft": frozenset(
+        "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DecoderMaskedMultiHeadAttention FastGelu FusedConv FusedGemm "
+        "FusedMatMul FusedMatMulActivation Gelu GroupNorm GroupQueryAttention MultiHeadAttention NhwcFusedConv NhwcMaxPool "
+        "PackedAttention PackedMultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm "
+        "SkipLayerNormalization SkipSimplifiedLayerNormalization TransposeMatMul".split()
+    ),
+}
 """Operators of ONNX Runtime whose first result has the type of their first input, by domain; its optimizer writes them.
 """
 
@@ -59,7 +63,8 @@ _CONTRADICTION_PATTERN = re.compile(
     r"\(op_type:(?P<operator>[^,)]+)(?:, node name: (?P<name>.*?))?\): \[ShapeInferenceError\] (?:"
     r"Inferred shape and existing shape differ in (?P<where>dimension \d+|rank): \((?P<inferred>\d+)\) vs "
     r"\((?P<declared>\d+)\)|(?P<other>Dimension mismatch in unification between (?P<first>\d+) and (?P<second>\d+)|"
-    r"Incompatible dimensions))")
+    r"Incompatible dimensions))"
+)
 """The error message of onnx's strict shape inference about contradicting sizes."""
 
 
@@ -71,8 +76,9 @@ def check_declared_sizes(model: ir.Model, file_name: str) -> None:
     """
     try:
         proto = detach_big_weights(model)[0]
-        onnx.shape_inference.infer_shapes(proto, strict_mode=True, data_prop=_count_propagated_elements(proto.graph)
-                                          <= _MAX_FOLLOWED_ELEMENTS)
+        onnx.shape_inference.infer_shapes(
+            proto, strict_mode=True, data_prop=_count_propagated_elements(proto.graph) <= _MAX_FOLLOWED_ELEMENTS
+        )
     except Exception as error:  # onnx also stops at unknown operators and types
         contradiction = _CONTRADICTION_PATTERN.search(str(error))
     else:
@@ -81,17 +87,21 @@ def check_declared_sizes(model: ir.Model, file_name: str) -> None:
         return
     node = f"{contradiction['operator']} {contradiction['name'] or ''}".strip()
     if contradiction["where"]:
-        tensor_name = next((node.outputs[0].name for node in model.graph if node.name == contradiction["name"]),
-                           "its result")
+        tensor_name = next(
+            (node.outputs[0].name for node in model.graph if node.name == contradiction["name"]), "its result"
+        )
         rank = contradiction["where"] == "rank"
-        sizes = [f"{contradiction[side]} axes" if rank else f"{contradiction['where']} of {contradiction[side]}"
-                 for side in ("declared", "inferred")]
+        sizes = [
+            f"{contradiction[side]} axes" if rank else f"{contradiction['where']} of {contradiction[side]}"
+            for side in ("declared", "inferred")
+        ]
         cause = f"{tensor_name} is declared with {sizes[0]}, and {node} gives it {sizes[1]}"
     else:
         sizes_text = f": {contradiction['first']} and {contradiction['second']}" if contradiction["first"] else ""
         cause = f"{node} reads tensors whose declared sizes do not fit{sizes_text}"
-    raise InputError(f"{file_name} declares a wrong size", cause,
-                     "Correct the declared shapes, or export the network again.")
+    raise InputError(
+        f"{file_name} declares a wrong size", cause, "Correct the declared shapes, or export the network again."
+    )
 
 
 def infer_graph_shapes(model: onnx.ModelProto) -> onnx.GraphProto:
@@ -100,13 +110,16 @@ def infer_graph_shapes(model: onnx.ModelProto) -> onnx.GraphProto:
     Raises:
         Exception: any error that onnx raises for a model that it cannot infer.
     """
-    return onnx.shape_inference.infer_shapes(model, data_prop=_count_propagated_elements(model.graph)
-                                             <= _MAX_FOLLOWED_ELEMENTS).graph
+    return onnx.shape_inference.infer_shapes(
+        model, data_prop=_count_propagated_elements(model.graph) <= _MAX_FOLLOWED_ELEMENTS
+    ).graph
 
 
 def declared_shape(value_info: onnx.ValueInfoProto) -> Shape:
-    return tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or None
-                 for size in value_info.type.tensor_type.shape.dim)
+    return tuple(
+        size.dim_value if size.HasField("dim_value") else size.dim_param or None
+        for size in value_info.type.tensor_type.shape.dim
+    )
 
 
 def _count_propagated_elements(graph: onnx.GraphProto) -> float:
@@ -115,8 +128,11 @@ def _count_propagated_elements(graph: onnx.GraphProto) -> float:
     Long tensors come from Range nodes and from Concats.
     """
     stored_tensors = {item.name: item for item in graph.initializer}
-    stored_tensors.update((node.output[0], node.attribute[0].t) for node in graph.node
-                          if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t"))
+    stored_tensors.update(
+        (node.output[0], node.attribute[0].t)
+        for node in graph.node
+        if node.op_type == "Constant" and node.attribute and node.attribute[0].HasField("t")
+    )
     lengths = {name: float(item.dims[0]) for name, item in stored_tensors.items() if len(item.dims) == 1}
     max_length = 0.0
     for node in graph.node:
@@ -153,9 +169,8 @@ def propagate_types(model: ir.Model) -> bool:
     pending = {
         node: type_groups
         for node in model.graph
-        if (type_groups := list(_iterate_values_of_same_type(node, opset))) and any(value.dtype is None
-                                                                                    for _, values in type_groups
-                                                                                    for value in values)
+        if (type_groups := list(_iterate_values_of_same_type(node, opset)))
+        and any(value.dtype is None for _, values in type_groups for value in values)
     }
     has_changed = False
     queue = list(pending)
@@ -189,8 +204,9 @@ def _iterate_values_of_same_type(node: ir.Node, opset: int) -> Iterator[tuple[ir
 
 
 @functools.cache
-def _find_type_parameters(operator: str, opset: int, input_count: int, output_count: int) -> tuple[
-        tuple[str, ...], tuple[str, ...], dict[str, ir.DataType]]:
+def _find_type_parameters(
+    operator: str, opset: int, input_count: int, output_count: int
+) -> tuple[tuple[str, ...], tuple[str, ...], dict[str, ir.DataType]]:
     """Returns the schema's type parameter of each input and each output, and the type of each parameter with only one
     allowed type.
 
@@ -198,8 +214,7 @@ def _find_type_parameters(operator: str, opset: int, input_count: int, output_co
     """
     schema = get_onnx_schema(operator, opset)
     allowed_types = {
-        constraint.type_param_str: list(constraint.allowed_type_strs)
-        for constraint in schema.type_constraints
+        constraint.type_param_str: list(constraint.allowed_type_strs) for constraint in schema.type_constraints
     }
 
     def list_type_parameters(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[str, ...]:
@@ -208,19 +223,27 @@ def _find_type_parameters(operator: str, opset: int, input_count: int, output_co
             parameter = parameters[min(index, len(parameters) - 1)]
             fits = index < len(parameters) or parameter.is_homogeneous
             kinds = allowed_types.get(parameter.type_str, [parameter.type_str])
-            type_parameters.append(parameter.type_str if fits and all(kind.startswith("tensor(")
-                                                                      for kind in kinds) else "")
+            type_parameters.append(
+                parameter.type_str if fits and all(kind.startswith("tensor(") for kind in kinds) else ""
+            )
         return tuple(type_parameters)
 
     type_by_parameter = {
         name: types[0]
-        for name in (*list_type_parameters(schema.inputs, input_count),
-                     *list_type_parameters(schema.outputs, output_count))
+        for name in (
+            *list_type_parameters(schema.inputs, input_count),
+            *list_type_parameters(schema.outputs, output_count),
+        )
         if name and len(types := allowed_types.get(name, [name])) == 1
     }
-    return (list_type_parameters(schema.inputs, input_count), list_type_parameters(schema.outputs, output_count),
-            {name: ir.DataType[type_text.removeprefix("tensor(").removesuffix(")").upper()]
-             for name, type_text in type_by_parameter.items()})
+    return (
+        list_type_parameters(schema.inputs, input_count),
+        list_type_parameters(schema.outputs, output_count),
+        {
+            name: ir.DataType[type_text.removeprefix("tensor(").removesuffix(")").upper()]
+            for name, type_text in type_by_parameter.items()
+        },
+    )
 
 
 def infer_plugin_types(model: ir.Model, backend: Backend) -> None:
@@ -242,9 +265,12 @@ def infer_plugin_types(model: ir.Model, backend: Backend) -> None:
         node = next((node for node in model.graph if is_plugin(node) and node.op_type in error.cause), None)
         node_text = f": node {node.name} ({node.op_type})" if node is not None else ""
         raise InputError(
-            f"{error.title}{node_text}", error.cause, "Name the library of the operator with --ort-ops (may "
-                                                      "be repeated); without it the simulation ends before "
-                                                      "the node.") from None
+            f"{error.title}{node_text}",
+            error.cause,
+            "Name the library of the operator with --ort-ops (may "
+            "be repeated); without it the simulation ends before "
+            "the node.",
+        ) from None
     for value in plugin_values:
         info = info_by_name[value.name or ""]
         if info.dtype != np.dtype(object):
@@ -289,16 +315,17 @@ def check_constant_growth(graph: LayerGraph, opsets: Mapping[str, int], file_nam
     for layer in layers:
         result_bytes = sum(map(sizes.count_bytes, filter(None, layer.outputs)))
         growth_bytes[layer.name] = max(
-            0, result_bytes - sum(map(sizes.count_bytes, {name
-                                                          for name in layer.inputs
-                                                          if name})))
+            0, result_bytes - sum(map(sizes.count_bytes, {name for name in layer.inputs if name}))
+        )
     if sum(growth_bytes.values()) > max(MAX_GROWTH_BYTES, MAX_GROWTH_FACTOR * file_bytes):
         name = max(growth_bytes, key=growth_bytes.__getitem__)
         layer = graph.by_name[name]
-        raise InputError(f"{file_name} computes constants that do not fit in memory",
-                         f"{name} ({layer.op_type}) needs {byte_size_text(growth_bytes[name])} from a file of "
-                         f"{byte_size_text(file_bytes)}", "Check the sizes at its inputs, and export the network "
-                                                          "again.")
+        raise InputError(
+            f"{file_name} computes constants that do not fit in memory",
+            f"{name} ({layer.op_type}) needs {byte_size_text(growth_bytes[name])} from a file of "
+            f"{byte_size_text(file_bytes)}",
+            "Check the sizes at its inputs, and export the network again.",
+        )
 
 
 class _ConstantSizes:
@@ -318,8 +345,7 @@ class _ConstantSizes:
         return 0 if element_count is None else math.ceil(element_count * (4 if dtype is None else dtype.itemsize))
 
     def infer_missing_shapes(self, layers: Iterable[Layer]) -> None:
-        """Infers the shapes of constant layers whose shapes are still unknown after the inference on the whole network.
-        """
+        """Infers the shapes of constant layers whose shapes are still unknown after the inference on the whole network."""
         layers = list(layers)
         needed_tensors = {
             name
@@ -358,25 +384,33 @@ class _ConstantSizes:
                 if info.type.tensor_type.HasField("shape"):
                     self._shapes[info.name] = declared_shape(info)
             counts = [_count_elements(self._find_shape(name)) for name in layer.outputs if name]
-            is_small = layer.op_type in _SHRINKING_OPERATORS or all(count is not None and count <= _MAX_SMALL_ELEMENTS
-                                                                    for count in counts)
+            is_small = layer.op_type in _SHRINKING_OPERATORS or all(
+                count is not None and count <= _MAX_SMALL_ELEMENTS for count in counts
+            )
             if is_small and len(small_inputs) == len(input_names):
                 results = ReferenceEvaluator(model).run(None, {})
-                self._values.update((info.name, np.asarray(value)) for info, value
-                                    in zip(model.graph.output, results, strict=True))
+                self._values.update(
+                    (info.name, np.asarray(value)) for info, value in zip(model.graph.output, results, strict=True)
+                )
         except Exception:  # shapes that onnx cannot infer or compute stay open
             return
 
     def _build_layer_model(self, layer: Layer, small_inputs: Mapping[str, np.ndarray]) -> onnx.ModelProto:
         """Builds a model of a single layer: small inputs are initializers, the others are inputs of the model."""
-        inputs = [onnx.helper.make_tensor_value_info(name, int(dtype), self._find_shape(name))
-                  for name in dict.fromkeys(layer.inputs) if name and name not in small_inputs
-                  and (dtype := self._graph.ir_value(name).dtype) is not None]
-        outputs = [onnx.helper.make_tensor_value_info(name, int(self._graph.ir_value(name).dtype or 0), None)
-                   for name in layer.outputs if name]
+        inputs = [
+            onnx.helper.make_tensor_value_info(name, int(dtype), self._find_shape(name))
+            for name in dict.fromkeys(layer.inputs)
+            if name and name not in small_inputs and (dtype := self._graph.ir_value(name).dtype) is not None
+        ]
+        outputs = [
+            onnx.helper.make_tensor_value_info(name, int(self._graph.ir_value(name).dtype or 0), None)
+            for name in layer.outputs
+            if name
+        ]
         stored_tensors = [onnx.numpy_helper.from_array(value, name) for name, value in small_inputs.items()]
-        graph = onnx.helper.make_graph([ir.to_proto(self._graph.node(layer.name))], "alone", inputs, outputs,
-                                       stored_tensors)
+        graph = onnx.helper.make_graph(
+            [ir.to_proto(self._graph.node(layer.name))], "alone", inputs, outputs, stored_tensors
+        )
         return onnx.helper.make_model(graph, opset_imports=self._opsets)
 
 

@@ -74,8 +74,11 @@ def parse_release(text: str) -> TensorRTRelease:
     """
     match = _RELEASE_PATTERN.fullmatch(text.strip())
     if match is None or match["numbers"] is None and match["rtx"] is None:
-        raise InputError(f"{text} is not a TensorRT release", "a release has one to four numbers with points between",
-                         "Write it like 10.14, 10.14.1.48, rtx or rtx1.5.")
+        raise InputError(
+            f"{text} is not a TensorRT release",
+            "a release has one to four numbers with points between",
+            "Write it like 10.14, 10.14.1.48, rtx or rtx1.5.",
+        )
     return TensorRTRelease(TENSORRT_RTX if match["rtx"] else TENSORRT, match["numbers"] or "")
 
 
@@ -84,8 +87,9 @@ def installed_release(builder_name: str, version: str) -> TensorRTRelease:
     "10.7.0.post1".
     """
     match = _NUMBERS_PATTERN.match(version)
-    return TensorRTRelease(TENSORRT_RTX if builder_name == "tensorrt-rtx" else TENSORRT,
-                           match[0] if match is not None else "")
+    return TensorRTRelease(
+        TENSORRT_RTX if builder_name == "tensorrt-rtx" else TENSORRT, match[0] if match is not None else ""
+    )
 
 
 @dataclass(frozen=True)
@@ -120,8 +124,11 @@ class AffectedReleases:
             return False
         if self.introduced is not None and newest < _oldest_version(self.introduced):
             return False
-        is_newest_known = (newest < _oldest_version(self.fixed) if self.fixed is not None
-                           else self.observed is not None and newest[:2] <= _newest_version(self.observed[1])[:2])
+        is_newest_known = (
+            newest < _oldest_version(self.fixed)
+            if self.fixed is not None
+            else self.observed is not None and newest[:2] <= _newest_version(self.observed[1])[:2]
+        )
         return True if self.names_release(release) and is_newest_known else None
 
     def names_release(self, release: TensorRTRelease) -> bool:
@@ -132,16 +139,24 @@ class AffectedReleases:
             return release.product == self.product
         first = self.introduced or (self.observed[0] if self.observed is not None else None)
         last = self.fixed or (self.observed[1] if self.observed is not None else None)
-        return (release.product == self.product and bool(release.version) and first is not None and last is not None
-                and _newest_version(release.version) >= _oldest_version(first)
-                and _oldest_version(release.version) <= _newest_version(last))
+        return (
+            release.product == self.product
+            and bool(release.version)
+            and first is not None
+            and last is not None
+            and _newest_version(release.version) >= _oldest_version(first)
+            and _oldest_version(release.version) <= _newest_version(last)
+        )
 
     @property
     def releases_text(self) -> str:
         """The affected releases for users, such as "since TensorRT 10.8, seen in 10.11.0.33"."""
         observed_text = " to ".join(dict.fromkeys(self.observed)) if self.observed is not None else ""
-        parts = [f"since {self.product} {self.introduced}"] if self.introduced is not None else (
-            [f"in {self.product} {observed_text}"] if observed_text else [f"in {self.product}, releases unknown"])
+        parts = (
+            [f"since {self.product} {self.introduced}"]
+            if self.introduced is not None
+            else ([f"in {self.product} {observed_text}"] if observed_text else [f"in {self.product}, releases unknown"])
+        )
         if self.introduced is not None and observed_text not in ("", self.introduced):
             parts.append(f"seen in {observed_text}")
         if self.fixed is not None:
@@ -204,10 +219,12 @@ class KnownDefect:
         answers = [None if target.release is None else releases.affects(target.release) for releases in self.releases]
         gpu = target.compute_capability
         if not any(answer is not False for answer in answers) or (
-                self.compute_capabilities and gpu is not None and gpu not in self.compute_capabilities):
+            self.compute_capabilities and gpu is not None and gpu not in self.compute_capabilities
+        ):
             return False
-        return True if True in answers and not self.condition and not (
-            self.compute_capabilities and gpu is None) else None
+        return (
+            True if True in answers and not self.condition and not (self.compute_capabilities and gpu is None) else None
+        )
 
     @property
     def sources(self) -> list[str]:
@@ -217,7 +234,8 @@ class KnownDefect:
     def releases_text(self) -> str:
         gpus = " and ".join(f"{major}.{minor}" for major, minor in self.compute_capabilities)
         return " and ".join(releases.releases_text for releases in self.releases) + (
-            f", on GPUs of compute capability {gpus}" if gpus else "")
+            f", on GPUs of compute capability {gpus}" if gpus else ""
+        )
 
 
 @dataclass(frozen=True)
@@ -249,8 +267,10 @@ class DefectMatch:
         condition = f" {defect.condition}," if defect.condition else ""
         remark = "" if self.is_near else "; unknown for this release"
         thread = re.sub(r"/(issues|pull)/", "#", defect.threads.split()[0])
-        return (f"{defect.symptom}{condition} {defect.releases_text} ({defect.status}, {thread}{remark}). "
-                f"{defect.workaround}")
+        return (
+            f"{defect.symptom}{condition} {defect.releases_text} ({defect.status}, {thread}{remark}). "
+            f"{defect.workaround}"
+        )
 
     def warning_text(self, network: NetworkOutline) -> str:
         """Returns the description with the affected layers before it: "/grid (GridSample): the parser reads ..."."""
@@ -260,11 +280,18 @@ class DefectMatch:
     def make_record(self) -> dict[str, Any]:
         """Returns the JSON record of the match, which follows ``schemas/known-defects-v1.json``."""
         defect = self.defect
-        return {"defect": self.key, "component": defect.component, "status": defect.status.split()[0],
-                "symptom": f"{defect.symptom} {defect.condition}".rstrip(), "releases": defect.releases_text,
-                "layers": list(self.layers), "groups": list(self.groups),
-                "affects_target": "yes" if self.is_certain else "unknown", "sources": defect.sources,
-                "workaround": defect.workaround}
+        return {
+            "defect": self.key,
+            "component": defect.component,
+            "status": defect.status.split()[0],
+            "symptom": f"{defect.symptom} {defect.condition}".rstrip(),
+            "releases": defect.releases_text,
+            "layers": list(self.layers),
+            "groups": list(self.groups),
+            "affects_target": "yes" if self.is_certain else "unknown",
+            "sources": defect.sources,
+            "workaround": defect.workaround,
+        }
 
 
 # -- the table --------------------------------------------------------------------------------------------------------
@@ -285,42 +312,77 @@ def _releases(first: str, last: str = "", **limits: str) -> AffectedReleases:
 
 KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
     LINEAR_GRID_KEY: KnownDefect(
-        "", "the parser reads mode linear of opset 20 and later as nearest",
+        "",
+        "the parser reads mode linear of opset 20 and later as nearest",
         "NVIDIA/TensorRT/issues/4646 onnx/onnx-tensorrt/pull/1060",
         "Build from a file that trt-tui writes, which leaves the mode out, or export with an opset from 16 to 19.",
         (_releases("10.13.3", "11.1"), AffectedReleases(TENSORRT_RTX, ("1.5", "1.5"), fixed="1.7")),
-        component="parser", is_in_exports=False),
+        component="parser",
+        is_in_exports=False,
+    ),
     "grid-sample-cubic": KnownDefect(
-        "GridSample", "the parser reads mode cubic of opset 20 and later as nearest",
-        "onnx/onnx-tensorrt/pull/1060 NVIDIA/TensorRT/issues/4646", CUBIC_GRID_NEXT_STEP,
+        "GridSample",
+        "the parser reads mode cubic of opset 20 and later as nearest",
+        "onnx/onnx-tensorrt/pull/1060 NVIDIA/TensorRT/issues/4646",
+        CUBIC_GRID_NEXT_STEP,
         (_releases("11.1"), AffectedReleases(TENSORRT_RTX, ("1.4", "1.5"), fixed="1.7")),
-        attributes={"mode": "cubic"}, component="parser"),
+        attributes={"mode": "cubic"},
+        component="parser",
+    ),
     "grid-sample-fp32-in-fp16": KnownDefect(
-        "GridSample", "an FP32 GridSample has wrong results", "pytorch/TensorRT/issues/4074",
+        "GridSample",
+        "an FP32 GridSample has wrong results",
+        "pytorch/TensorRT/issues/4074",
         "Build with an earlier release, or keep the whole network in FP32.",
-        (_releases("10.14.1.48", introduced="10.14.1.48"),), "between layers in FP16", (Precision.FP32,)),
+        (_releases("10.14.1.48", introduced="10.14.1.48"),),
+        "between layers in FP16",
+        (Precision.FP32,),
+    ),
     "cumsum-axes": KnownDefect(
-        "CumSum", "CumSums all sum along one axis", "NVIDIA/TensorRT/issues/4551 onnx/onnx-tensorrt/issues/1034",
+        "CumSum",
+        "CumSums all sum along one axis",
+        "NVIDIA/TensorRT/issues/4551 onnx/onnx-tensorrt/issues/1034",
         "Replace them by MatMuls with a triangular matrix of ones, or build with a release before 10.8.",
-        (_releases("10.11.0.33", introduced="10.8"),), "if their axes differ", min_layers=2),
+        (_releases("10.11.0.33", introduced="10.8"),),
+        "if their axes differ",
+        min_layers=2,
+    ),
     "cumsum-directions": KnownDefect(
-        "CumSum", "CumSums have the same result", "NVIDIA/TensorRT/issues/4513",
-        "Replace them by MatMuls with a triangular matrix of ones.", (AffectedReleases(),),
-        "if they differ in the attribute reverse", min_layers=2),
+        "CumSum",
+        "CumSums have the same result",
+        "NVIDIA/TensorRT/issues/4513",
+        "Replace them by MatMuls with a triangular matrix of ones.",
+        (AffectedReleases(),),
+        "if they differ in the attribute reverse",
+        min_layers=2,
+    ),
     "group-norm-of-one-group": KnownDefect(
-        "GroupNormalization", "a GroupNormalization of one group is computed for each channel alone",
+        "GroupNormalization",
+        "a GroupNormalization of one group is computed for each channel alone",
         "NVIDIA/TensorRT/issues/4756 onnx/onnx-tensorrt/pull/1052",
         "Reshape its input to one channel, use InstanceNormalization there, and reshape back.",
-        (_releases("10.16.1.11"), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))), attributes={"num_groups": 1},
-        component="parser"),
+        (_releases("10.16.1.11"), AffectedReleases(TENSORRT_RTX, ("1.7.1", "1.7.1"))),
+        attributes={"num_groups": 1},
+        component="parser",
+    ),
     "instance-norm-fp16": KnownDefect(
-        "InstanceNormalization", "an InstanceNormalization in FP16 has large errors",
-        "NVIDIA-AI-IOT/torch2trt/issues/776 NVIDIA/TensorRT/issues/2691", "Keep it in FP32.",
-        (_releases("8.2.1.8"),), precisions=_FP16),
+        "InstanceNormalization",
+        "an InstanceNormalization in FP16 has large errors",
+        "NVIDIA-AI-IOT/torch2trt/issues/776 NVIDIA/TensorRT/issues/2691",
+        "Keep it in FP32.",
+        (_releases("8.2.1.8"),),
+        precisions=_FP16,
+    ),
     "conv-transpose-1d-int8-bias": KnownDefect(
-        "ConvTranspose", "a ConvTranspose has wrong results in INT8", "NVIDIA/TensorRT/issues/1840",
-        "Build with 8.4 or later, or keep it in FP16 or FP32.", (_releases("8.2.1.8", fixed="8.4"),),
-        "if it is one-dimensional with a bias", (Precision.INT8,), status="confirmed by NVIDIA"),
+        "ConvTranspose",
+        "a ConvTranspose has wrong results in INT8",
+        "NVIDIA/TensorRT/issues/1840",
+        "Build with 8.4 or later, or keep it in FP16 or FP32.",
+        (_releases("8.2.1.8", fixed="8.4"),),
+        "if it is one-dimensional with a bias",
+        (Precision.INT8,),
+        status="confirmed by NVIDIA",
+    ),
     "conv-transpose-channel-scales": KnownDefect(
         "ConvTranspose",
         "an INT8 ConvTranspose with a weight scale for each output channel is refused or has wrong results",
@@ -328,46 +390,89 @@ KNOWN_DEFECTS: Mapping[str, KnownDefect] = {
         "NVIDIA/TensorRT/issues/1519",
         "Write a scale for each input channel (axis 0), or keep it in FP16 or FP32.",
         (_releases("8.0.1.6", "8.2.0.6"),),
-        precisions=(Precision.INT8,), status="confirmed by NVIDIA"),
+        precisions=(Precision.INT8,),
+        status="confirmed by NVIDIA",
+    ),
     "attention-fp16-mha-v2": KnownDefect(
-        ATTENTION, "the kernel _gemm_mha_v2 of a fused attention in FP16 has wrong results",
+        ATTENTION,
+        "the kernel _gemm_mha_v2 of a fused attention in FP16 has wrong results",
         "NVIDIA/TensorRT/issues/3777",
         "Build with 10.0.1 or later, or keep the attention in FP32.",
-        (_releases("10.0.0", introduced="10.0.0", fixed="10.0.1"),), precisions=_FP16, status="confirmed by NVIDIA"),
+        (_releases("10.0.0", introduced="10.0.0", fixed="10.0.1"),),
+        precisions=_FP16,
+        status="confirmed by NVIDIA",
+    ),
     "attention-many-keys": KnownDefect(
-        ATTENTION, "the sum of the Softmax overflows to NaN in a fused FP16 attention",
+        ATTENTION,
+        "the sum of the Softmax overflows to NaN in a fused FP16 attention",
         "tier4/autoware-ml/pull/95",
         "Run the attention in BF16, which sums in FP32, or subtract the maximum before the Softmax.",
-        (AffectedReleases(),), "if it has more than 65,504 keys", _FP16),
+        (AffectedReleases(),),
+        "if it has more than 65,504 keys",
+        _FP16,
+    ),
     "attention-sm120": KnownDefect(
-        ATTENTION, "a fused attention in FP16 or BF16 has wrong results", "NVIDIA/TensorRT/issues/4837",
-        "Keep the attention in FP32, or prevent its fusion.", (_releases("10.16.1"),), precisions=_FP16_OR_BF16,
-        compute_capabilities=((12, 0),)),
+        ATTENTION,
+        "a fused attention in FP16 or BF16 has wrong results",
+        "NVIDIA/TensorRT/issues/4837",
+        "Keep the attention in FP32, or prevent its fusion.",
+        (_releases("10.16.1"),),
+        precisions=_FP16_OR_BF16,
+        compute_capabilities=((12, 0),),
+    ),
     "attention-transposed-input": KnownDefect(
-        ATTENTION, "a fused FP16 or BF16 attention reads its input with wrong strides", "NVIDIA/TensorRT/issues/4826",
-        "Keep the attention in FP32, which is not fused.", (_releases("11.2"),),
-        "if it is a transposed network input", _FP16_OR_BF16),
+        ATTENTION,
+        "a fused FP16 or BF16 attention reads its input with wrong strides",
+        "NVIDIA/TensorRT/issues/4826",
+        "Keep the attention in FP32, which is not fused.",
+        (_releases("11.2"),),
+        "if it is a transposed network input",
+        _FP16_OR_BF16,
+    ),
     "attention-two-scalings": KnownDefect(
-        ATTENTION, "an attention has wrong results, even in FP32",
+        ATTENTION,
+        "an attention has wrong results, even in FP32",
         "NVIDIA/TensorRT/issues/4333 NVIDIA/TensorRT/issues/4328",
-        "Scale the queries only, by the product of both factors.", (_releases("10.7.0.23"),),
-        "if its queries and its keys are scaled", status="confirmed by NVIDIA"),
+        "Scale the queries only, by the product of both factors.",
+        (_releases("10.7.0.23"),),
+        "if its queries and its keys are scaled",
+        status="confirmed by NVIDIA",
+    ),
     "attention-equal-rows": KnownDefect(
-        ATTENTION, "equal samples of one batch have different results behind an FP16 attention",
-        "NVIDIA/TensorRT/issues/4796", "Build with batch size 1, or compare the engine on a batch of equal samples.",
-        (_releases("10.6.0.23", "10.16.0.72"),), precisions=_FP16, compute_capabilities=((8, 9),)),
+        ATTENTION,
+        "equal samples of one batch have different results behind an FP16 attention",
+        "NVIDIA/TensorRT/issues/4796",
+        "Build with batch size 1, or compare the engine on a batch of equal samples.",
+        (_releases("10.6.0.23", "10.16.0.72"),),
+        precisions=_FP16,
+        compute_capabilities=((8, 9),),
+    ),
     "attention-reduced-keys": KnownDefect(
-        ATTENTION, "an attention has wrong results with more than one sample", "NVIDIA/TensorRT/issues/4853",
-        "Build with batch size 1.", (_releases("10.11", "11.1"),), "if a Conv reduces its keys, as in SegFormer"),
+        ATTENTION,
+        "an attention has wrong results with more than one sample",
+        "NVIDIA/TensorRT/issues/4853",
+        "Build with batch size 1.",
+        (_releases("10.11", "11.1"),),
+        "if a Conv reduces its keys, as in SegFormer",
+    ),
     "consecutive-vector-products": KnownDefect(
-        "MatMul Gemm", "two consecutive products lose accuracy", "NVIDIA/TensorRT/issues/3969",
+        "MatMul Gemm",
+        "two consecutive products lose accuracy",
+        "NVIDIA/TensorRT/issues/3969",
         "Pad the inputs of the products to more than one row and column.",
-        (_releases("10.0.1", "10.1.0", introduced="10.0"),), "if they have one row or one column", min_layers=2,
-        status="confirmed by NVIDIA"),
+        (_releases("10.0.1", "10.1.0", introduced="10.0"),),
+        "if they have one row or one column",
+        min_layers=2,
+        status="confirmed by NVIDIA",
+    ),
     "resize-of-transposed-condition": KnownDefect(
-        "Resize", "a Resize has wrong results with dynamic shapes", "NVIDIA/TensorRT/issues/4846",
-        "Move the Transpose before the If.", (_releases("11.1.0.106", "11.2.1.2"),),
-        "if it reads the transposed result of an If"),
+        "Resize",
+        "a Resize has wrong results with dynamic shapes",
+        "NVIDIA/TensorRT/issues/4846",
+        "Move the Transpose before the If.",
+        (_releases("11.1.0.106", "11.2.1.2"),),
+        "if it reads the transposed result of an If",
+    ),
 }
 """The known defects by a key, which records name.
 
@@ -390,8 +495,9 @@ Restrictions of the sources:
 """
 
 
-def find_defect_sites(graph: LayerGraph, groups: Sequence[FusionGroup],
-                      linear_grid_samples: Sequence[str] = ()) -> tuple[DefectSite, ...]:
+def find_defect_sites(
+    graph: LayerGraph, groups: Sequence[FusionGroup], linear_grid_samples: Sequence[str] = ()
+) -> tuple[DefectSite, ...]:
     """Returns the layers of a network that a known defect may affect in some release and precision.
 
     Args:
@@ -406,10 +512,16 @@ def find_defect_sites(graph: LayerGraph, groups: Sequence[FusionGroup],
         if defect.operators == ATTENTION:
             sites += [DefectSite(key, tuple(names), tuple(names)) for names in attentions.values() if len(names) == 3]
             continue
-        names = [layer.name for layer in graph.layers
-                 if layer.op_type in defect.operators.split() and layer.domain in ("", "ai.onnx")
-                 and all((attribute := graph.node(layer.name).attributes.get(name)) is not None
-                         and attribute.value == value for name, value in defect.attributes.items())]
+        names = [
+            layer.name
+            for layer in graph.layers
+            if layer.op_type in defect.operators.split()
+            and layer.domain in ("", "ai.onnx")
+            and all(
+                (attribute := graph.node(layer.name).attributes.get(name)) is not None and attribute.value == value
+                for name, value in defect.attributes.items()
+            )
+        ]
         sites += [_build_defect_site(key, groups, name) for name in names if len(names) >= defect.min_layers]
     return tuple(sites)
 
@@ -418,8 +530,9 @@ def _build_defect_site(key: str, groups: Sequence[FusionGroup], name: str) -> De
     return DefectSite(key, (name,), tuple(group.name for group in groups if name in group.layers))
 
 
-def match_known_defects(network: NetworkOutline, target: BuildTarget,
-                        precision_of: PrecisionLookup | None = None) -> list[DefectMatch]:
+def match_known_defects(
+    network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup | None = None
+) -> list[DefectMatch]:
     """Returns the known defects that may affect a config in engines for a target, confirmed ones first.
 
     Sites with the same defect are one match. A site counts if all its groups run in a precision with the defect. A
@@ -435,24 +548,36 @@ def match_known_defects(network: NetworkOutline, target: BuildTarget,
         is_near = target.release is None or any(releases.names_release(target.release) for releases in defect.releases)
         if is_affected is False or defect.condition and (target.release is None or not is_near):
             continue
-        if precision_of is not None and defect.precisions and not all(
+        if (
+            precision_of is not None
+            and defect.precisions
+            and not all(
                 group.resolve_file_precision(precision_of(group)).value_type in defect.precisions
-                for group in map(network.get_group, site.groups)):
+                for group in map(network.get_group, site.groups)
+            )
+        ):
             continue
         earlier = matches.get(site.key, DefectMatch(site.key, (), (), is_affected is True, is_near))
-        matches[site.key] = replace(earlier, layers=(*earlier.layers, *site.layers),
-                                    groups=tuple(dict.fromkeys((*earlier.groups, *site.groups))))
+        matches[site.key] = replace(
+            earlier,
+            layers=(*earlier.layers, *site.layers),
+            groups=tuple(dict.fromkeys((*earlier.groups, *site.groups))),
+        )
     return sorted(matches.values(), key=lambda match: not match.is_certain)
 
 
-def known_defect_lines(network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup,
-                       group: FusionGroup) -> list[str]:
+def known_defect_lines(
+    network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup, group: FusionGroup
+) -> list[str]:
     """Returns the texts of the known defects that affect a fusion group in a config.
 
     Defects of other releases are left out, and defects with a condition that the program cannot check.
     """
-    return [match.text for match in match_known_defects(network, target, precision_of)
-            if group.name in match.groups and match.is_near and not match.defect.condition]
+    return [
+        match.text
+        for match in match_known_defects(network, target, precision_of)
+        if group.name in match.groups and match.is_near and not match.defect.condition
+    ]
 
 
 def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) -> dict[str, Any]:
@@ -465,8 +590,9 @@ def known_defects_record(target: BuildTarget, matches: Iterable[DefectMatch]) ->
     return record
 
 
-def known_defects_table(network: NetworkOutline, target: BuildTarget, matches: Sequence[DefectMatch],
-                        subject: str) -> list[str]:
+def known_defects_table(
+    network: NetworkOutline, target: BuildTarget, matches: Sequence[DefectMatch], subject: str
+) -> list[str]:
     """Returns the known defects of a network as lines of text; [] if there are no defects and the release is unknown.
 
     Args:
@@ -475,9 +601,14 @@ def known_defects_table(network: NetworkOutline, target: BuildTarget, matches: S
     release = target.release
     if release is not None and not matches:
         return [f"no known defect of {release.title} concerns {subject}"]
-    titles = ("", f"known defects of some releases that concern {subject} (--for RELEASE names those of one release)"
-              ) if release is None else (f"known defects of {release.title} that concern {subject}",
-                                         f"known defects of other releases or GPUs that may concern {subject}")
+    titles = (
+        ("", f"known defects of some releases that concern {subject} (--for RELEASE names those of one release)")
+        if release is None
+        else (
+            f"known defects of {release.title} that concern {subject}",
+            f"known defects of other releases or GPUs that may concern {subject}",
+        )
+    )
     lines: list[str] = []
     for is_certain, title in zip((True, False), titles, strict=True):
         texts = [f"  {match.warning_text(network)}" for match in matches if match.is_certain is is_certain]
@@ -485,19 +616,29 @@ def known_defects_table(network: NetworkOutline, target: BuildTarget, matches: S
     return lines
 
 
-def known_defect_warnings(network: NetworkOutline, target: BuildTarget,
-                          precision_of: PrecisionLookup) -> tuple[list[str], str]:
+def known_defect_warnings(
+    network: NetworkOutline, target: BuildTarget, precision_of: PrecisionLookup
+) -> tuple[list[str], str]:
     """Returns warnings about the files that are written for a config, one for each defect that the release certainly
     has.
 
     The second value is a note on the defects that the target may have; "" if there are none. Defects of other releases,
     and defects that the files avoid, are left out.
     """
-    matches = [match for match in match_known_defects(network, target, precision_of)
-               if match.defect.is_in_exports and match.is_near]
+    matches = [
+        match
+        for match in match_known_defects(network, target, precision_of)
+        if match.defect.is_in_exports and match.is_near
+    ]
     others = [match.warning_text(network) for match in matches if not match.is_certain]
-    note = (f"Known defects of some releases or GPUs may concern this config: {' '.join(others)} --for RELEASE names "
-            "those of one release.") if others else ""
+    note = (
+        (
+            f"Known defects of some releases or GPUs may concern this config: {' '.join(others)} --for RELEASE names "
+            "those of one release."
+        )
+        if others
+        else ""
+    )
     return [match.warning_text(network) for match in matches if match.is_certain], note
 
 
@@ -522,8 +663,11 @@ def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) 
         if layer.op_type != "Conv":
             continue
         weight = graph.shape(layer.inputs[1])
-        if layer.inputs[1] not in graph.constant_tensors or weight is None or not all(
-                isinstance(dimension, int) for dimension in weight):
+        if (
+            layer.inputs[1] not in graph.constant_tensors
+            or weight is None
+            or not all(isinstance(dimension, int) for dimension in weight)
+        ):
             reasons[layer.name] = "its weight is computed"
             continue
         output_channels, input_channels, *kernel = (int(size) for size in weight if isinstance(size, int))
@@ -537,15 +681,19 @@ def find_convs_excluded_by_modelopt(graph: LayerGraph, layers: Iterable[Layer]) 
             is_quantized = output_channels % 8 == 0 and all(size >= 3 for size in kernel)
         else:
             is_first = not inputs.isdisjoint(layer.inputs)
-            is_quantized = (output_channels % 8 == 0 or input_channels % 8 == 0) and (is_first or is_wide) and len(
-                set(kernel)) == 1
+            is_quantized = (
+                (output_channels % 8 == 0 or input_channels % 8 == 0)
+                and (is_first or is_wide)
+                and len(set(kernel)) == 1
+            )
         if not is_quantized:
             reasons[layer.name] = f"{counted_noun_text(input_channels, 'channel')} in, {output_channels} out"
     return reasons
 
 
-def find_known_issues(graph: LayerGraph, layers: Mapping[str, Layer], groups: Iterable[FusionGroup]
-                      ) -> dict[str, tuple[KnownIssue, ...]]:
+def find_known_issues(
+    graph: LayerGraph, layers: Mapping[str, Layer], groups: Iterable[FusionGroup]
+) -> dict[str, tuple[KnownIssue, ...]]:
     """Returns the known issues of each quantizable fusion group, by group name; groups without issues are omitted."""
     quantizable = [group for group in groups if group.is_quantizable]
     issues_by_group: dict[str, tuple[KnownIssue, ...]] = {}
@@ -554,7 +702,8 @@ def find_known_issues(graph: LayerGraph, layers: Mapping[str, Layer], groups: It
         for index, position in ((0, "first"), (-1, "last")):
             if len(quantizable) > 2 and group is quantizable[index]:
                 issues.append(
-                    KnownIssue(f"the {position} layer that can be quantized: often left in a float type", DOREFA))
+                    KnownIssue(f"the {position} layer that can be quantized: often left in a float type", DOREFA)
+                )
         if issues:
             issues_by_group[group.name] = tuple(dict.fromkeys(issues))
     return issues_by_group
@@ -563,17 +712,23 @@ def find_known_issues(graph: LayerGraph, layers: Mapping[str, Layer], groups: It
 def _iterate_layer_issues(graph: LayerGraph, group: FusionGroup, layers: Mapping[str, Layer]) -> Iterable[KnownIssue]:
     for layer in (layers[name] for name in sorted(group.main_layers)):
         for reason in find_convs_excluded_by_modelopt(graph, [layer]).values():
-            yield KnownIssue(f"a Conv with {reason}: ModelOpt leaves it out, as quantization saves no time there",
-                             MODELOPT)
+            yield KnownIssue(
+                f"a Conv with {reason}: ModelOpt leaves it out, as quantization saves no time there", MODELOPT
+            )
         if layer.op_type == "ConvTranspose":
-            yield KnownIssue("a ConvTranspose: TensorRT runs it in FP16 or FP32 even if INT8 is requested, so "
-                             "INT8 adds error without speed", RTX)
+            yield KnownIssue(
+                "a ConvTranspose: TensorRT runs it in FP16 or FP32 even if INT8 is requested, so "
+                "INT8 adds error without speed",
+                RTX,
+            )
         if layer.op_type in ("MatMul", "Gemm") and (reason := _small_product_reason(graph, layer)):
             yield KnownIssue(f"{reason}: ModelOpt leaves it out, as quantization saves no time there", MODELOPT)
         if group.attention_role == "PV":
-            yield KnownIssue("it reads a Softmax: most values are near 0, where a scale for values up to 1 leaves few "
-                             "quantized values",
-                             FQ_VIT)
+            yield KnownIssue(
+                "it reads a Softmax: most values are near 0, where a scale for values up to 1 leaves few "
+                "quantized values",
+                FQ_VIT,
+            )
 
 
 def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
@@ -595,6 +750,7 @@ def _small_product_reason(graph: LayerGraph, layer: Layer) -> str:
     return ""
 
 
-def known_issue_lines(known_issues: Mapping[str, tuple[KnownIssue, ...]], group: FusionGroup,
-                      is_quantized: bool) -> list[str]:
+def known_issue_lines(
+    known_issues: Mapping[str, tuple[KnownIssue, ...]], group: FusionGroup, is_quantized: bool
+) -> list[str]:
     return [issue.issue_description for issue in known_issues.get(group.name, ())] if is_quantized else []

@@ -47,8 +47,10 @@ def read_scope_from_metadata(metadata: Mapping[str, str], function_calls: Iterab
         metadata: The node's `metadata_props`.
         function_calls: Names of the function calls that the node was inlined from.
     """
-    return (*_split_module_paths(_read_module_paths(metadata)), *(part for call in function_calls
-                                                                  for part in _split_name_into_parts(call)))
+    return (
+        *_split_module_paths(_read_module_paths(metadata)),
+        *(part for call in function_calls for part in _split_name_into_parts(call)),
+    )
 
 
 def _read_module_paths(metadata: Mapping[str, str]) -> list[str]:
@@ -72,7 +74,7 @@ def _split_module_paths(module_paths: Iterable[str]) -> list[str]:
     for module in module_paths:
         if not module or module == _NO_MODULE:
             continue
-        inner = module[len(outer) + 1:] if outer and module.startswith(outer + ".") else module
+        inner = module[len(outer) + 1 :] if outer and module.startswith(outer + ".") else module
         if module != outer:
             parts.extend(part for part in inner.split(".") if part)
         outer = module
@@ -86,7 +88,7 @@ def _split_name_into_parts(name: str) -> list[str]:
 def _parse_node_name(node_name: str) -> tuple[tuple[str, ...], str]:
     """Returns the scope in a node name, and the rest of the name."""
     if node_name.startswith("node_of_"):  # the node is named after its first output
-        node_name = node_name[len("node_of_"):].removesuffix("_output_0")
+        node_name = node_name[len("node_of_") :].removesuffix("_output_0")
     if "/" in node_name:
         scope, _, own_part = node_name.rstrip("/").rpartition("/")
         return tuple(_split_name_into_parts(scope)), own_part or node_name
@@ -104,15 +106,16 @@ def find_layer_scope(layer: Layer) -> tuple[tuple[str, ...], str]:
     if not layer.scope:
         return scope, own_part
     if own_part.startswith("node_"):  # torch's default exporter numbers the nodes of the whole network
-        own_part = re.sub(r"_\d+$", "", own_part[len("node_"):])
+        own_part = re.sub(r"_\d+$", "", own_part[len("node_") :])
     return tuple(part for scope_name in layer.scope for part in _split_name_into_parts(scope_name)), own_part
 
 
 # -- structure ------------------------------------------------------------------------------------------------------
 
 
-def find_scopes_by_structure(groups: Sequence[FusionGroup],
-                             layer_by_name: Mapping[str, Layer]) -> list[tuple[tuple[str, ...], str]]:
+def find_scopes_by_structure(
+    groups: Sequence[FusionGroup], layer_by_name: Mapping[str, Layer]
+) -> list[tuple[tuple[str, ...], str]]:
     """Returns a scope and a role for each group of a network whose node names contain no scopes.
 
     The groups are cut wherever a single tensor is alive between them. A role is the operator, with the suffix ``+Add``
@@ -130,23 +133,32 @@ def find_scopes_by_structure(groups: Sequence[FusionGroup],
             block += 1
         for index in segment:
             group = groups[index]
-            has_join = any(layer_by_name[name].op_type in (
-                "Add", "Sum") and sum(map(bool, layer_by_name[name].inputs)) > 1 and len(group.inputs) > 1
-                           for name in group.layers[1:])
+            has_join = any(
+                layer_by_name[name].op_type in ("Add", "Sum")
+                and sum(map(bool, layer_by_name[name].inputs)) > 1
+                and len(group.inputs) > 1
+                for name in group.layers[1:]
+            )
             scopes_and_roles.append((scope, f"{group.operator}+Add" if has_join else group.operator))
     return scopes_and_roles
 
 
 def _split_groups_at_single_tensors(groups: Sequence[FusionGroup]) -> list[list[int]]:
     producer_index = {tensor: index for index, group in enumerate(groups) for tensor in group.outputs}
-    readers = [(tensor, index) for index, group in enumerate(groups) for tensor in group.inputs
-               if tensor in producer_index]
+    readers = [
+        (tensor, index) for index, group in enumerate(groups) for tensor in group.inputs if tensor in producer_index
+    ]
     last_reader_index, reader_counts = dict(readers), Counter(tensor for tensor, _ in readers)
-    counted_tensors = {tensor for tensor, last_index in last_reader_index.items()
-                       if reader_counts[tensor] < 3 or last_index - producer_index[tensor] <= len(groups) / 2}
+    counted_tensors = {
+        tensor
+        for tensor, last_index in last_reader_index.items()
+        if reader_counts[tensor] < 3 or last_index - producer_index[tensor] <= len(groups) / 2
+    }
     ending_counts = Counter(last_reader_index[tensor] for tensor in counted_tensors)
-    alive_counts = accumulate(sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
-                              for index, group in enumerate(groups))
+    alive_counts = accumulate(
+        sum(tensor in counted_tensors for tensor in group.outputs) - ending_counts[index]
+        for index, group in enumerate(groups)
+    )
     return _split_after_last_items(alive_count <= 1 for alive_count in alive_counts)
 
 
@@ -243,9 +255,9 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
     """
     by_name = {layer.name: layer for layer in layers}
     grouped_layers = {name for group in groups for name in group.layers}
-    folded_layers = tuple(layer.name
-                          for layer in layers
-                          if layer.kind in IRRELEVANT_KINDS and layer.name not in grouped_layers)
+    folded_layers = tuple(
+        layer.name for layer in layers if layer.kind in IRRELEVANT_KINDS and layer.name not in grouped_layers
+    )
     other_layers = [
         layer for layer in layers if layer.kind not in IRRELEVANT_KINDS and layer.name not in grouped_layers
     ]
@@ -255,8 +267,12 @@ def build_scope_tree(layers: Sequence[Layer], groups: Sequence[FusionGroup]) -> 
         scope, own_part = find_layer_scope(by_name[group.name])
         placed_rows.append((by_name[group.layers[0]].index, scope, own_part, own_part, group))
     if len(groups) > 1 and not any(scope for _, scope, *_ in placed_rows):
-        placed_rows = [(index, scope, role, own_part, group) for (index, _, _, own_part, group), (scope, role)
-                       in zip(placed_rows, find_scopes_by_structure(groups, by_name), strict=True)]
+        placed_rows = [
+            (index, scope, role, own_part, group)
+            for (index, _, _, own_part, group), (scope, role) in zip(
+                placed_rows, find_scopes_by_structure(groups, by_name), strict=True
+            )
+        ]
     for layer in other_layers:
         scope, own_part = find_layer_scope(layer)
         placed_rows.append((layer.index, scope, own_part, own_part, layer))
@@ -285,11 +301,18 @@ def _move_attention_into_own_scopes(placed_rows: Sequence[_PlacedRow]) -> list[_
         common_scope = tuple(os.path.commonprefix(group_scopes))
         *_, name = _make_unique_label("/".join((*common_scope, ATTENTION_LABEL)), taken_names).split("/")
         attention_scopes[attention] = (*common_scope, name)
-    return [(index, attention_scopes[group_or_layer.attention], group_or_layer.attention_role,
-             group_or_layer.attention_role,
-             group_or_layer) if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention else
-            (index, scope, own_part, label, group_or_layer)
-            for index, scope, own_part, label, group_or_layer in placed_rows]
+    return [
+        (
+            index,
+            attention_scopes[group_or_layer.attention],
+            group_or_layer.attention_role,
+            group_or_layer.attention_role,
+            group_or_layer,
+        )
+        if isinstance(group_or_layer, FusionGroup) and group_or_layer.attention
+        else (index, scope, own_part, label, group_or_layer)
+        for index, scope, own_part, label, group_or_layer in placed_rows
+    ]
 
 
 def _build_immutable_tree(root: _ScopeItems, folded_layers: tuple[str, ...]) -> Scope:
@@ -299,8 +322,9 @@ def _build_immutable_tree(root: _ScopeItems, folded_layers: tuple[str, ...]) -> 
     """
     scopes = [("", "", root)]
     for _, path, items in scopes:  # which grows: scopes follow the scope that contains them
-        scopes.extend((key, f"{path}/{key}" if path else key, item) for key, item in items.items()
-                      if isinstance(key, str))
+        scopes.extend(
+            (key, f"{path}/{key}" if path else key, item) for key, item in items.items() if isinstance(key, str)
+        )
     row_by_scope: dict[int, Row] = {}
     for name, path, items in reversed(scopes):
         taken_names = {key for key in items if isinstance(key, str)}
@@ -321,10 +345,11 @@ def _build_immutable_tree(root: _ScopeItems, folded_layers: tuple[str, ...]) -> 
         if items is root and folded_layers:
             plural = "s" if len(folded_layers) > 1 else ""
             rows.append(
-                OtherNodesRow(f"{len(folded_layers)} shape and constant node{plural} folded", "\0folded",
-                              folded_layers))
-        row_by_scope[id(items)] = Scope(name, path, tuple(rows),
-                                        tuple(group for row in rows for group in _group_names(row)))
+                OtherNodesRow(f"{len(folded_layers)} shape and constant node{plural} folded", "\0folded", folded_layers)
+            )
+        row_by_scope[id(items)] = Scope(
+            name, path, tuple(rows), tuple(group for row in rows for group in _group_names(row))
+        )
     tree = row_by_scope[id(root)]
     assert isinstance(tree, Scope)
     return tree
@@ -334,7 +359,8 @@ def _build_row(label: str, path: str, group_or_layer: FusionGroup | Layer) -> Gr
     if isinstance(group_or_layer, Layer):
         return UngroupedRow(label, path, group_or_layer, group_or_layer.refusal_reason)
     refusal_reason = group_or_layer.refusal_reasons.get(Precision.FP16) or group_or_layer.refusal_reasons.get(
-        Precision.INT8, "")
+        Precision.INT8, ""
+    )
     return GroupRow(label, path, group_or_layer, refusal_reason)
 
 
@@ -352,8 +378,12 @@ def _make_labels_unique(rows: list[Row]) -> list[Row]:
     if len({row.label for row in rows}) == len(rows):
         return rows
     taken_names = {row.label for row in rows if isinstance(row, Scope)}
-    return [row if isinstance(row, Scope) or (label := _make_unique_label(row.label, taken_names)) == row.label
-            else replace(row, label=label) for row in rows]
+    return [
+        row
+        if isinstance(row, Scope) or (label := _make_unique_label(row.label, taken_names)) == row.label
+        else replace(row, label=label)
+        for row in rows
+    ]
 
 
 def _group_names(row: Row) -> tuple[str, ...]:
@@ -394,8 +424,7 @@ _PRECISIONS = (Precision.FP16, *QUANTIZED_TYPES)
 _COLUMNS = ("operator", "shape", "nodes", *(item.label for item in _PRECISIONS), "why not")
 
 
-def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,
-                show_nodes: bool = False) -> str:
+def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *, show_nodes: bool = False) -> str:
     """Returns the layer tree as indented text with one line per row and aligned columns.
 
     Args:
@@ -412,18 +441,36 @@ def render_tree(scope_tree: Scope, find_shape: Callable[[str], Shape | None], *,
         if isinstance(row, GroupRow):
             group = row.group
             lines.append(
-                (label, group.operator, tensor_shape_text(find_shape(group.final_tensor)), str(len(group.layers)),
-                 *("yes" if precision in group.allowed_precisions else "no" for precision in _PRECISIONS),
-                 *((group.file_precision.label, ) if group.file_precision is not None else ()), row.refusal_reason))
+                (
+                    label,
+                    group.operator,
+                    tensor_shape_text(find_shape(group.final_tensor)),
+                    str(len(group.layers)),
+                    *("yes" if precision in group.allowed_precisions else "no" for precision in _PRECISIONS),
+                    *((group.file_precision.label,) if group.file_precision is not None else ()),
+                    row.refusal_reason,
+                )
+            )
             if show_nodes and len(group.layers) > 1:
                 lines.extend((f"{'  ' * depth}  · {name}",) for name in group.layers)
             if show_nodes and group.file_precision is not None:
-                lines.extend((f"{'  ' * depth}  ! TensorRT refuses {reason} at {name}",)
-                             for name, reason in group.file_precision.refused_nodes)
+                lines.extend(
+                    (f"{'  ' * depth}  ! TensorRT refuses {reason} at {name}",)
+                    for name, reason in group.file_precision.refused_nodes
+                )
         elif isinstance(row, UngroupedRow):
             output = next((name for name in row.layer.outputs if name), "")
-            lines.append((label, row.layer.op_type, tensor_shape_text(find_shape(output)), "1",
-                          *("no" for _ in _PRECISIONS), *(("", ) if has_file_precision else ()), row.refusal_reason))
+            lines.append(
+                (
+                    label,
+                    row.layer.op_type,
+                    tensor_shape_text(find_shape(output)),
+                    "1",
+                    *("no" for _ in _PRECISIONS),
+                    *(("",) if has_file_precision else ()),
+                    row.refusal_reason,
+                )
+            )
         else:
             lines.append((label,))
     return "\n".join(table_lines(lines, left_aligned_columns=1 + len(columns)))
@@ -433,8 +480,10 @@ def tensor_shape_text(shape: Shape | None) -> str:
     """Returns a shape as text, such as ``batch×64×56×56``, with ``?`` for an unknown size."""
     if shape is None:
         return "?"
-    return "×".join("?" if size is None or str(size).startswith(_INVENTED_PREFIX) else str(size)
-                    for size in shape) or "scalar"
+    return (
+        "×".join("?" if size is None or str(size).startswith(_INVENTED_PREFIX) else str(size) for size in shape)
+        or "scalar"
+    )
 
 
 _MAX_ROLES = 200
@@ -481,14 +530,20 @@ def find_repeated_blocks(scope_tree: Scope) -> BlockMatrix | None:
         size = len(roles) + len(scopes)
         if len(roles) > _MAX_ROLES or filled_share < 0.5:
             continue
-        if best_score is None or cells * filled_share > best_score[0] * 1.01 or (cells * filled_share > best_score[0]
-                                                                                 * 0.99 and size < best_score[1]):
+        if (
+            best_score is None
+            or cells * filled_share > best_score[0] * 1.01
+            or (cells * filled_share > best_score[0] * 0.99 and size < best_score[1])
+        ):
             best_score, best_family = (cells * filled_share, size), (scopes, roles, columns)
     if best_family is None:
         return None
     scopes, roles, columns = best_family
-    return BlockMatrix(tuple(roles.values()), _block_column_names(scopes),
-                       tuple(tuple((column[role],) if role in column else () for column in columns) for role in roles))
+    return BlockMatrix(
+        tuple(roles.values()),
+        _block_column_names(scopes),
+        tuple(tuple((column[role],) if role in column else () for column in columns) for role in roles),
+    )
 
 
 def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], list[dict[str, str]]]:
@@ -503,7 +558,7 @@ def _align_block_roles(block_scopes: Sequence[Scope]) -> tuple[dict[str, str], l
         column: dict[str, str] = {}
         index = 0
         for row, title in _iterate_group_titles(scope):
-            role = row.path[len(scope.path) + 1:]
+            role = row.path[len(scope.path) + 1 :]
             column[role] = row.group.name
             if role not in labels:
                 labels[role] = role if scope.path.startswith("block ") else title

@@ -146,15 +146,19 @@ class FusionGroup:
     def allowed_precisions(self) -> frozenset[Precision]:
         """The precisions that the fusion group can run in."""
         file_precisions = (Precision.FILE,) if self.file_precision is not None else ()
-        return frozenset(precision for precision in (*ASSIGNABLE, *file_precisions)
-                         if precision not in self.refusal_reasons)
+        return frozenset(
+            precision for precision in (*ASSIGNABLE, *file_precisions) if precision not in self.refusal_reasons
+        )
 
     def resolve_file_precision(self, precision: Precision) -> Precision:
         """Replaces `Precision.FILE` by the nearest precision that a config can assign; returns other precisions
         unchanged.
         """
-        return (self.file_precision.nearest_precision
-                if precision is Precision.FILE and self.file_precision is not None else precision)
+        return (
+            self.file_precision.nearest_precision
+            if precision is Precision.FILE and self.file_precision is not None
+            else precision
+        )
 
     def precision_shown_by_engine(self, precision: Precision) -> Precision:
         """Returns the precision that the inspector of an engine shows for a fusion group with the requested precision.
@@ -172,13 +176,19 @@ class FusionGroup:
         """
         if precision is not Precision.FILE or self.file_precision is None:
             return precision_rank(precision)
-        return precision_rank(Precision.FP32) if self.file_precision.is_plain_fp32 else min(
-            precision_rank(self.file_precision.nearest_precision), precision_rank(Precision.FP16))
+        return (
+            precision_rank(Precision.FP32)
+            if self.file_precision.is_plain_fp32
+            else min(precision_rank(self.file_precision.nearest_precision), precision_rank(Precision.FP16))
+        )
 
     def precision_label(self, precision: Precision) -> str:
         """Returns the label of a precision for users; a file precision gets the suffix `` f``."""
-        return (f"{self.file_precision.label} f"
-                if precision is Precision.FILE and self.file_precision is not None else precision.label)
+        return (
+            f"{self.file_precision.label} f"
+            if precision is Precision.FILE and self.file_precision is not None
+            else precision.label
+        )
 
     @cached_property
     def main_layers(self) -> frozenset[str]:
@@ -196,12 +206,16 @@ class FusionGroup:
         quantized_type = QUANTIZED_TYPES.get(precision)
         if quantized_type is None:
             return ()
-        return tuple(site for site in self.sites if site.role == "weight" or quantized_type.quantizes_activations and
-                     (quantized_type.quantizes_skips or site.role != "skip"))
+        return tuple(
+            site
+            for site in self.sites
+            if site.role == "weight"
+            or quantized_type.quantizes_activations
+            and (quantized_type.quantizes_skips or site.role != "skip")
+        )
 
     def qdq_sites_of_multiplied_inputs(self) -> tuple[QdqSite, ...]:
-        """Returns the Q/DQ sites of computed tensors that are operands of a Conv, Gemm or MatMul of the fusion group.
-        """
+        """Returns the Q/DQ sites of computed tensors that are operands of a Conv, Gemm or MatMul of the fusion group."""
         return tuple(site for site in self.sites if site.role == "input")
 
     def activation_qdq_sites_at_precision(self, precision: Precision) -> tuple[QdqSite, ...]:
@@ -211,8 +225,11 @@ class FusionGroup:
     def calibrated_qdq_sites(self, precision: Precision) -> tuple[QdqSite, ...]:
         """Returns the Q/DQ sites of activations in a precision whose scales need calibrated ranges."""
         quantized_type = QUANTIZED_TYPES.get(precision)
-        return self.activation_qdq_sites_at_precision(
-            precision) if quantized_type is not None and quantized_type.needs_ranges else ()
+        return (
+            self.activation_qdq_sites_at_precision(precision)
+            if quantized_type is not None and quantized_type.needs_ranges
+            else ()
+        )
 
 
 @dataclass(frozen=True)
@@ -288,8 +305,10 @@ class ReferenceWeights:
         """
         if not self.refusal_reason:
             return f"FP32 means the weights of {self.name}."
-        return (f"FP32 means the weights of {file_name}, and only outputs are compared with {self.name}: "
-                f"{self.refusal_reason}.")
+        return (
+            f"FP32 means the weights of {file_name}, and only outputs are compared with {self.name}: "
+            f"{self.refusal_reason}."
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -373,7 +392,8 @@ class NetworkOutline:
     @cached_property
     def _tensor_names(self) -> frozenset[str]:
         return frozenset(info.name for info in self.inputs) | {
-            tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor}
+            tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor
+        }
 
     def get_layer(self, name: str) -> Layer:
         return self.layer_by_name[name]

@@ -22,7 +22,8 @@ def assign_node_names(graph: ir.Graph) -> None:
     suffix = 0
     for node in graph:
         base_name = node.name or "node_of_" + next(
-            (output.name for output in node.outputs if output.name), node.op_type)
+            (output.name for output in node.outputs if output.name), node.op_type
+        )
         name = base_name
         while name in taken_names:
             name = f"{base_name}_{suffix}"
@@ -86,8 +87,7 @@ def iterate_reachable(starts: Iterable[T], find_next: Callable[[T], Iterable[T]]
 
 
 def list_subgraphs(node: ir.Node) -> list[ir.Graph]:
-    """Returns the direct subgraphs of a node, such as the branches of an If. Graphs nested inside these are left out.
-    """
+    """Returns the direct subgraphs of a node, such as the branches of an If. Graphs nested inside these are left out."""
     graphs: list[ir.Graph] = []
     for attribute in node.attributes.values():
         if attribute.is_ref():
@@ -202,9 +202,7 @@ def inline_functions(model: ir.Model, file_name: str) -> None:
 def _check_functions(model: ir.Model, file_name: str) -> None:
     functions = model.functions
     callees_by_function = {
-        key: [node.op_identifier()
-              for node in function.all_nodes()
-              if node.op_identifier() in functions]
+        key: [node.op_identifier() for node in function.all_nodes() if node.op_identifier() in functions]
         for key, function in functions.items()
     }
     sizes = {key: sum(1 for _ in function.all_nodes()) for key, function in functions.items()}
@@ -212,8 +210,9 @@ def _check_functions(model: ir.Model, file_name: str) -> None:
     try:
         callees_first = list(TopologicalSorter(callees_by_function).static_order())
     except CycleError as error:
-        raise InputError(f"{file_name} has a cycle", f"local function {error.args[1][0][1]} calls itself",
-                         "Check the export.") from None
+        raise InputError(
+            f"{file_name} has a cycle", f"local function {error.args[1][0][1]} calls itself", "Check the export."
+        ) from None
     for key in callees_first:
         depths[key] = 1 + max((depths[callee] for callee in callees_by_function[key]), default=0)
         sizes[key] += sum(sizes[callee] for callee in callees_by_function[key])
@@ -221,27 +220,38 @@ def _check_functions(model: ir.Model, file_name: str) -> None:
         for domain, version in opsets.items():
             if model.opset_imports.setdefault(domain, version) != version:
                 raise InputError(
-                    f"{file_name} mixes opsets", f"local function {key[1]} is written for opset {version} of "
+                    f"{file_name} mixes opsets",
+                    f"local function {key[1]} is written for opset {version} of "
                     f"{domain or 'ONNX'}, the network for {model.opset_imports[domain]}",
-                    "Inline its functions (onnx.inliner.inline_local_functions) and open the result.")
+                    "Inline its functions (onnx.inliner.inline_local_functions) and open the result.",
+                )
     calls = [node.op_identifier() for node in model.graph.all_nodes() if node.op_identifier() in functions]
     total = sum(sizes[key] for key in calls)
     if total > MAX_INLINED_NODES or any(depths[key] > _MAX_CALL_DEPTH for key in calls):
         raise InputError(
             f"{file_name} is too large once its local functions are inlined",
             f"they expand to {total:,} nodes, {max(depths[key] for key in calls)} calls deep; at most "
-            f"{MAX_INLINED_NODES:,} and {_MAX_CALL_DEPTH} are read", "Export the network without local functions.")
+            f"{MAX_INLINED_NODES:,} and {_MAX_CALL_DEPTH} are read",
+            "Export the network without local functions.",
+        )
 
 
 # -- expansion --------------------------------------------------------------------------------------------------------
 
 
-def _inline_call(graph: ir.Graph, call: ir.Node, function: ir.Function, fresh_names: FreshNames,
-                 functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Node]:
+def _inline_call(
+    graph: ir.Graph,
+    call: ir.Node,
+    function: ir.Function,
+    fresh_names: FreshNames,
+    functions: dict[ir.OperatorIdentifier, ir.Function],
+) -> list[ir.Node]:
     """Replaces a call by the nodes of its function; returns the calls among these nodes."""
     body = function.graph.clone()
-    _set_attributes(body, {**{name: attr for name, attr in function.attributes.items() if attr.value is not None},
-                           **call.attributes})
+    _set_attributes(
+        body,
+        {**{name: attr for name, attr in function.attributes.items() if attr.value is not None}, **call.attributes},
+    )
     _make_names_unique(body, fresh_names)
     arguments = dict(zip_longest(body.inputs, call.inputs))
     for parameter, argument in arguments.items():
@@ -268,12 +278,14 @@ def _inline_call(graph: ir.Graph, call: ir.Node, function: ir.Function, fresh_na
 _OWN_NAME_KEY = "trt_tui.own_name"  # the name of a node in the body of its function
 
 
-def _replace_call_output(graph: ir.Graph, old_value: ir.Value, new_value: ir.Value | None,
-                         fresh_names: FreshNames) -> None:
+def _replace_call_output(
+    graph: ir.Graph, old_value: ir.Value, new_value: ir.Value | None, fresh_names: FreshNames
+) -> None:
     """Connects all readers of a call's output to the result of the function. Graph outputs keep their names."""
     if new_value is None:
-        raise InputError("a local function returns an input that is missing", f"output {old_value.name}",
-                         "Check the export.")
+        raise InputError(
+            "a local function returns an input that is missing", f"output {old_value.name}", "Check the export."
+        )
     if old_value.is_graph_output():
         name, old_value.name = old_value.name, fresh_names.make_unique_name(f"{old_value.name}__call")
         producer = new_value.producer()
@@ -298,8 +310,11 @@ def _set_attributes(body: ir.Graph, attributes: Mapping[str, ir.Attr]) -> None:
             if value is None:
                 del node.attributes[name]
             elif value.type in _GRAPH_ATTRIBUTES:
-                raise InputError("a local function has a graph as an attribute", f"attribute {value.name}",
-                                 "Inline its functions (onnx.inliner.inline_local_functions) and open the result.")
+                raise InputError(
+                    "a local function has a graph as an attribute",
+                    f"attribute {value.name}",
+                    "Inline its functions (onnx.inliner.inline_local_functions) and open the result.",
+                )
             else:
                 node.attributes[name] = ir.Attr(name, value.type, value.value)
 

@@ -57,8 +57,9 @@ def _parse_model(path: Path) -> ir.Model:
         cause: BaseException = error
         while cause.__cause__ is not None:  # the wrapping exceptions only add the position in the file
             cause = cause.__cause__
-        raise InputError(f"{path} is not a complete ONNX file", f"{type(cause).__name__}: {cause}",
-                         _COPY_NEXT_STEP) from None
+        raise InputError(
+            f"{path} is not a complete ONNX file", f"{type(cause).__name__}: {cause}", _COPY_NEXT_STEP
+        ) from None
     return model
 
 
@@ -83,8 +84,9 @@ def _replace_tensors(graph: ir.Graph, replace: Callable[[ir.TensorProtocol, bool
             if attr.type == ir.AttributeType.TENSOR and not attr.is_ref():
                 node.attributes[name] = ir.AttrTensor(name, replace(attr.value, False), attr.doc_string)
             elif attr.type == ir.AttributeType.TENSORS and not attr.is_ref():
-                node.attributes[name] = ir.AttrTensors(name, [replace(tensor, False) for tensor in attr.value],
-                                                       attr.doc_string)
+                node.attributes[name] = ir.AttrTensors(
+                    name, [replace(tensor, False) for tensor in attr.value], attr.doc_string
+                )
 
 
 def _copy_tensors_to_memory(model: ir.Model) -> None:
@@ -93,16 +95,22 @@ def _copy_tensors_to_memory(model: ir.Model) -> None:
     A tensor in the message is copied at each access and keeps the whole message in memory.
     """
     for graph in _iterate_graphs(model):
-        _replace_tensors(graph, lambda tensor, _: _copy_to_memory(tensor) if isinstance(
-            tensor, ir.serde.TensorProtoTensor) else tensor)
+        _replace_tensors(
+            graph,
+            lambda tensor, _: _copy_to_memory(tensor) if isinstance(tensor, ir.serde.TensorProtoTensor) else tensor,
+        )
 
 
 def _copy_to_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if isinstance(tensor, ir.StringTensor):
         return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
     array = tensor.numpy()
-    return ir.Tensor(array.copy() if isinstance(tensor, ir.ExternalTensor) else array, dtype=tensor.dtype,
-                     shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
+    return ir.Tensor(
+        array.copy() if isinstance(tensor, ir.ExternalTensor) else array,
+        dtype=tensor.dtype,
+        shape=ir.Shape(tensor.shape.numpy()),
+        name=tensor.name,
+    )
 
 
 # -- external data --------------------------------------------------------------------------------------------------
@@ -123,8 +131,9 @@ def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
             sizes[location] = files[-1].stat().st_size
         end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
         if end > sizes[location]:
-            raise _external_data_error(path.name, f"{location} has {sizes[location]} bytes; tensor {tensor.name} "
-                                             f"needs {end}: it is truncated")
+            raise _external_data_error(
+                path.name, f"{location} has {sizes[location]} bytes; tensor {tensor.name} needs {end}: it is truncated"
+            )
         tensor.base_dir = folder
         return tensor if stays_on_disk and tensor.nbytes > SMALL_TENSOR_BYTES else _copy_to_memory(tensor)
 
@@ -143,22 +152,31 @@ def _find_external_data_file(folder: Path, location: str, file_name: str, tensor
     """
     data_path = Path(os.path.normpath(folder / location))
     if os.path.isabs(location) or folder not in data_path.parents:
-        raise InputError(f"external data of {file_name} is outside its folder",
-                         f"tensor {tensor_name} points to {location}",
-                         "Save the network again with its data file beside it.")
+        raise InputError(
+            f"external data of {file_name} is outside its folder",
+            f"tensor {tensor_name} points to {location}",
+            "Save the network again with its data file beside it.",
+        )
     if not data_path.is_file():
         raise _external_data_error(file_name, f"{location} is missing; tensor {tensor_name} needs it")
     if folder.resolve() not in data_path.resolve().parents:
-        raise InputError(f"external data of {file_name} is outside its folder",
-                         f"{location} is a link to {data_path.resolve()}, which ONNX libraries refuse to follow",
-                         "Copy the network with its links followed (cp -L) and open the copy.")
+        raise InputError(
+            f"external data of {file_name} is outside its folder",
+            f"{location} is a link to {data_path.resolve()}, which ONNX libraries refuse to follow",
+            "Copy the network with its links followed (cp -L) and open the copy.",
+        )
     if data_path.stat().st_nlink > 1:
-        raise InputError(f"external data of {file_name} cannot be read",
-                         f"{location} has several hard links, which ONNX libraries refuse to read",
-                         "Copy the network and its data file, and open the copy.")
+        raise InputError(
+            f"external data of {file_name} cannot be read",
+            f"{location} has several hard links, which ONNX libraries refuse to read",
+            "Copy the network and its data file, and open the copy.",
+        )
     return data_path
 
 
 def _external_data_error(file_name: str, cause: str) -> InputError:
-    return InputError(f"external data of {file_name} cannot be read", cause,
-                      "Put the data file beside the .onnx file, under the name it was exported with.")
+    return InputError(
+        f"external data of {file_name} cannot be read",
+        cause,
+        "Put the data file beside the .onnx file, under the name it was exported with.",
+    )

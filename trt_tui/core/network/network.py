@@ -62,29 +62,44 @@ class Network(NetworkOutline):
         InputError: the network computes constants that do not fit in memory.
     """
 
-    def __init__(self, opened_model: OpenedModel, path: Path, get_backend: Callable[[], Backend] | None = None,
-                 groups: Sequence[FusionGroup] | None = None, *, has_operator_library: bool = False) -> None:
+    def __init__(
+        self,
+        opened_model: OpenedModel,
+        path: Path,
+        get_backend: Callable[[], Backend] | None = None,
+        groups: Sequence[FusionGroup] | None = None,
+        *,
+        has_operator_library: bool = False,
+    ) -> None:
         self.model = opened_model.model
         self.external_files = tuple(opened_model.external_files)
         self.graph = graph = LayerGraph(self.model, has_operator_library)
         self.producer, self.consumers = graph.producer, graph.consumers
-        self.constant_tensors, self.static_tensors, self.blocking_plugins = (graph.constant_tensors,
-                                                                             graph.static_tensors,
-                                                                             graph.blocking_plugins)
+        self.constant_tensors, self.static_tensors, self.blocking_plugins = (
+            graph.constant_tensors,
+            graph.static_tensors,
+            graph.blocking_plugins,
+        )
         self.value_sized_tensors = graph.value_sized_tensors
         self.node, self.input_tensors, self.ir_value = graph.node, graph.input_tensors, graph.ir_value
         self.is_fp32, self.is_float_tensor = graph.is_fp32, graph.is_float_tensor
-        blocking_plugins = [(name, graph.by_name[name].op_type)
-                            for name in dict.fromkeys(self.blocking_plugins.values())]
+        blocking_plugins = [
+            (name, graph.by_name[name].op_type) for name in dict.fromkeys(self.blocking_plugins.values())
+        ]
         notes = (*opened_model.notes, *([plugin_note(blocking_plugins)] if blocking_plugins else []))
-        check_constant_growth(graph, self.model.graph.opset_imports, path.name,
-                              sum(file.stat().st_size for file in (path, *self.external_files)))
+        check_constant_growth(
+            graph,
+            self.model.graph.opset_imports,
+            path.name,
+            sum(file.stat().st_size for file in (path, *self.external_files)),
+        )
         self.source_model = opened_model.source_model
         groups = build_fusion_groups(graph) if groups is None else tuple(groups)
         if self.source_model is not None:
             groups = tuple(
                 replace(group, file_precision=self.source_model.find_file_precision(group, graph.by_name))
-                for group in groups)
+                for group in groups
+            )
         # Imported late, because the process of the user interface loads this module too, and opens no network.
         from trt_tui.core.network.known_defects import find_defect_sites
 
@@ -95,24 +110,32 @@ class Network(NetworkOutline):
 
             qdq_findings, qdq_candidates = find_qdq_findings(graph, groups, self.source_model)
             notes = (*notes, *qdq_note_lines(qdq_findings or ()))
-        output_tensors = {group.final_tensor
-                          for group in groups} | {name
-                                                  for layer in graph.layers
-                                                  for name in layer.outputs[:1]}
+        output_tensors = {group.final_tensor for group in groups} | {
+            name for layer in graph.layers for name in layer.outputs[:1]
+        }
         hash_by_layer = hashes.hash_layers(graph)
         super().__init__(
-            path.name, path, graph.layers, groups, graph.inputs, graph.outputs,
-            {tensor: graph.shape(tensor)
-             for tensor in output_tensors},
-            hashes.hash_structure(graph, {**opened_model.unused_weights, **self.model.graph.initializers},
-                                  hash_by_layer), graph.opset,
-            {name: digest[:3]
-             for name, digest in hash_by_layer.items()}, notes,
-            {tensor: amax
-             for tensor, amax in opened_model.quantized_ranges.items()
-             if graph.has_tensor(tensor)}, find_zero_cost_support(graph, groups),
-            find_known_issues(graph, graph.by_name, groups), find_groups_computing_indices(graph, groups),
-            qdq_findings, find_defect_sites(graph, groups, opened_model.linear_grid_samples), qdq_candidates)
+            path.name,
+            path,
+            graph.layers,
+            groups,
+            graph.inputs,
+            graph.outputs,
+            {tensor: graph.shape(tensor) for tensor in output_tensors},
+            hashes.hash_structure(
+                graph, {**opened_model.unused_weights, **self.model.graph.initializers}, hash_by_layer
+            ),
+            graph.opset,
+            {name: digest[:3] for name, digest in hash_by_layer.items()},
+            notes,
+            {tensor: amax for tensor, amax in opened_model.quantized_ranges.items() if graph.has_tensor(tensor)},
+            find_zero_cost_support(graph, groups),
+            find_known_issues(graph, graph.by_name, groups),
+            find_groups_computing_indices(graph, groups),
+            qdq_findings,
+            find_defect_sites(graph, groups, opened_model.linear_grid_samples),
+            qdq_candidates,
+        )
         self._constant_values = values = ConstantValues(graph, self.model, get_backend)
         self.constant_amax, self.is_mask = values.constant_amax, values.is_mask
         self.mask_magnitude_threshold = values.mask_magnitude_threshold
@@ -121,8 +144,13 @@ class Network(NetworkOutline):
 
     def copy_with_model(self, model: ir.Model, groups: Sequence[FusionGroup]) -> Network:
         """Returns a network of the same file with another model and the fusion groups of that model."""
-        return Network(OpenedModel(model, list(self.external_files)), self.path, self._get_backend, groups,
-                       has_operator_library=self._has_operator_library)
+        return Network(
+            OpenedModel(model, list(self.external_files)),
+            self.path,
+            self._get_backend,
+            groups,
+            has_operator_library=self._has_operator_library,
+        )
 
     def with_reference_weights(self, reference_weights: ReferenceWeights) -> Network:
         """Returns the same network with another choice of the weights of FP32 runs."""
@@ -146,8 +174,7 @@ class Network(NetworkOutline):
 
     @cached_property
     def tensors_with_shared_range(self) -> dict[str, tuple[str, ...]]:
-        """The sets of tensors that must share a scale, such as the inputs and the output of a Concat, by tensor name.
-        """
+        """The sets of tensors that must share a scale, such as the inputs and the output of a Concat, by tensor name."""
         return supported_precisions.find_tensors_with_shared_range(self.graph)
 
     # -- weights ------------------------------------------------------------------------------------------------
@@ -187,17 +214,24 @@ class Network(NetworkOutline):
             try:
                 self._model_by_opset[opset] = convert_opset(self.model, opset)
             except Exception as error:
-                raise InputError(f"{self.name} cannot be converted from opset {self.opset} to {opset}", str(error),
-                                 getattr(error, "next_step", "") or f"Export the network again with opset {opset}."
-                                 ) from None
+                raise InputError(
+                    f"{self.name} cannot be converted from opset {self.opset} to {opset}",
+                    str(error),
+                    getattr(error, "next_step", "") or f"Export the network again with opset {opset}.",
+                ) from None
         return self._model_by_opset[opset]
 
     def sha256(self) -> str:
         return hashes.hash_files((self.path, *self.external_files))
 
 
-def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = None, *,
-                 has_operator_library: bool = False, reference: Path | str | None = None) -> Network:
+def open_network(
+    path: Path | str,
+    get_backend: Callable[[], Backend] | None = None,
+    *,
+    has_operator_library: bool = False,
+    reference: Path | str | None = None,
+) -> Network:
     """Opens an ONNX file as a `Network`.
 
     Args:
@@ -222,12 +256,16 @@ def open_network(path: Path | str, get_backend: Callable[[], Backend] | None = N
         return Network(opened_model, path, get_backend, has_operator_library=has_operator_library)
 
 
-def _propose_weights_of_file(opened_model: OpenedModel, reference: Path,
-                             get_backend: Callable[[], Backend] | None) -> None:
+def _propose_weights_of_file(
+    opened_model: OpenedModel, reference: Path, get_backend: Callable[[], Backend] | None
+) -> None:
     fp32_model = open_model(reference)
     if fp32_model.source_model is not None:
-        raise InputError(f"{reference.name} is itself quantized or in 16 bits", "its weights are not those of FP32",
-                         "Name the FP32 network.")
+        raise InputError(
+            f"{reference.name} is itself quantized or in 16 bits",
+            "its weights are not those of FP32",
+            "Name the FP32 network.",
+        )
     propose_original_weights(opened_model, fp32_model, reference.name, get_backend)
     opened_model.external_files += [reference, *fp32_model.external_files]
 

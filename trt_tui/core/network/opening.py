@@ -36,11 +36,13 @@ from trt_tui.formatting import counted_noun_text, name_list_text
 
 _FILE_PRECISION_NOTE = (
     "The file sets precisions ({}): layers run in file precision, and errors are taken against the FP32 "
-    "network with its weights.")
+    "network with its weights."
+)
 
 _QUANTIZED_WEIGHTS_NOTE = (
     "{} stored only as quantized values: their quantization error is unknown, and FP32 means the dequantized weights; "
-    "name the original network with --reference FP32.onnx.")
+    "name the original network with --reference FP32.onnx."
+)
 
 QUANTIZED_TYPES_OPSET = 21
 """The first opset whose Q and DQ cover the quantized types of TensorRT's and ONNX Runtime's own Q and DQ operators."""
@@ -88,12 +90,18 @@ def open_model(path: Path) -> OpenedModel:
     opset = model.graph.opset_imports.get("")
     if opset is None:
         if any(node.domain == "" for node in model.graph):
-            raise InputError(f"{path.name} has no opset", "its opset_import has no entry for ONNX's own operators",
-                             "Export the network again with a current exporter.")
+            raise InputError(
+                f"{path.name} has no opset",
+                "its opset_import has no entry for ONNX's own operators",
+                "Export the network again with a current exporter.",
+            )
         opset = model.graph.opset_imports[""] = BASE_OPSET
     if opset < OLDEST_OPSET:
-        raise InputError(f"{path.name} uses opset {opset}", f"opsets before {OLDEST_OPSET} are not read",
-                         f"Export the network again with opset {BASE_OPSET} or higher.")
+        raise InputError(
+            f"{path.name} uses opset {opset}",
+            f"opsets before {OLDEST_OPSET} are not read",
+            f"Export the network again with opset {BASE_OPSET} or higher.",
+        )
     if len(model.graph) == 0:
         raise InputError(f"{path.name} has no nodes", "the file holds an empty graph", "Check the export.")
     drop_initializer_inputs(model.graph)
@@ -114,7 +122,8 @@ def open_model(path: Path) -> OpenedModel:
     if count := rewrite_quantized_copies(model.graph):
         opened_model.notes.append(
             f"{counted_noun_text(count, 'operator')} on quantized values, read and written as Q/DQ with the same "
-            "values: TensorRT accepts no other form.")
+            "values: TensorRT accepts no other form."
+        )
     has_file_types = half_precision.has_half_precision(model.graph) or any(is_dequantize(node) for node in model.graph)
     original_model = _copy_model(model) if has_file_types else None
     conversion = qdq_removal.Fp32Conversion(opened_model.quantized_ranges, notes=opened_model.notes)
@@ -123,14 +132,24 @@ def open_model(path: Path) -> OpenedModel:
     if has_file_types:
         half_precision.upcast_to_fp32(model.graph, conversion)
     if original_model is not None and conversion.has_changes:
-        source_model = opened_model.source_model = SourceModel(original_model, conversion.source_tensors,
-                                                               conversion.added_nodes)
+        source_model = opened_model.source_model = SourceModel(
+            original_model, conversion.source_tensors, conversion.added_nodes
+        )
         opened_model.notes += _source_model_notes(source_model)
     opset = model.graph.opset_imports[""]
-    if opset < QUANTIZED_TYPES_OPSET and original_model is not None and any(
-            is_dequantize(node) and
-        (node.domain == "trt" or node.domain and read_qdq_step(node).quantized_dtype not in _COMMON_QUANTIZED_TYPES)
-            for node in original_model.graph):
+    if (
+        opset < QUANTIZED_TYPES_OPSET
+        and original_model is not None
+        and any(
+            is_dequantize(node)
+            and (
+                node.domain == "trt"
+                or node.domain
+                and read_qdq_step(node).quantized_dtype not in _COMMON_QUANTIZED_TYPES
+            )
+            for node in original_model.graph
+        )
+    ):
         opened_model.model = model = _convert_opened_model(opened_model, path, opset, QUANTIZED_TYPES_OPSET)
     inference_error = infer_shapes(model)
     if propagate_types(model):
@@ -146,7 +165,9 @@ def open_model(path: Path) -> OpenedModel:
         f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
         "and TensorRT refuses it. Export the network in evaluation mode."
         for node in nodes
-        if node.op_type == "BatchNormalization" and node.domain == "" and "training_mode" in node.attributes
+        if node.op_type == "BatchNormalization"
+        and node.domain == ""
+        and "training_mode" in node.attributes
         and node.attributes["training_mode"].as_int()
     ]
     opened_model.notes += randomness_notes(nodes) + unsupported_operator_notes(nodes)
@@ -161,7 +182,8 @@ def _grid_sample_notes(model: ir.Model, linear_grid_samples: list[str]) -> list[
             f"{name_list_text(linear_grid_samples, max_count=2)} (GridSample): the parsers of TensorRT up to 11.1 and "
             "of TensorRT-RTX "
             "up to 1.5 read the mode linear of this file as nearest. Files that are written here leave the "
-            "mode out, which is read as linear; build from these.")
+            "mode out, which is read as linear; build from these."
+        )
     if node_names := opset_conversion.find_cubic_grid_samples(model):
         notes.append(
             f"{opset_conversion.CUBIC_GRID_NOTE.format(name_list_text(node_names, max_count=2))}. "
@@ -174,44 +196,54 @@ def _source_model_notes(source_model: SourceModel) -> list[str]:
     """Returns notes for the user on the precisions of a quantized or typed model file, one sentence each."""
     notes = [
         *refusal_summary_lines(source_model.node_refusals),
-        _FILE_PRECISION_NOTE.format(", ".join(sorted(source_model.quantized_type_names
-                                                     | source_model.float_type_names)))
+        _FILE_PRECISION_NOTE.format(
+            ", ".join(sorted(source_model.quantized_type_names | source_model.float_type_names))
+        ),
     ]
     runtime_nodes = [node.name for node in source_model.find_runtime_scale_nodes() if is_quantize(node)]
     if runtime_nodes:
         notes.append(
             f"{len(runtime_nodes)} activations are quantized with scales that an execution computes "
             f"({runtime_nodes[0]}), in a form that is not MXFP8 or NVFP4 of TensorRT: that is "
-            "written back as it is, and is not simulated.")
+            "written back as it is, and is not simulated."
+        )
     if source_model.infinite_scale_nodes:
         notes.append(
             f"The scale of "
             f"{name_list_text(source_model.infinite_scale_nodes, max_count=2)} is infinite: what it quantizes "
             f"becomes NaN. "
-            "Quantizers write that for masks of -inf; quantize the network again without those layers.")
+            "Quantizers write that for masks of -inf; quantize the network again without those layers."
+        )
     if bias_nodes := find_overflowing_biases(source_model):
         notes.append(
             f"ONNX Runtime cannot quantize the bias of "
             f"{name_list_text(bias_nodes, max_count=2)}, as it does under its "
             "default options: bias / (input scale x weight scale) overflows. Its results are wrong there, "
             "those of TensorRT are not. Load the file with the session's entry session.disable_quant_qdq "
-            "set to 1.")
+            "set to 1."
+        )
     if source_model.quantized_weight_count:
         notes.append(quantized_weights_note(source_model))
     return notes
 
 
 def quantized_weights_note(source_model: SourceModel) -> str:
-    return _QUANTIZED_WEIGHTS_NOTE.format("1 weight is" if source_model.quantized_weight_count ==
-                                          1 else f"{source_model.quantized_weight_count} weights are")
+    return _QUANTIZED_WEIGHTS_NOTE.format(
+        "1 weight is"
+        if source_model.quantized_weight_count == 1
+        else f"{source_model.quantized_weight_count} weights are"
+    )
 
 
 def _copy_model(model: ir.Model) -> ir.Model:
     """Copies a model and the type objects of its values. A clone would share these objects with the original."""
     copy = model.clone()
     for graph in (copy.graph, *copy.graph.subgraphs()):
-        for value in (*graph.inputs, *graph.initializers.values(), *(output for node in graph
-                                                                     for output in node.outputs)):
+        for value in (
+            *graph.inputs,
+            *graph.initializers.values(),
+            *(output for node in graph for output in node.outputs),
+        ):
             if isinstance(value.type, ir.TensorType):
                 value.type = ir.TensorType(value.type.dtype)
     return copy
@@ -224,15 +256,23 @@ def _add_subgraph_output_identities(model: ir.Model) -> None:
             _add_identities_for_outer_values(graph, ChainMap(), FreshNames(graph))
 
 
-def _add_identities_for_outer_values(graph: ir.Graph, outer_values: ChainMap[str | None, ir.Value],
-                                     fresh_names: FreshNames) -> None:
-    own_values = {value.name: value for value in (*graph.inputs, *graph.initializers.values(),
-                                                  *(value for node in graph for value in node.outputs))}
+def _add_identities_for_outer_values(
+    graph: ir.Graph, outer_values: ChainMap[str | None, ir.Value], fresh_names: FreshNames
+) -> None:
+    own_values = {
+        value.name: value
+        for value in (*graph.inputs, *graph.initializers.values(), *(value for node in graph for value in node.outputs))
+    }
     for index, value in enumerate(graph.outputs):
         if value.name not in own_values and value.name in outer_values:
             # onnx-ir represents it by another value, which has no producer
-            identity = ir.node("Identity", [outer_values[value.name]], outputs=[
-                ir.val(fresh_names.make_unique_name(f"{value.name}_returned"), shape=value.shape, type=value.type)])
+            identity = ir.node(
+                "Identity",
+                [outer_values[value.name]],
+                outputs=[
+                    ir.val(fresh_names.make_unique_name(f"{value.name}_returned"), shape=value.shape, type=value.type)
+                ],
+            )
             graph.append(identity)
             graph.outputs[index] = identity.outputs[0]
     inner_values = outer_values.new_child(own_values)
@@ -254,8 +294,11 @@ def _drop_unused_weights(opened_model: OpenedModel) -> None:
 
 def _convert_opened_model(opened_model: OpenedModel, path: Path, source_opset: int, target_opset: int) -> ir.Model:
     if source_opset < 9 and any(node.op_type == "Scan" for node in opened_model.model.graph.all_nodes()):
-        raise InputError(f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
-                         "the Scan of opset 8 has another form", f"Export the network again with opset {target_opset}.")
+        raise InputError(
+            f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
+            "the Scan of opset 8 has another form",
+            f"Export the network again with opset {target_opset}.",
+        )
     try:
         # The converter requires a model that passes the IR rules of its checker.
         opened_model.model.ir_version = max(opened_model.model.ir_version, 4)
@@ -265,8 +308,10 @@ def _convert_opened_model(opened_model: OpenedModel, path: Path, source_opset: i
         if source_opset >= 13:
             opened_model.notes.append(f"Kept at opset {source_opset}: onnx's version converter says: {error}")
             return opened_model.model
-        raise InputError(f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
-                         str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
-                         f"Export the network again with opset {target_opset} or higher.") from None
+        raise InputError(
+            f"{path.name} uses opset {source_opset}, which could not be converted to {target_opset}",
+            str(error).strip().splitlines()[-1] if str(error).strip() else type(error).__name__,
+            f"Export the network again with opset {target_opset} or higher.",
+        ) from None
     opened_model.notes.append(f"Converted from opset {source_opset} to {target_opset}.")
     return model

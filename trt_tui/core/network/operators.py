@@ -46,30 +46,47 @@ INNER_PRODUCTS = frozenset("Attention DeformConv Einsum GRU LSTM RNN".split())
 POINTWISE = frozenset(
     "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "
     "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max "
-    "Sum Where Sign Swish".split())
+    "Sum Where Sign Swish".split()
+)
 """Operators whose results depend only on the values at the same position."""
 
 REDUCTIONS = frozenset("ReduceMean ReduceMax ReduceSum ReduceL2 ReduceSumSquare".split())
 """Reductions that occur in decomposed normalisations and Softmax."""
 
 NORMALISATIONS = frozenset(
-    "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization RMSNormalization".split())
+    "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization RMSNormalization".split()
+)
 """Normalisation operators; scales, shifts and activations fuse behind them."""
 
 COPIES = frozenset(
     "Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Split Gather Dropout Expand Tile DepthToSpace "
-    "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
+    "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split()
+)
 """Operators that only move values."""
 
 SIZE_INPUTS = {
-    "NonZero": (0,), "Compress": (1,), "Unique": (0,), "NonMaxSuppression": (0, 1), "Loop": (0, 1), "Range": (0, 1, 2),
-    "ConstantOfShape": (0,), "Expand": (1,), "Slice": (1, 2, 3, 4), "Tile": (1,), "Resize": (2, 3), "Pad": (1,),
-    "TopK": (1,), "OneHot": (1,), "CenterCropPad": (1,)}
+    "NonZero": (0,),
+    "Compress": (1,),
+    "Unique": (0,),
+    "NonMaxSuppression": (0, 1),
+    "Loop": (0, 1),
+    "Range": (0, 1, 2),
+    "ConstantOfShape": (0,),
+    "Expand": (1,),
+    "Slice": (1, 2, 3, 4),
+    "Tile": (1,),
+    "Resize": (2, 3),
+    "Pad": (1,),
+    "TopK": (1,),
+    "OneHot": (1,),
+    "CenterCropPad": (1,),
+}
 """The indices of inputs whose values determine the size of the result, by operator."""
 
 FUSED_COPIES = frozenset(
     "Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout Slice Split Gather Expand DepthToSpace "
-    "SpaceToDepth".split())
+    "SpaceToDepth".split()
+)
 """Copies that TensorRT fuses with the layer that computed their values."""
 
 RANGE_PRESERVING_COPIES = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout".split())
@@ -86,8 +103,10 @@ SCATTER_OPERATORS = frozenset(("ScatterElements", "ScatterND"))
 
 UNSUPPORTED_FLOAT_TYPES = {
     Precision.FP16: frozenset("Celu MeanVarianceNormalization TensorScatter".split()),
-    Precision.BF16: frozenset("Celu ConvTranspose GRU HardSwish LpNormalization LpPool MeanVarianceNormalization Mish "
-                              "TensorScatter".split())}
+    Precision.BF16: frozenset(
+        "Celu ConvTranspose GRU HardSwish LpNormalization LpPool MeanVarianceNormalization Mish TensorScatter".split()
+    ),
+}
 """Operators that TensorRT-RTX 1.7 builds in FP32 but refuses in a 16-bit type, by precision."""
 
 INITIALIZER_ONLY_INPUTS = {"STFT": (2,)}
@@ -109,8 +128,10 @@ _SIGNATURES = {
         "DequantizeLinear": f"{_QDQ_INPUTS} -> y; axis",
     },
     TENSORRT_DOMAIN: {
-        **dict.fromkeys(("TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "TRT_INT4QuantizeLinear",
-                         "TRT_INT4DequantizeLinear"), f"{_QDQ_INPUTS} -> y; axis block_size output_dtype"),
+        **dict.fromkeys(
+            ("TRT_FP8QuantizeLinear", "TRT_FP8DequantizeLinear", "TRT_INT4QuantizeLinear", "TRT_INT4DequantizeLinear"),
+            f"{_QDQ_INPUTS} -> y; axis block_size output_dtype",
+        ),
         "TRT_MXFP8DequantizeLinear": "x scale -> y; axis block_size output_dtype",
         "TRT_MXFP8DynamicQuantize": "x -> y y_scale; axis block_size output_dtype",
         "TRT_FP4DynamicQuantize": "x scale -> y y_scale; axis block_size output_dtype scale_type",
@@ -125,27 +146,49 @@ _SIGNATURES = {
 def _parse_signature(op_type: str, domain: str, signature: str) -> OpSchema:
     parameters_text, _, attributes_text = signature.partition(";")
     inputs, outputs = (
-        [OpSchema.FormalParameter(name.rstrip("?*"), "tensor(float)", param_option=_PARAMETER_OPTIONS.get(
-            name[-1], OpSchema.FormalParameterOption.Single)) for name in names.split()]
-        for names in parameters_text.split("->"))
+        [
+            OpSchema.FormalParameter(
+                name.rstrip("?*"),
+                "tensor(float)",
+                param_option=_PARAMETER_OPTIONS.get(name[-1], OpSchema.FormalParameterOption.Single),
+            )
+            for name in names.split()
+        ]
+        for names in parameters_text.split("->")
+    )
     attributes = []
     for text in attributes_text.split():
         name, _, type_name = text.partition(":")
-        attributes.append(OpSchema.Attribute(name.rstrip("!"), getattr(OpSchema.AttrType, type_name or "INT"),
-                                             required=name.endswith("!")))
+        attributes.append(
+            OpSchema.Attribute(
+                name.rstrip("!"), getattr(OpSchema.AttrType, type_name or "INT"), required=name.endswith("!")
+            )
+        )
     return OpSchema(op_type, domain, 1, inputs=inputs, outputs=outputs, attributes=attributes)
 
 
 _PARAMETER_OPTIONS = {"?": OpSchema.FormalParameterOption.Optional, "*": OpSchema.FormalParameterOption.Variadic}
 
-FOREIGN_SCHEMAS = {(domain, op_type): _parse_signature(op_type, domain, signature)
-                   for domain, signatures in _SIGNATURES.items() for op_type, signature in signatures.items()}
+FOREIGN_SCHEMAS = {
+    (domain, op_type): _parse_signature(op_type, domain, signature)
+    for domain, signatures in _SIGNATURES.items()
+    for op_type, signature in signatures.items()
+}
 """The schemas by domain and operator. The types of inputs and outputs are not part of them."""
 
 
 RUNTIME_DOMAINS = frozenset(
-    ("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.training", "ai.onnx.training", "com.microsoft",
-     "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc"))
+    (
+        "ai.onnx.ml",
+        "ai.onnx.preview",
+        "ai.onnx.preview.training",
+        "ai.onnx.training",
+        "com.microsoft",
+        "com.microsoft.experimental",
+        "com.microsoft.nchwc",
+        "com.ms.internal.nhwc",
+    )
+)
 """Operator domains, besides that of ONNX, whose operators ONNX Runtime executes without a library."""
 
 RUNTIME_ONLY_OPERATORS = frozenset(("SimplifiedLayerNormalization",))
@@ -188,8 +231,10 @@ def blocking_plugin_reason(node: ir.Node, plugin_name: str) -> str:
             f"a plugin or custom "
             f"operator{domain_text}: only an engine runs it; --ort-ops LIB.so adds it to the simulation"
         )
-    return (f"after the plugin {plugin_name}: kept in FP32, since only an engine runs it (unless --ort-ops LIB.so "
-            "provides it)")
+    return (
+        f"after the plugin {plugin_name}: kept in FP32, since only an engine runs it (unless --ort-ops LIB.so "
+        "provides it)"
+    )
 
 
 def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
@@ -201,7 +246,8 @@ def plugin_note(plugins: Sequence[tuple[str, str]]) -> str:
     plugins_text = name_list_text([f"{name} ({operator})" for name, operator in plugins])
     return (
         f"Plugins: {plugins_text}. The simulation ends there; layers after them run in engines only, in FP32. "
-        "--plugins LIB.so loads a library into TensorRT, --ort-ops LIB.so one into ONNX Runtime.")
+        "--plugins LIB.so loads a library into TensorRT, --ort-ops LIB.so one into ONNX Runtime."
+    )
 
 
 @contextlib.contextmanager
@@ -212,9 +258,16 @@ def move_plugins_to_own_domain(model: ir.Model) -> Iterator[None]:
     other domains, but refuses an operator that the opset does not define.
     """
     opset = model.graph.opset_imports.get("", 0)
-    nodes = [node for node in model.graph.all_nodes() if node.domain == "" and (
-        not onnx.defs.has(node.op_type)
-        or node.op_type in EARLY_RUNTIME_OPERATORS and not onnx.defs.has(node.op_type, opset, ""))]
+    nodes = [
+        node
+        for node in model.graph.all_nodes()
+        if node.domain == ""
+        and (
+            not onnx.defs.has(node.op_type)
+            or node.op_type in EARLY_RUNTIME_OPERATORS
+            and not onnx.defs.has(node.op_type, opset, "")
+        )
+    ]
     for node in nodes:
         node.domain = _PLUGIN_DOMAIN
     if nodes:
@@ -239,17 +292,20 @@ UNSUPPORTED = frozenset(
     "MaxRoiPool MaxUnpool MelWeightMatrix Multinomial NegativeLogLikelihoodLoss Optional OptionalGetElement "
     "OptionalHasElement QLinearConv QLinearMatMul RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty "
     "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
-    "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique".split())
+    "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique".split()
+)
 """The ONNX operators that no TensorRT reads."""
 
 _SUPPORTED_CONTRIB_OPERATORS = frozenset(
     "Gelu SimplifiedLayerNormalization SkipSimplifiedLayerNormalization QuantizeLinear "
-    "DequantizeLinear Trilu Pad Range GatherND GridSample".split())
+    "DequantizeLinear Trilu Pad Range GatherND GridSample".split()
+)
 """The operators of ONNX Runtime that TensorRT-RTX 1.7 builds."""
 
 _QUANTIZED_OPERATOR_PATTERN = re.compile(
     r"QLinear|Q(Gemm|Attention|EmbedLayerNormalization|MoE|Ordered)|(Conv|MatMul)Integer|DynamicQuantize|"
-    r"MatMul(NBits|Bnb4|FpQ4)|GatherBlockQuantized")
+    r"MatMul(NBits|Bnb4|FpQ4)|GatherBlockQuantized"
+)
 """The beginnings of the names of ONNX's and ONNX Runtime's operators on quantized values, except Q and DQ."""
 
 
@@ -259,11 +315,14 @@ def refuse_quantized_operators(model: ir.Model, file_name: str) -> None:
     Raises:
         InputError: There is such an operator; the error names the first node.
     """
-    refused_nodes = [node for graph in (model.graph, *(function.graph for function in model.functions.values()))
-                     for node in graph.all_nodes()
-                     if node.op_identifier() not in model.functions
-                     and (node.domain in ("", "ai.onnx") or node.domain in RUNTIME_DOMAINS)
-                     and _QUANTIZED_OPERATOR_PATTERN.match(node.op_type)]
+    refused_nodes = [
+        node
+        for graph in (model.graph, *(function.graph for function in model.functions.values()))
+        for node in graph.all_nodes()
+        if node.op_identifier() not in model.functions
+        and (node.domain in ("", "ai.onnx") or node.domain in RUNTIME_DOMAINS)
+        and _QUANTIZED_OPERATOR_PATTERN.match(node.op_type)
+    ]
     if refused_nodes:
         first = refused_nodes[0]
         operators = name_list_text(list(dict.fromkeys(node.op_type for node in refused_nodes)), max_count=4)
@@ -273,7 +332,8 @@ def refuse_quantized_operators(model: ir.Model, file_name: str) -> None:
             "TensorRT reads none of these operators: it reads quantized values between QuantizeLinear and "
             "DequantizeLinear only",
             "Quantize the FP32 network again in QDQ format: quantize_static or MatMulNBitsQuantizer with "
-            "quant_format=QuantFormat.QDQ, or ModelOpt.")
+            "quant_format=QuantFormat.QDQ, or ModelOpt.",
+        )
 
 
 def operator_form_refusal_reason(node: ir.Node) -> str:
@@ -283,19 +343,22 @@ def operator_form_refusal_reason(node: ir.Node) -> str:
     operator = node.op_type
     if node.domain not in ("", "ai.onnx"):
         return ""
-    if operator not in _UINT8_OPERATORS and any(value is not None and value.dtype is ir.DataType.UINT8
-                                                for value in node.inputs):
+    if operator not in _UINT8_OPERATORS and any(
+        value is not None and value.dtype is ir.DataType.UINT8 for value in node.inputs
+    ):
         return f"{operator} of UINT8, which only a Cast may read"
     return next(
-        (f"{operator} {form}" for form, is_refused in _REFUSED_FORMS.get(operator, {}).items() if is_refused(node)), "")
+        (f"{operator} {form}" for form, is_refused in _REFUSED_FORMS.get(operator, {}).items() if is_refused(node)), ""
+    )
 
 
 def _has_several_outputs(node: ir.Node) -> bool:
     return sum(bool(value.name) for value in node.outputs) > 1
 
 
-def _build_attribute_check(attribute: str, default: str, is_refused: Callable[[str],
-                                                                              bool]) -> Callable[[ir.Node], bool]:
+def _build_attribute_check(
+    attribute: str, default: str, is_refused: Callable[[str], bool]
+) -> Callable[[ir.Node], bool]:
     return lambda node: is_refused(node.attributes.get_string(attribute, default) or default)
 
 
@@ -304,11 +367,15 @@ _REFUSED_FORMS: dict[str, dict[str, Callable[[ir.Node], bool]]] = {
     "LayerNormalization": {"with further results": _has_several_outputs},
     "LpPool": {"of another norm than the first or second": lambda node: node.attributes.get_int("p", 2) not in (1, 2)},
     "MaxPool": {"that yields indices": _has_several_outputs},
-    "Resize": {"with antialiasing": lambda node: bool(node.attributes.get_int("antialias", 0)),
-               "by tf_crop_and_resize": _build_attribute_check("coordinate_transformation_mode", "half_pixel",
-                                                               lambda word: word == "tf_crop_and_resize"),
-               "that keeps the aspect ratio": _build_attribute_check("keep_aspect_ratio_policy", "stretch",
-                                                                     lambda word: word != "stretch")},
+    "Resize": {
+        "with antialiasing": lambda node: bool(node.attributes.get_int("antialias", 0)),
+        "by tf_crop_and_resize": _build_attribute_check(
+            "coordinate_transformation_mode", "half_pixel", lambda word: word == "tf_crop_and_resize"
+        ),
+        "that keeps the aspect ratio": _build_attribute_check(
+            "keep_aspect_ratio_policy", "stretch", lambda word: word != "stretch"
+        ),
+    },
     "ScatterND": {"with a reduction": _build_attribute_check("reduction", "none", lambda word: word != "none")},
 }
 """The refused forms of each operator, with a function that returns True if a node has the form."""
@@ -318,8 +385,7 @@ _UINT8_OPERATORS = frozenset("Cast QuantizeLinear DequantizeLinear".split())
 
 
 def unsupported_operator_reason(node: ir.Node) -> str:
-    """Returns the reason why no TensorRT release supports the operator of a node; "" if one does, or if it is a plugin.
-    """
+    """Returns the reason why no TensorRT release supports the operator of a node; "" if one does, or if it is a plugin."""
     if node.domain in ("", "ai.onnx"):
         is_unsupported = node.op_type in UNSUPPORTED
         domain_text = ""
@@ -339,22 +405,25 @@ def unsupported_operator_notes(nodes: Iterable[ir.Node]) -> list[str]:
     notes = []
     for domain, affected_nodes in nodes_by_domain.items():
         operators = name_list_text(list(dict.fromkeys(node.op_type for node in affected_nodes)))
-        domain_text, others_text = f" of {domain}" if domain else "", f" and {len(affected_nodes) - 1} more" if len(
-            affected_nodes) > 1 else ""
+        domain_text, others_text = (
+            f" of {domain}" if domain else "",
+            f" and {len(affected_nodes) - 1} more" if len(affected_nodes) > 1 else "",
+        )
         notes.append(
             f"No TensorRT reads "
             f"{operators}{domain_text} ({affected_nodes[0].name}{others_text}), so that without a plugin of that name "
-            f"no engine can be built from this network: {_workaround_text(domain)}.")
+            f"no engine can be built from this network: {_workaround_text(domain)}."
+        )
     nodes_by_form: dict[str, list[ir.Node]] = {}
     for node in nodes:
         if form := operator_form_refusal_reason(node):
             nodes_by_form.setdefault(form, []).append(node)
-    return (notes + [
+    return notes + [
         f"TensorRT-RTX 1.7 refuses "
         f"{form} ({name_list_text([refused_node.name or '' for refused_node in affected_nodes], max_count=2)}): the "
         "simulation runs it, but no engine can be built from this network."
         for form, affected_nodes in nodes_by_form.items()
-    ])
+    ]
 
 
 def _workaround_text(domain: str) -> str:
@@ -363,15 +432,17 @@ def _workaround_text(domain: str) -> str:
     return "leave those layers to another runtime"
 
 
-RANDOM_OPERATORS = frozenset(("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli",
-                              "Multinomial"))
+RANDOM_OPERATORS = frozenset(
+    ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
+)
 """The ONNX operators whose results are random."""
 
 
 def is_random(node: ir.Node) -> bool:
     """Returns True if two executions of a node on the same inputs can differ."""
-    return node.domain in ("", "ai.onnx") and (node.op_type in RANDOM_OPERATORS
-                                               or node.op_type == "Dropout" and _is_active_dropout(node))
+    return node.domain in ("", "ai.onnx") and (
+        node.op_type in RANDOM_OPERATORS or node.op_type == "Dropout" and _is_active_dropout(node)
+    )
 
 
 def _is_active_dropout(node: ir.Node) -> bool:
@@ -382,8 +453,7 @@ def _is_active_dropout(node: ir.Node) -> bool:
 
 
 def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """Returns the notes for the user on nodes with random results: random numbers, random choices and active Dropout.
-    """
+    """Returns the notes for the user on nodes with random results: random numbers, random choices and active Dropout."""
     random_nodes = [node for node in nodes if is_random(node)]
     multinomial_names = [node.name or "" for node in random_nodes if node.op_type == "Multinomial"]
     random_nodes = [node for node in random_nodes if node.op_type != "Multinomial"]
@@ -394,19 +464,26 @@ def randomness_notes(nodes: Iterable[ir.Node]) -> list[str]:
         notes.append(
             f"Random numbers are drawn in {name_list_text(random_names, max_count=2)}: every simulated run gets the "
             "same numbers, so runs differ by precision only. An engine draws other numbers, and its values contain "
-            "that noise: make them an input to measure engines.")
-        sequences = {(node.op_type, *sorted(f"{name}={attribute.value}" for name, attribute in node.attributes.items()))
-                     for node in random_nodes}
+            "that noise: make them an input to measure engines."
+        )
+        sequences = {
+            (node.op_type, *sorted(f"{name}={attribute.value}" for name, attribute in node.attributes.items()))
+            for node in random_nodes
+        }
         if len(sequences) < len(random_nodes):
-            notes.append("Random operators with the same attributes get the same numbers, but differ in an engine: "
-                         "give them different seeds.")
+            notes.append(
+                "Random operators with the same attributes get the same numbers, but differ in an engine: "
+                "give them different seeds."
+            )
     if multinomial_names:
         notes.append(
             f"Random choices differ from run to run in {name_list_text(multinomial_names, max_count=2)}: later tensors "
-            "differ by chance too. Judge a tensor before them (--judge).")
+            "differ by chance too. Judge a tensor before them (--judge)."
+        )
     if dropout_names:
         notes.append(
             f"Dropout is in training mode in "
             f"{name_list_text(dropout_names, max_count=2)}: every simulated run drops the "
-            "same values, and TensorRT refuses it. Export the network in evaluation mode.")
+            "same values, and TensorRT refuses it. Export the network in evaluation mode."
+        )
     return notes

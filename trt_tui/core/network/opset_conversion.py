@@ -36,8 +36,7 @@ NEWEST_WRITTEN_OPSET = 23
 
 
 class OpsetChange(Enum):
-    """The kind of change of an operator's schema, which tells how a conversion preserves the meaning of the operator.
-    """
+    """The kind of change of an operator's schema, which tells how a conversion preserves the meaning of the operator."""
 
     DEFAULT = "a new attribute or input, whose default is the earlier meaning, for ONNX and for TensorRT's parser"
     MOVED = "an attribute became an input, or an input is optional now; onnx's version converter moves it"
@@ -47,42 +46,78 @@ class OpsetChange(Enum):
     WORDING = "the wording of the schema: more types, negative axes, formulas written out"
 
 
-def _map_operators_to_change(change: OpsetChange,
-                             operators_by_opset: Mapping[int, str]) -> dict[tuple[str, int], OpsetChange]:
-    return {(operator, opset): change
-            for opset, operators in operators_by_opset.items()
-            for operator in operators.split()}
+def _map_operators_to_change(
+    change: OpsetChange, operators_by_opset: Mapping[int, str]
+) -> dict[tuple[str, int], OpsetChange]:
+    return {
+        (operator, opset): change for opset, operators in operators_by_opset.items() for operator in operators.split()
+    }
 
 
 _REDUCTION_NAMES = (
-    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare")
+    "ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp ReduceMax ReduceMean ReduceMin ReduceProd ReduceSumSquare"
+)
 
 OPSET_CHANGES: Mapping[tuple[str, int], OpsetChange] = {
-    **_map_operators_to_change(OpsetChange.DEFAULT, {
-        8: "MaxPool", 10: "AveragePool MaxPool", 11: "Constant DepthToSpace Gemm",
-        12: "ArgMax ArgMin Constant GatherND", 13: "DequantizeLinear QuantizeLinear", 14: "GRU LSTM RNN Reshape",
-        15: "Shape", 16: "ScatterElements ScatterND", 18: "LpPool Resize",
-        19: "AveragePool Cast CastLike QuantizeLinear", 21: "DequantizeLinear QuantizeLinear",
-        23: "DequantizeLinear QuantizeLinear"}),
-    **_map_operators_to_change(OpsetChange.MOVED, {
-        9: "Upsample", 10: "Slice TopK", 11: "Clip TopK", 12: "Dropout",
-        13: "ReduceSum Resize Split Squeeze Unsqueeze", 18: f"{_REDUCTION_NAMES} Pad Split"}),
-    **_map_operators_to_change(OpsetChange.CONVERTER, {
-        9: "BatchNormalization Scan", 10: "Upsample", 11: "Scatter", 13: "LogSoftmax Softmax", 16: "RoiAlign"}),
-    **_map_operators_to_change(OpsetChange.ADAPTER, {
-        11: "Pad Resize", 13: "Hardmax", 14: "BatchNormalization", 20: "GridSample", 21: "GroupNormalization"}),
+    **_map_operators_to_change(
+        OpsetChange.DEFAULT,
+        {
+            8: "MaxPool",
+            10: "AveragePool MaxPool",
+            11: "Constant DepthToSpace Gemm",
+            12: "ArgMax ArgMin Constant GatherND",
+            13: "DequantizeLinear QuantizeLinear",
+            14: "GRU LSTM RNN Reshape",
+            15: "Shape",
+            16: "ScatterElements ScatterND",
+            18: "LpPool Resize",
+            19: "AveragePool Cast CastLike QuantizeLinear",
+            21: "DequantizeLinear QuantizeLinear",
+            23: "DequantizeLinear QuantizeLinear",
+        },
+    ),
+    **_map_operators_to_change(
+        OpsetChange.MOVED,
+        {
+            9: "Upsample",
+            10: "Slice TopK",
+            11: "Clip TopK",
+            12: "Dropout",
+            13: "ReduceSum Resize Split Squeeze Unsqueeze",
+            18: f"{_REDUCTION_NAMES} Pad Split",
+        },
+    ),
+    **_map_operators_to_change(
+        OpsetChange.CONVERTER,
+        {9: "BatchNormalization Scan", 10: "Upsample", 11: "Scatter", 13: "LogSoftmax Softmax", 16: "RoiAlign"},
+    ),
+    **_map_operators_to_change(
+        OpsetChange.ADAPTER,
+        {11: "Pad Resize", 13: "Hardmax", 14: "BatchNormalization", 20: "GridSample", 21: "GroupNormalization"},
+    ),
     **_map_operators_to_change(OpsetChange.UNSUPPORTED, {18: "OptionalGetElement OptionalHasElement", 20: "DFT"}),
-    **_map_operators_to_change(OpsetChange.WORDING, {
-        8: "Max Mean Min Sum", 9: "Cast", 10: "Dropout",
-        11: f"{_REDUCTION_NAMES} ReduceSum ArgMax ArgMin AveragePool Compress Concat Conv ConvTranspose Flatten Gather "
+    **_map_operators_to_change(
+        OpsetChange.WORDING,
+        {
+            8: "Max Mean Min Sum",
+            9: "Cast",
+            10: "Dropout",
+            11: f"{_REDUCTION_NAMES} ReduceSum ArgMax ArgMin AveragePool Compress Concat Conv ConvTranspose Flatten Gather "
             "Hardmax If LogSoftmax Loop LpPool MaxPool MaxUnpool NonMaxSuppression OneHot Scan Slice Softmax Split "
             "Squeeze Unsqueeze",
-        12: "MaxPool ReduceMax ReduceMin",
-        13: f"{_REDUCTION_NAMES} Abs ArgMax ArgMin Cast Ceil Clip Floor Gather Loop MeanVarianceNormalization Mod Pad "
+            12: "MaxPool ReduceMax ReduceMin",
+            13: f"{_REDUCTION_NAMES} Abs ArgMax ArgMin Cast Ceil Clip Floor Gather Loop MeanVarianceNormalization Mod Pad "
             "Pow Slice",
-        14: "Add Div Mul Sub", 15: "BatchNormalization", 18: "ScatterElements ScatterND",
-        19: "DequantizeLinear Pad Resize", 20: "ReduceMax ReduceMin", 21: "Transpose",
-        22: "AveragePool Dropout EyeLike LSTM MaxPool", 23: "Squeeze Unsqueeze"}),
+            14: "Add Div Mul Sub",
+            15: "BatchNormalization",
+            18: "ScatterElements ScatterND",
+            19: "DequantizeLinear Pad Resize",
+            20: "ReduceMax ReduceMin",
+            21: "Transpose",
+            22: "AveragePool Dropout EyeLike LSTM MaxPool",
+            23: "Squeeze Unsqueeze",
+        },
+    ),
 }
 """The way to keep the meaning, by operator and the opset that changed it."""
 
@@ -98,8 +133,10 @@ def drop_batch_normalisation_outputs(model: ir.Model, source_opset: int, target_
     for node in model.graph.all_nodes():
         if node.op_type == "BatchNormalization" and not node.domain and len(node.outputs) > _MAX_BATCH_NORM_OUTPUTS:
             if any(output.uses() or output.is_graph_output() for output in node.outputs[_MAX_BATCH_NORM_OUTPUTS:]):
-                raise ValueError(f"{node.name} (BatchNormalization) is in training mode, and its saved statistics are "
-                                 "read, which newer opsets do not have")
+                raise ValueError(
+                    f"{node.name} (BatchNormalization) is in training mode, and its saved statistics are "
+                    "read, which newer opsets do not have"
+                )
             node.resize_outputs(_MAX_BATCH_NORM_OUTPUTS)
 
 
@@ -115,8 +152,10 @@ class OpsetError(ValueError):
         self.next_step = next_step
 
 
-CUBIC_GRID_NOTE = ("{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
-                   "TensorRT-RTX up to 1.5 read it as nearest")
+CUBIC_GRID_NOTE = (
+    "{} (GridSample) has mode cubic: from opset 20 on the parsers of TensorRT up to 11.1 and of "
+    "TensorRT-RTX up to 1.5 read it as nearest"
+)
 """The note for users on a cubic GridSample. Source: `trt_tui.core.network.opset_conversion`."""
 
 CUBIC_GRID_NEXT_STEP = "Export the network with an opset from 16 to 19, which names the mode bicubic."
@@ -145,13 +184,23 @@ def parser_difference_notes(model: ir.Model, target_opset: int) -> list[str]:
     """
     if model.graph.opset_imports.get("", 0) >= _ADAPTERS["Resize"][0] or target_opset < _ADAPTERS["Resize"][0]:
         return []
-    resize_names = [node.name or "" for node in model.graph.all_nodes() if node.op_type == "Resize" and not node.domain
-                    and node.attributes.get_string("mode", "nearest") == "nearest" and _find_min_resize_scale(node) < 1]
-    return ([
-        f"{name_list_text(resize_names, max_count=2)} (Resize of opset 10) shrinks by nearest values: halfway between "
-        "two values ONNX Runtime takes the second, TensorRT's parser the first. Files written here follow ONNX Runtime "
-        "for both."
-    ] if resize_names else [])
+    resize_names = [
+        node.name or ""
+        for node in model.graph.all_nodes()
+        if node.op_type == "Resize"
+        and not node.domain
+        and node.attributes.get_string("mode", "nearest") == "nearest"
+        and _find_min_resize_scale(node) < 1
+    ]
+    return (
+        [
+            f"{name_list_text(resize_names, max_count=2)} (Resize of opset 10) shrinks by nearest values: halfway between "
+            "two values ONNX Runtime takes the second, TensorRT's parser the first. Files written here follow ONNX Runtime "
+            "for both."
+        ]
+        if resize_names
+        else []
+    )
 
 
 def _find_min_resize_scale(node: ir.Node) -> float:
@@ -180,17 +229,22 @@ def _find_grid_samples(model: ir.Model, mode: str) -> list[ir.Node]:
     """Returns the GridSamples of opset 20 or later with a given mode."""
     if model.graph.opset_imports.get("", 0) < GRID_MODE_OPSET:
         return []
-    return [node for node in model.graph.all_nodes() if node.op_type == "GridSample" and not node.domain
-            and node.attributes.get_string("mode", "") == mode]
+    return [
+        node
+        for node in model.graph.all_nodes()
+        if node.op_type == "GridSample" and not node.domain and node.attributes.get_string("mode", "") == mode
+    ]
 
 
 def _adapt_grid_sample(node: ir.Node, fresh_names: FreshNames) -> None:
     """Adapts a GridSample to opset 20, which renamed the modes. TensorRT's parser reads only the older names."""
     mode = node.attributes.get_string("mode", "")
     if mode in ("cubic", "bicubic"):
-        raise OpsetError(CUBIC_GRID_NOTE.format(node.name),
-                         "Give no layer FP8, INT4, MXFP8, NVFP4 or BF16, and write no normalisation as "
-                         "RMSNormalization: all else is written at opset 19 or lower, which names the mode bicubic.")
+        raise OpsetError(
+            CUBIC_GRID_NOTE.format(node.name),
+            "Give no layer FP8, INT4, MXFP8, NVFP4 or BF16, and write no normalisation as "
+            "RMSNormalization: all else is written at opset 19 or lower, which names the mode bicubic.",
+        )
     if mode in ("linear", "bilinear"):
         del node.attributes["mode"]
 
@@ -204,8 +258,7 @@ def _adapt_pad(node: ir.Node, fresh_names: FreshNames) -> None:
 
 
 def _adapt_batch_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
-    """Sets the training mode of a BatchNormalization with several outputs. Before opset 14, several outputs implied it.
-    """
+    """Sets the training mode of a BatchNormalization with several outputs. Before opset 14, several outputs implied it."""
     if len(node.outputs) > 1:
         node.attributes["training_mode"] = ir.AttrInt64("training_mode", 1)
 
@@ -222,10 +275,12 @@ def _adapt_resize(node: ir.Node, fresh_names: FreshNames) -> None:
     scales = stored_tensor(node.inputs[2]) if len(node.inputs) > 2 and node.inputs[2] is not None else None
     scale_values = np.ones(1) if scales is None else scales.numpy()
     if scale_values.min(initial=1) < 1 < scale_values.max(initial=1):
-        raise ValueError(f"{node.name} ({node.op_type}) takes the nearest value both up and down, which newer opsets "
-                         "do not support")
-    node.attributes["nearest_mode"] = ir.AttrString("nearest_mode",
-                                                    "ceil" if scale_values.min(initial=1) < 1 else "floor")
+        raise ValueError(
+            f"{node.name} ({node.op_type}) takes the nearest value both up and down, which newer opsets do not support"
+        )
+    node.attributes["nearest_mode"] = ir.AttrString(
+        "nearest_mode", "ceil" if scale_values.min(initial=1) < 1 else "floor"
+    )
 
 
 def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
@@ -236,8 +291,10 @@ def _adapt_group_normalisation(node: ir.Node, fresh_names: FreshNames) -> None:
     data = node.inputs[0]
     channels = data.shape[1] if data is not None and data.shape is not None and len(data.shape) > 1 else None
     if not isinstance(channels, int):
-        raise ValueError(f"{node.name} (GroupNormalization) has a scale for each group, and how many channels a group "
-                         "has is not known")
+        raise ValueError(
+            f"{node.name} (GroupNormalization) has a scale for each group, and how many channels a group "
+            "has is not known"
+        )
     for index, value in enumerate(node.inputs[1:3], 1):
         if value is not None and channels != groups:
             node.replace_input_with(index, _repeat_elements(node, value, channels // groups, fresh_names))
@@ -254,9 +311,12 @@ def _repeat_elements(node: ir.Node, value: ir.Value, count: int, fresh_names: Fr
         return add_constant(f"{value_name(value)}_per_channel", np.repeat(constant.numpy(), count))
     column = _insert_operator_before(node, "Reshape", [value, add_constant("column", np.array([-1, 1]))], fresh_names)
     ones = add_constant("times", np.array([1, count]))
-    return _insert_operator_before(node, "Reshape", [
-        _insert_operator_before(node, "Expand", [column, ones], fresh_names), add_constant("whole", np.array([-1]))
-    ], fresh_names)
+    return _insert_operator_before(
+        node,
+        "Reshape",
+        [_insert_operator_before(node, "Expand", [column, ones], fresh_names), add_constant("whole", np.array([-1]))],
+        fresh_names,
+    )
 
 
 def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
@@ -270,22 +330,32 @@ def _adapt_hardmax(node: ir.Node, fresh_names: FreshNames) -> None:
     assert source is not None
     shape = _insert_operator_before(node, "Shape", [source], fresh_names)
     node.replace_input_with(0, _insert_operator_before(node, "Flatten", [source], fresh_names, axis=axis))
-    reshape_node = ir.node("Reshape", [result, shape], name=fresh_names.make_unique_name(f"{node.name}_reshaped"),
-                           outputs=[ir.val(None, shape=result.shape, type=result.type)])
+    reshape_node = ir.node(
+        "Reshape",
+        [result, shape],
+        name=fresh_names.make_unique_name(f"{node.name}_reshaped"),
+        outputs=[ir.val(None, shape=result.shape, type=result.type)],
+    )
     _get_graph(node).insert_after(node, reshape_node)
-    new_value, = reshape_node.outputs
+    (new_value,) = reshape_node.outputs
     result.replace_all_uses_with(new_value, replace_graph_outputs=True)
     reshape_node.replace_input_with(0, result)
     new_value.name, result.name = result.name, fresh_names.make_unique_name(f"{value_name(result)}_flat")
     result.shape = None
 
 
-def _insert_operator_before(next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames,
-                            **attributes: int) -> ir.Value:
+def _insert_operator_before(
+    next_node: ir.Node, operator: str, inputs: list[ir.Value], fresh_names: FreshNames, **attributes: int
+) -> ir.Value:
     name = fresh_names.make_unique_name(f"{next_node.name}_{operator.lower()}")
     result_type = ir.TensorType(ir.DataType.INT64) if operator == "Shape" else inputs[0].type
-    new_node = ir.node(operator, inputs, attributes, name=name, outputs=[
-        ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)])
+    new_node = ir.node(
+        operator,
+        inputs,
+        attributes,
+        name=name,
+        outputs=[ir.val(fresh_names.make_unique_name(f"{name}_output"), type=result_type)],
+    )
     _get_graph(next_node).insert_before(next_node, new_node)
     return new_node.outputs[0]
 
@@ -300,9 +370,12 @@ GRID_MODE_OPSET = 20
 
 
 _ADAPTERS: dict[str, tuple[int, Callable[[ir.Node, FreshNames], None]]] = {
-    "BatchNormalization": (14, _adapt_batch_normalisation), "Resize": (11, _adapt_resize),
-    "Hardmax": (13, _adapt_hardmax), "GroupNormalization": (21, _adapt_group_normalisation),
-    "GridSample": (20, _adapt_grid_sample), "Pad": (11, _adapt_pad)
+    "BatchNormalization": (14, _adapt_batch_normalisation),
+    "Resize": (11, _adapt_resize),
+    "Hardmax": (13, _adapt_hardmax),
+    "GroupNormalization": (21, _adapt_group_normalisation),
+    "GridSample": (20, _adapt_grid_sample),
+    "Pad": (11, _adapt_pad),
 }
 """The opset that changed an operator, with the function that corrects the node, by operator as the converter writes it.
 """
@@ -390,15 +463,21 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 def _restore_names_of_replaced_nodes(source_graph: ir.Graph, converted_graph: ir.Graph) -> None:
     """Restores the names of nodes that the converter replaced, such as Upsample by Resize, and of their outputs."""
     node_names = {node.name for node in converted_graph}
-    tensor_names = {value.name
-                    for node in converted_graph
-                    for value in node.outputs} | set(converted_graph.initializers)
+    tensor_names = {value.name for node in converted_graph for value in node.outputs} | set(
+        converted_graph.initializers
+    )
     lost_nodes = [node for node in source_graph if node.name not in node_names]
     for node in converted_graph:
         if node.name:
             continue
-        old_node = next((candidate for candidate in lost_nodes if candidate.op_type == node.op_type
-                         or (candidate.op_type, node.op_type) == ("Upsample", "Resize")), None)
+        old_node = next(
+            (
+                candidate
+                for candidate in lost_nodes
+                if candidate.op_type == node.op_type or (candidate.op_type, node.op_type) == ("Upsample", "Resize")
+            ),
+            None,
+        )
         if old_node is None:
             continue
         lost_nodes.remove(old_node)

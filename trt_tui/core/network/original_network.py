@@ -42,8 +42,9 @@ _SIGNATURE_SIZE = 256
 """The number of elements, evenly spaced, by which the most similar constant is found."""
 
 
-def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, reference_name: str,
-                             get_backend: Callable[[], Backend] | None) -> None:
+def propose_original_weights(
+    opened_model: OpenedModel, reference: OpenedModel, reference_name: str, get_backend: Callable[[], Backend] | None
+) -> None:
     """Replaces the constants and activations of a quantized network by those of its FP32 reference, in place.
 
     A quantized weight contains its quantization error, so errors against it would hide that error. Groups in file
@@ -69,8 +70,9 @@ def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, 
         own_array, step = constant.numpy(), source_model.find_dequantize_step(value_name(value))
         original_name = matcher.find_original_constant(value_name(value), own_array, step)
         if original_name is None:
-            changed_layers += [use.node.name or "" for use in value.uses()
-                               if use.node.op_type in PRODUCTS and use.idx < 2]
+            changed_layers += [
+                use.node.name or "" for use in value.uses() if use.node.op_type in PRODUCTS and use.idx < 2
+            ]
             continue
         original_by_constant[value] = original_name
         array = matcher.values.constant_value(original_name).reshape(own_array.shape)
@@ -83,7 +85,8 @@ def propose_original_weights(opened_model: OpenedModel, reference: OpenedModel, 
     if change_count:
         opened_model.notes.append(
             f"{counted_noun_text(change_count, 'activation')} restored as "
-            f"{reference_name} has them, not as their ranges suggest.")
+            f"{reference_name} has them, not as their ranges suggest."
+        )
 
 
 class _ConstantMatcher:
@@ -95,8 +98,12 @@ class _ConstantMatcher:
 
     def __init__(self, graph: LayerGraph, model: ir.Model, get_backend: Callable[[], Backend] | None) -> None:
         self.graph, self.values = graph, ConstantValues(graph, model, get_backend)
-        names = dict.fromkeys(name for layer in graph.layers for name in layer.inputs
-                              if name in graph.constant_tensors and graph.is_fp32(name))
+        names = dict.fromkeys(
+            name
+            for layer in graph.layers
+            for name in layer.inputs
+            if name in graph.constant_tensors and graph.is_fp32(name)
+        )
         self._names_by_shape: dict[tuple[int, ...], list[str]] = defaultdict(list)
         self._signatures: dict[str, np.ndarray] = {}
         for name in names:
@@ -113,11 +120,13 @@ class _ConstantMatcher:
         """
         candidates = self._names_by_shape.get(_shape_without_ones(own_array), [])
         signature = _compute_signature(own_array)
-        nearest = min(candidates, key=lambda candidate: _squared_norm(signature - self._signatures[candidate]),
-                      default=None)
+        nearest = min(
+            candidates, key=lambda candidate: _squared_norm(signature - self._signatures[candidate]), default=None
+        )
         for candidate in dict.fromkeys((name if name in candidates else nearest, nearest)):
             if candidate is not None and _is_rounding(
-                    own_array, self.values.constant_value(candidate).reshape(own_array.shape), step):
+                own_array, self.values.constant_value(candidate).reshape(own_array.shape), step
+            ):
                 return candidate
         return None
 
@@ -129,7 +138,7 @@ def _shape_without_ones(array: np.ndarray) -> tuple[int, ...]:
 def _compute_signature(array: np.ndarray) -> np.ndarray:
     """Returns evenly spaced elements of a constant, float64, clipped to the range of FP16."""
     flat = array.reshape(-1)
-    return np.clip(np.nan_to_num(flat[::max(1, flat.size // _SIGNATURE_SIZE)].astype(np.float64)), -65504, 65504)
+    return np.clip(np.nan_to_num(flat[:: max(1, flat.size // _SIGNATURE_SIZE)].astype(np.float64)), -65504, 65504)
 
 
 def _squared_norm(array: np.ndarray) -> float:
@@ -141,15 +150,18 @@ def _is_rounding(own_array: np.ndarray, array: np.ndarray, step: QdqStep | None)
     array = np.asarray(array, np.float32)
     with np.errstate(all="ignore"):
         if np.array_equal(array, own_array) or any(
-                np.array_equal(array.astype(dtype.numpy()).astype(np.float32), own_array)
-                for dtype in PRECISION_BY_HALF_TYPE):
+            np.array_equal(array.astype(dtype.numpy()).astype(np.float32), own_array)
+            for dtype in PRECISION_BY_HALF_TYPE
+        ):
             return True
         if step is None or step.scale is None or step.quantized_dtype is None:
             return False
         quantize_step = replace(step, operator="quantize", dtype=step.quantized_dtype)
         rounded_array = apply_qdq_step(step, apply_qdq_step(quantize_step, array))
-        return _squared_norm(own_array - array) <= (MAX_ROUNDING_ERROR_RATIO * _squared_norm(rounded_array - array)
-                                                    + _FP32_ROUNDING_SHARE * _squared_norm(array))
+        return _squared_norm(own_array - array) <= (
+            MAX_ROUNDING_ERROR_RATIO * _squared_norm(rounded_array - array)
+            + _FP32_ROUNDING_SHARE * _squared_norm(array)
+        )
 
 
 def _set_constant(value: ir.Value, array: np.ndarray) -> None:
@@ -162,8 +174,9 @@ def _set_constant(value: ir.Value, array: np.ndarray) -> None:
         producer.attributes["value"] = ir.AttrTensor("value", tensor)
 
 
-def _restore_activations(graph: ir.Graph, source_model: SourceModel, matcher: _ConstantMatcher,
-                         original_by_constant: dict[ir.Value, str]) -> int:
+def _restore_activations(
+    graph: ir.Graph, source_model: SourceModel, matcher: _ConstantMatcher, original_by_constant: dict[ir.Value, str]
+) -> int:
     """Gives restored activations the operator and bounds of the reference, in place; returns the number of changes.
 
     A Q/DQ range shows that there was an activation, and where the samples ended. A ReLU6 whose samples stayed below 6
@@ -192,29 +205,34 @@ def _restore_activations(graph: ir.Graph, source_model: SourceModel, matcher: _C
         node.resize_inputs(1 + len(bounds or []))
         for index, bound in enumerate(bounds or [], 1):
             name = fresh_names.make_unique_name(f"{node.name}__bound")
-            node.replace_input_with(index, None if bound is None else register_constant(graph, name, ir.tensor(
-                np.float32(bound))))
+            node.replace_input_with(
+                index, None if bound is None else register_constant(graph, name, ir.tensor(np.float32(bound)))
+            )
         change_count += 1
     return change_count
 
 
-def _find_original_layer(node: ir.Node, fp32_graph: LayerGraph,
-                         original_by_constant: dict[ir.Value, str]) -> Layer | None:
+def _find_original_layer(
+    node: ir.Node, fp32_graph: LayerGraph, original_by_constant: dict[ir.Value, str]
+) -> Layer | None:
     """Returns the reference's layer with the name of a node, or else the only layer with its constants; None if there
     is none.
     """
     layer = fp32_graph.by_name.get(node.name or "")
     if layer is not None and layer.op_type == node.op_type:
         return layer
-    readers = {reader for value in node.inputs if value in original_by_constant
-               for reader in fp32_graph.readers.get(original_by_constant[value], [])
-               if fp32_graph.by_name[reader].op_type == node.op_type}
+    readers = {
+        reader
+        for value in node.inputs
+        if value in original_by_constant
+        for reader in fp32_graph.readers.get(original_by_constant[value], [])
+        if fp32_graph.by_name[reader].op_type == node.op_type
+    }
     return fp32_graph.by_name[readers.pop()] if len(readers) == 1 else None
 
 
 def _find_sole_next_layer(fp32_graph: LayerGraph, layer: Layer) -> Layer | None:
-    """Returns the only reader of a layer's result, after any folded operators; None if there is no reader or several.
-    """
+    """Returns the only reader of a layer's result, after any folded operators; None if there is no reader or several."""
     while True:
         readers = fp32_graph.readers.get(layer.outputs[0], [])
         if len(readers) != 1:
@@ -224,8 +242,9 @@ def _find_sole_next_layer(fp32_graph: LayerGraph, layer: Layer) -> Layer | None:
             return layer
 
 
-def _read_clip_bounds(fp32_graph: LayerGraph, layer: Layer,
-                      constant_values: ConstantValues) -> list[float | None] | None:
+def _read_clip_bounds(
+    fp32_graph: LayerGraph, layer: Layer, constant_values: ConstantValues
+) -> list[float | None] | None:
     """Returns the bounds of a Clip, with None for an absent bound; None if the bounds are computed."""
     bounds: list[float | None] = []
     for tensor in layer.inputs[1:]:
@@ -236,6 +255,8 @@ def _read_clip_bounds(fp32_graph: LayerGraph, layer: Layer,
 
 
 def _has_same_bounds(node: ir.Node, expected_operator: str, expected_bounds: list[float | None]) -> bool:
-    own_bounds = [None if value is None or value.const_value is None else float(value.const_value.numpy().reshape(()))
-                  for value in node.inputs[1:]]
+    own_bounds = [
+        None if value is None or value.const_value is None else float(value.const_value.numpy().reshape(()))
+        for value in node.inputs[1:]
+    ]
     return node.op_type == expected_operator and own_bounds == expected_bounds

@@ -22,8 +22,12 @@ def has_many_small_layers(graph: ir.Graph) -> bool:
     """
     if len(graph) < MIN_LAYERS:
         return False
-    sizes = [math.prod(size for size in value.shape if isinstance(size, int))
-             for node in graph for value in node.outputs if value.shape is not None]
+    sizes = [
+        math.prod(size for size in value.shape if isinstance(size, int))
+        for node in graph
+        for value in node.outputs
+        if value.shape is not None
+    ]
     return sum(sizes) <= MAX_MEAN_ELEMENTS * len(graph)
 
 

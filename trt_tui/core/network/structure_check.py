@@ -36,8 +36,9 @@ _MESSAGE_FIELDS = {_ATTRIBUTE_TYPES.TENSOR: "t", _ATTRIBUTE_TYPES.GRAPH: "g", _A
 _SPARSE_TYPES = (_ATTRIBUTE_TYPES.SPARSE_TENSOR, _ATTRIBUTE_TYPES.SPARSE_TENSORS)
 _ATTRIBUTE_TYPE_NUMBERS = frozenset(int(kind) for kind in _ATTRIBUTE_TYPES) - {int(_ATTRIBUTE_TYPES.UNDEFINED)}
 _DTYPE_NUMBERS = frozenset(int(dtype) for dtype in ir.DataType)
-_DTYPE_ATTRIBUTES = frozenset("to dtype output_dtype output_datatype precision scale_type softmax_precision stash_type"
-                              .split())
+_DTYPE_ATTRIBUTES = frozenset(
+    "to dtype output_dtype output_datatype precision scale_type softmax_precision stash_type".split()
+)
 """The attributes of operators whose value is the number of a type. Optional ones may be 0, for no type."""
 _MAX_OPSET = 2**31 - 1
 """The highest opset that onnx and ONNX Runtime can represent."""
@@ -80,8 +81,10 @@ def check_operand_ranks(graph: ir.Graph, file_name: str) -> None:
         for value in node.inputs[:2] if max_rank else ():
             if value is not None and value.shape is not None and not min_rank <= len(value.shape) <= max_rank:
                 raise InputError(
-                    f"{file_name} is damaged", f"{node.name} ({node.op_type}) reads tensor {value.name}, which "
-                    f"has {len(value.shape)} axes", "Copy or export the network again.")
+                    f"{file_name} is damaged",
+                    f"{node.name} ({node.op_type}) reads tensor {value.name}, which has {len(value.shape)} axes",
+                    "Copy or export the network again.",
+                )
 
 
 def find_schema(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
@@ -103,8 +106,9 @@ def _find_any_schema(op_type: str, domain: str, opset: int | None) -> OpSchema |
 @functools.lru_cache(maxsize=4096)
 def _load_schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
     newest_opset = onnx.defs.onnx_opset_version()
-    if domain == _ONNX_DOMAIN and (opset < OLDEST_OPSET
-                                   or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS):
+    if domain == _ONNX_DOMAIN and (
+        opset < OLDEST_OPSET or opset > newest_opset and op_type not in _INTERPRETED_OPERATORS
+    ):
         return None
     opset = min(opset, newest_opset) if domain == _ONNX_DOMAIN else min(opset, 1 << 20)
     try:
@@ -129,8 +133,10 @@ def get_onnx_schema(op_type: str, opset: int) -> OpSchema:
 @functools.cache
 def _find_first_opset(op_type: str) -> int:
     schemas = onnx.defs.get_all_schemas_with_history()
-    return min((schema.since_version for schema in schemas if schema.name == op_type and schema.domain == _ONNX_DOMAIN),
-               default=0)
+    return min(
+        (schema.since_version for schema in schemas if schema.name == op_type and schema.domain == _ONNX_DOMAIN),
+        default=0,
+    )
 
 
 def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
@@ -144,16 +150,20 @@ def check_operator_opsets(graph: ir.Graph, opset: int, file_name: str) -> None:
         if node.domain != _ONNX_DOMAIN or node.op_type in EARLY_RUNTIME_OPERATORS or not onnx.defs.has(node.op_type):
             continue
         if opset < (first_opset := _find_first_opset(node.op_type)):
-            raise InputError(f"{file_name} uses {node.op_type} in opset {opset}",
-                             f"node {node.name or node.op_type} needs opset {first_opset} or higher, and ONNX Runtime "
-                             "refuses it below",
-                             f"Export the network again with opset {first_opset} or higher.")
+            raise InputError(
+                f"{file_name} uses {node.op_type} in opset {opset}",
+                f"node {node.name or node.op_type} needs opset {first_opset} or higher, and ONNX Runtime "
+                "refuses it below",
+                f"Export the network again with opset {first_opset} or higher.",
+            )
         replacement = _REPLACEMENTS.get(node.op_type)
         if replacement is not None and (schema := get_onnx_schema(node.op_type, opset)).deprecated:
-            raise InputError(f"{file_name} uses {node.op_type} in opset {opset}",
-                             f"node {node.name or node.op_type} has an operator that ONNX removed with opset "
-                             f"{schema.since_version}, and ONNX Runtime refuses it from there on",
-                             f"Export the network again; use {replacement} instead.")
+            raise InputError(
+                f"{file_name} uses {node.op_type} in opset {opset}",
+                f"node {node.name or node.op_type} has an operator that ONNX removed with opset "
+                f"{schema.since_version}, and ONNX Runtime refuses it from there on",
+                f"Export the network again; use {replacement} instead.",
+            )
 
 
 def check_input_types(graph: ir.Graph, opset: int, file_name: str) -> None:
@@ -169,9 +179,11 @@ def check_input_types(graph: ir.Graph, opset: int, file_name: str) -> None:
             if dtype is None or value is None or schema is None or not schema.inputs:
                 continue
             if f"tensor({dtype.name.lower()})" not in schema.inputs[min(index, len(schema.inputs) - 1)].types:
-                raise InputError(f"{file_name} is damaged",
-                                 f"{node.name} ({node.op_type}) reads tensor {value.name}, which has the type "
-                                 f"{dtype.name}", "Copy or export the network again.")
+                raise InputError(
+                    f"{file_name} is damaged",
+                    f"{node.name} ({node.op_type}) reads tensor {value.name}, which has the type {dtype.name}",
+                    "Copy or export the network again.",
+                )
 
 
 def _find_tensor_type(value: ir.Value | None) -> ir.DataType | None:
@@ -188,15 +200,19 @@ class _StructureCheck:
     def __init__(self, model: onnx.ModelProto, file_name: str) -> None:
         self.model = model
         self.file_name = file_name
-        self.functions = {(function.domain, function.name, getattr(function, "overload", "")): function
-                          for function in model.functions}
+        self.functions = {
+            (function.domain, function.name, getattr(function, "overload", "")): function
+            for function in model.functions
+        }
 
     def check_model(self) -> None:
         if len(self.functions) < len(self.model.functions):
             raise self._damaged_file_error("it defines a local function twice")
         self._check_names_are_utf8("the opsets", *(entry.domain for entry in self.model.opset_import))
-        for entry in (*self.model.opset_import, *(entry for local_function in self.model.functions
-                                                  for entry in local_function.opset_import)):
+        for entry in (
+            *self.model.opset_import,
+            *(entry for local_function in self.model.functions for entry in local_function.opset_import),
+        ):
             if not 0 <= entry.version <= _MAX_OPSET:
                 raise self._damaged_file_error(f"its opset of {entry.domain or 'ONNX'} is {entry.version}")
             if entry.domain == "ai.onnx":
@@ -221,14 +237,16 @@ class _StructureCheck:
         location = f"local function {function.name}"
         self._check_names_are_utf8(location, function.name, function.domain, *function.output, *function.attribute)
         tensor_names = self._collect_initial_names(location, (), (), function.input)
-        self._check_nodes(function.node, tensor_names, [], {**opsets, **_opset_by_domain(function.opset_import)},
-                          in_function=True)
+        self._check_nodes(
+            function.node, tensor_names, [], {**opsets, **_opset_by_domain(function.opset_import)}, in_function=True
+        )
         for name in function.output:
             if name not in tensor_names:
                 raise self._damaged_file_error(f"no node computes output {name} of {location}")
 
-    def _check_graph(self, graph: onnx.GraphProto, outer_names: list[set[str]], opsets: dict[str, int], *,
-                     in_function: bool = False) -> None:
+    def _check_graph(
+        self, graph: onnx.GraphProto, outer_names: list[set[str]], opsets: dict[str, int], *, in_function: bool = False
+    ) -> None:
         """Checks a graph and its subgraphs.
 
         Args:
@@ -238,8 +256,11 @@ class _StructureCheck:
         location = f"graph {graph.name}" if outer_names else "the network"
         self._check_names_are_utf8(location, graph.name)
         if graph.sparse_initializer:
-            raise InputError(f"{self.file_name} holds sparse weights", "sparse tensors are not supported",
-                             "Export the network with dense weights.")
+            raise InputError(
+                f"{self.file_name} holds sparse weights",
+                "sparse tensors are not supported",
+                "Export the network with dense weights.",
+            )
         for tensor in graph.initializer:
             self._check_tensor(tensor, f"initializer {tensor.name or '(unnamed)'}")
         initializers = [tensor.name for tensor in graph.initializer]
@@ -253,8 +274,9 @@ class _StructureCheck:
             if value.name not in tensor_names and not any(value.name in names for names in outer_names):
                 raise self._damaged_file_error(f"no node computes output {value.name or '(unnamed)'} of {location}")
 
-    def _collect_initial_names(self, location: str, inputs: Sequence[str], initializers: Sequence[str],
-                               parameters: Sequence[str]) -> set[str]:
+    def _collect_initial_names(
+        self, location: str, inputs: Sequence[str], initializers: Sequence[str], parameters: Sequence[str]
+    ) -> set[str]:
         """Returns the names of the tensors that exist before the first node. Old files also list initializers as
         inputs.
         """
@@ -267,17 +289,29 @@ class _StructureCheck:
             self._check_names_are_utf8(location, *names)
         return {*inputs, *initializers, *parameters}
 
-    def _check_nodes(self, nodes: Sequence[onnx.NodeProto], tensor_names: set[str], outer_names: list[set[str]],
-                     opsets: dict[str, int], *, in_function: bool) -> None:
+    def _check_nodes(
+        self,
+        nodes: Sequence[onnx.NodeProto],
+        tensor_names: set[str],
+        outer_names: list[set[str]],
+        opsets: dict[str, int],
+        *,
+        in_function: bool,
+    ) -> None:
         """Checks the nodes of a graph, in any order, and adds the names of their outputs to ``tensor_names``."""
         for node in nodes:
-            self._check_names_are_utf8(_node_title(node), node.name, node.op_type, node.domain, *node.input,
-                                       *node.output,
-                                       *(text for entry in node.metadata_props for text in (entry.key, entry.value)))
+            self._check_names_are_utf8(
+                _node_title(node),
+                node.name,
+                node.op_type,
+                node.domain,
+                *node.input,
+                *node.output,
+                *(text for entry in node.metadata_props for text in (entry.key, entry.value)),
+            )
             for name in node.output:
                 if name in tensor_names:
-                    raise self._damaged_file_error(
-                        f"{_node_title(node)} computes tensor {name}, which already exists")
+                    raise self._damaged_file_error(f"{_node_title(node)} computes tensor {name}, which already exists")
                 if name:
                     tensor_names.add(name)
         for node in nodes:
@@ -291,8 +325,11 @@ class _StructureCheck:
                     self._check_graph(graph, [*outer_names, tensor_names], opsets, in_function=in_function)
         cyclic_node = _find_node_on_cycle(nodes)
         if cyclic_node is not None:
-            raise InputError(f"{self.file_name} has a cycle", f"{_node_title(cyclic_node)} depends on its own result",
-                             "Check the export.")
+            raise InputError(
+                f"{self.file_name} has a cycle",
+                f"{_node_title(cyclic_node)} depends on its own result",
+                "Check the export.",
+            )
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
@@ -308,7 +345,8 @@ class _StructureCheck:
         if function is not None:
             if len(node.input) > len(function.input) or len(node.output) > len(function.output):
                 raise self._damaged_file_error(
-                    f"{_node_title(node)} has more inputs or outputs than its local function")
+                    f"{_node_title(node)} has more inputs or outputs than its local function"
+                )
             return
         domain = _ONNX_DOMAIN if node.domain == "ai.onnx" else node.domain
         schema = _find_any_schema(node.op_type, domain, opsets.get(domain))
@@ -319,19 +357,28 @@ class _StructureCheck:
             return
         for attribute in node.attribute:
             if attribute.name not in schema.attributes and not attribute.name.startswith("__"):
-                raise InputError(f"{self.file_name} has an attribute that its operator does not have",
-                                 f"{_node_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
-                                 "Remove the attribute, or export the network again.")
+                raise InputError(
+                    f"{self.file_name} has an attribute that its operator does not have",
+                    f"{_node_title(node)} has {attribute.name}, and ONNX Runtime refuses it",
+                    "Remove the attribute, or export the network again.",
+                )
 
     def _check_schema(self, schema: OpSchema, node: onnx.NodeProto) -> None:
         for names, min_count, max_count, kind, parameters in (
-                (node.input, schema.min_input, schema.max_input, "inputs", schema.inputs),
-                (node.output, schema.min_output, schema.max_output, "outputs", schema.outputs)):
+            (node.input, schema.min_input, schema.max_input, "inputs", schema.inputs),
+            (node.output, schema.min_output, schema.max_output, "outputs", schema.outputs),
+        ):
             if not min_count <= len(names) <= max_count:
-                expected_count = (str(min_count) if min_count == max_count else
-                                  f"{min_count} or more" if max_count > 1 << 20 else f"{min_count} to {max_count}")
+                expected_count = (
+                    str(min_count)
+                    if min_count == max_count
+                    else f"{min_count} or more"
+                    if max_count > 1 << 20
+                    else f"{min_count} to {max_count}"
+                )
                 raise self._damaged_file_error(
-                    f"{_node_title(node)} has {len(names)} {kind}; {node.op_type} has {expected_count}")
+                    f"{_node_title(node)} has {len(names)} {kind}; {node.op_type} has {expected_count}"
+                )
             if kind == "inputs":
                 for parameter, name in zip(parameters, names, strict=False):
                     if parameter.option == _SINGLE and not name:
@@ -344,13 +391,18 @@ class _StructureCheck:
                     raise self._damaged_file_error(f"{_node_title(node)} lacks attribute {name}")
             elif attribute.type != _attribute_type_number(formal_attribute):
                 raise self._damaged_file_error(
-                    f"attribute {name} of {_node_title(node)} has another type than {node.op_type} takes")
+                    f"attribute {name} of {_node_title(node)} has another type than {node.op_type} takes"
+                )
             elif attribute.type == onnx.AttributeProto.STRING and name != "value_string" and not _is_utf8(attribute.s):
                 raise self._damaged_file_error(f"attribute {name} of {_node_title(node)} is not text")
-            elif name in _DTYPE_ATTRIBUTES and not attribute.ref_attr_name and attribute.i not in (
-                    _DTYPE_NUMBERS if not formal_attribute.required else _DTYPE_NUMBERS - {0}):
+            elif (
+                name in _DTYPE_ATTRIBUTES
+                and not attribute.ref_attr_name
+                and attribute.i not in (_DTYPE_NUMBERS if not formal_attribute.required else _DTYPE_NUMBERS - {0})
+            ):
                 raise self._damaged_file_error(
-                    f"attribute {name} of {_node_title(node)} is {attribute.i}, which is not the number of a type")
+                    f"attribute {name} of {_node_title(node)} is {attribute.i}, which is not the number of a type"
+                )
         if schema.name == "Constant" and not any(name in schema.attributes for name in attribute_by_name):
             raise self._damaged_file_error(f"{_node_title(node)} holds no value")
 
@@ -361,14 +413,15 @@ class _StructureCheck:
             raise self._damaged_file_error(f"{location} has no type or no name")
         if attribute.ref_attr_name:
             if not in_function:
-                raise self._damaged_file_error(
-                    f"{location} refers to a local function, but is not in one")
+                raise self._damaged_file_error(f"{location} refers to a local function, but is not in one")
             return
         kind = _ATTRIBUTE_TYPES(attribute.type)
         if kind in _SPARSE_TYPES:
-            raise InputError(f"{self.file_name} holds sparse tensors", f"{location} is a sparse tensor, which is not "
-                                                                       "supported",
-                             "Export the network with dense tensors.")
+            raise InputError(
+                f"{self.file_name} holds sparse tensors",
+                f"{location} is a sparse tensor, which is not supported",
+                "Export the network with dense tensors.",
+            )
         if kind in _MESSAGE_FIELDS and not attribute.HasField(_MESSAGE_FIELDS[kind]):
             raise self._damaged_file_error(f"{location} is empty")
         if kind is _ATTRIBUTE_TYPES.STRINGS and not all(map(_is_utf8, attribute.strings)):
@@ -405,7 +458,8 @@ class _StructureCheck:
             stored_count, unit = len(getattr(tensor, onnx.helper.tensor_dtype_to_field(tensor.data_type))), "values"
         if stored_count != expected_count:
             raise self._damaged_file_error(
-                f"{location} has the shape {list(tensor.dims)} and so {expected_count} {unit}; it holds {stored_count}")
+                f"{location} has the shape {list(tensor.dims)} and so {expected_count} {unit}; it holds {stored_count}"
+            )
 
     def _check_external_data(self, tensor: onnx.TensorProto, location: str, size: int | None) -> None:
         if size is None:
@@ -418,8 +472,10 @@ class _StructureCheck:
             if not (text.isascii() and text.isdigit() and len(text) < 19):
                 raise self._damaged_file_error(f"{location} is in another file, at {key} {text[:40]!r}")
         if "length" in entries and int(entries["length"]) != size:
-            raise self._damaged_file_error(f"{location} has the shape {list(tensor.dims)} and so {size} bytes; it has "
-                                           f"{entries['length']} bytes in another file")
+            raise self._damaged_file_error(
+                f"{location} has the shape {list(tensor.dims)} and so {size} bytes; it has "
+                f"{entries['length']} bytes in another file"
+            )
 
     def _check_type(self, type_proto: onnx.TypeProto, location: str) -> None:
         """Checks the type of a value, and removes negative sizes, which mean open sizes."""
@@ -431,9 +487,11 @@ class _StructureCheck:
             self._check_type(inner.elem_type, location)
         elif kind in ("map_type", "opaque_type", "sparse_tensor_type"):
             name = kind.removesuffix("_type").replace("_", " ")
-            raise InputError(f"{self.file_name} works on {name}s",
-                             f"{location} is such a value; only tensors and sequences are supported",
-                             "Export it without (skl2onnx: options={'zipmap': False}).")
+            raise InputError(
+                f"{self.file_name} works on {name}s",
+                f"{location} is such a value; only tensors and sequences are supported",
+                "Export it without (skl2onnx: options={'zipmap': False}).",
+            )
         elif kind == "tensor_type":
             if type_proto.tensor_type.elem_type not in _DTYPE_NUMBERS:
                 raise self._damaged_file_error(f"{location} is of no known type ({type_proto.tensor_type.elem_type})")

@@ -22,8 +22,9 @@ _DYNAMIC_QUANTIZE_RANKS = (2, 3)
 _HALF_TYPES = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)"))
 
 
-def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tuple[Layer, int] | None,
-                   operator: str) -> tuple[tuple[QdqSite, ...], str]:
+def find_qdq_sites(
+    graph: LayerGraph, main_layer: Layer, residual_add_input: tuple[Layer, int] | None, operator: str
+) -> tuple[tuple[QdqSite, ...], str]:
     """Returns the Q/DQ sites of a fusion group in INT8. If it cannot run in INT8, returns no sites and the reason.
 
     Args:
@@ -39,19 +40,30 @@ def find_qdq_sites(graph: LayerGraph, main_layer: Layer, residual_add_input: tup
             return (), f"the type of its input {tensor} is not FP32, or unknown"
         if tensor in graph.constant_tensors:
             qdq_sites.append(
-                QdqSite(main_layer.name, index, tensor, "weight", _find_channel_axis(graph, main_layer, index, tensor)))
+                QdqSite(main_layer.name, index, tensor, "weight", _find_channel_axis(graph, main_layer, index, tensor))
+            )
         elif tensor in graph.static_tensors:
             return (), "its operand is shape arithmetic"
         else:
-            qdq_sites.append(QdqSite(main_layer.name, index, tensor, "input",
-                                     reduced_axis=_find_reduced_axis(graph, main_layer, index, tensor)))
+            qdq_sites.append(
+                QdqSite(
+                    main_layer.name,
+                    index,
+                    tensor,
+                    "input",
+                    reduced_axis=_find_reduced_axis(graph, main_layer, index, tensor),
+                )
+            )
     if all(site.role == "weight" for site in qdq_sites):
         return (), "both operands are constant"
     if residual_add_input is not None and main_layer.op_type in ("Conv", "ConvTranspose"):
         add, index = residual_add_input
         tensor = add.inputs[index]
-        if graph.is_fp32(tensor) and tensor not in graph.static_tensors \
-                and _can_have_equal_shapes(graph.shape(tensor), graph.shape(add.outputs[0])):
+        if (
+            graph.is_fp32(tensor)
+            and tensor not in graph.static_tensors
+            and _can_have_equal_shapes(graph.shape(tensor), graph.shape(add.outputs[0]))
+        ):
             qdq_sites.append(QdqSite(add.name, index, tensor, "skip"))
     return tuple(qdq_sites), ""
 
@@ -76,13 +88,15 @@ def _find_reduced_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str)
     shape = graph.shape(tensor)
     if shape is None or layer.op_type not in ("Gemm", "MatMul"):
         return None
-    transposes = graph.node(layer.name).attributes.get_int(("transA", "transB")[index], 0) if layer.op_type == "Gemm" \
-        else 0
+    transposes = (
+        graph.node(layer.name).attributes.get_int(("transA", "transB")[index], 0) if layer.op_type == "Gemm" else 0
+    )
     return max(len(shape) - 1 - (index != transposes), 0)
 
 
-def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], main_layer: Layer,
-                                   qdq_sites: Sequence[QdqSite], no_int8_reason: str) -> dict[Precision, str]:
+def find_precision_refusal_reasons(
+    graph: LayerGraph, layers: Sequence[Layer], main_layer: Layer, qdq_sites: Sequence[QdqSite], no_int8_reason: str
+) -> dict[Precision, str]:
     """Returns the precisions in which a fusion group cannot run, each with the reason.
 
     Args:
@@ -95,24 +109,34 @@ def find_precision_refusal_reasons(graph: LayerGraph, layers: Sequence[Layer], m
         return {precision: opaque_layer.refusal_reason for precision in ASSIGNABLE if precision is not Precision.FP32}
     reasons = {}
     for precision, type_name in _HALF_TYPES:
-        reason = next(filter(None, (_float_type_reason(graph, layer, precision, type_name,
-                                                       max(MIN_OPSETS[precision], graph.opset))
-                                    for layer in layers if layer.kind is not LayerKind.INTEGER)), "")
+        reason = next(
+            filter(
+                None,
+                (
+                    _float_type_reason(graph, layer, precision, type_name, max(MIN_OPSETS[precision], graph.opset))
+                    for layer in layers
+                    if layer.kind is not LayerKind.INTEGER
+                ),
+            ),
+            "",
+        )
         if reason:
             reasons[precision] = reason
     if not any(site.role == "input" for site in qdq_sites) or Precision.FP16 in reasons:
         label = Precision.FP16_ACC_FP32.label
         reasons[Precision.FP16_ACC_FP32] = reasons.get(
-            Precision.FP16, f"{label} has an FP32 accumulator, and {main_layer.op_type} has no product of two float "
-                            "operands")
+            Precision.FP16,
+            f"{label} has an FP32 accumulator, and {main_layer.op_type} has no product of two float operands",
+        )
     for precision, quantized_type in QUANTIZED_TYPES.items():
         if reason := no_int8_reason or _quantized_type_reason(graph, main_layer, qdq_sites, quantized_type):
             reasons[precision] = reason
     return reasons
 
 
-def _quantized_type_reason(graph: LayerGraph, main_layer: Layer, qdq_sites: Sequence[QdqSite],
-                           quantized_type: QuantizedType) -> str:
+def _quantized_type_reason(
+    graph: LayerGraph, main_layer: Layer, qdq_sites: Sequence[QdqSite], quantized_type: QuantizedType
+) -> str:
     """Returns the reason why a layer that supports INT8 does not support another quantized type; "" if it does."""
     label = quantized_type.precision.label
     if main_layer.op_type not in quantized_type.operators:
@@ -143,8 +167,10 @@ def _float_type_reason(graph: LayerGraph, layer: Layer, precision: Precision, ty
     peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
     if layer.op_type in UNSUPPORTED_FLOAT_TYPES[precision] or peepholes:
         return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
-    if layer.op_type in SCATTER_OPERATORS and graph.node(layer.name).attributes.get_string("reduction",
-                                                                                           "none") != "none":
+    if (
+        layer.op_type in SCATTER_OPERATORS
+        and graph.node(layer.name).attributes.get_string("reduction", "none") != "none"
+    ):
         return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
     of_result = _find_inputs_typed_like_result(layer.op_type, opset, type_name)
     if of_result is None:
@@ -173,8 +199,11 @@ def _can_have_equal_shapes(first_shape: Shape | None, second_shape: Shape | None
     if first_shape is None or second_shape is None:
         return True
     return len(first_shape) == len(second_shape) and all(
-        first_size == second_size or not (isinstance(first_size, int) and isinstance(second_size, int)) and 1 not in
-        (first_size, second_size) for first_size, second_size in zip(first_shape, second_shape, strict=True))
+        first_size == second_size
+        or not (isinstance(first_size, int) and isinstance(second_size, int))
+        and 1 not in (first_size, second_size)
+        for first_size, second_size in zip(first_shape, second_shape, strict=True)
+    )
 
 
 def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ...]]:
@@ -199,5 +228,9 @@ def find_tensors_with_shared_range(graph: LayerGraph) -> dict[str, tuple[str, ..
                 larger += smaller
                 sets.update(dict.fromkeys(smaller, larger))
     distinct_sets = {id(sets[concat]): sets[concat] for concat in concats}
-    return {name: shared_tensors for shared_tensors in map(tuple, distinct_sets.values()) if len(shared_tensors) > 1
-            for name in shared_tensors}
+    return {
+        name: shared_tensors
+        for shared_tensors in map(tuple, distinct_sets.values())
+        if len(shared_tensors) > 1
+        for name in shared_tensors
+    }

@@ -114,8 +114,9 @@ class ScaledTensor:
         """Returns the factors of the channels that are divided (exponent 1) or multiplied (-1), float32 of `shape`; 1
         for the others.
         """
-        expanded: np.ndarray = np.where(np.sign(self.factor_ids) == exponent, factors[np.abs(self.factor_ids) - 1],
-                                        np.float32(1))
+        expanded: np.ndarray = np.where(
+            np.sign(self.factor_ids) == exponent, factors[np.abs(self.factor_ids) - 1], np.float32(1)
+        )
         return expanded
 
     def compute_magnitude_by_divisor(self, array: np.ndarray) -> np.ndarray:
@@ -134,8 +135,9 @@ class ScaledTensor:
             exponent: 1 for the channels that are divided, -1 for those that are multiplied.
         """
         maxima, is_counted = np.zeros(channels, np.float32), np.sign(self.factor_ids) == exponent
-        np.maximum.at(maxima, np.abs(self.factor_ids[is_counted]) - 1,
-                      self.compute_magnitude_by_divisor(magnitudes)[is_counted])
+        np.maximum.at(
+            maxima, np.abs(self.factor_ids[is_counted]) - 1, self.compute_magnitude_by_divisor(magnitudes)[is_counted]
+        )
         return maxima
 
 
@@ -298,8 +300,12 @@ class ZeroCostSupport:
 
     @cached_property
     def _scaling_key_by_reading_layer(self) -> Mapping[str, str]:
-        return {layer: name for name, scaling in self.channel_scalings.items() if scaling.channels
-                for layer in scaling.reading_layers}
+        return {
+            layer: name
+            for name, scaling in self.channel_scalings.items()
+            if scaling.channels
+            for layer in scaling.reading_layers
+        }
 
     @cached_property
     def scaled_tensor_shapes(self) -> Mapping[str, tuple[int, ...]]:
@@ -308,8 +314,9 @@ class ZeroCostSupport:
         tensors = [tensor for scaling in self.channel_scalings.values() for tensor in scaling.tensors]
         for scale in self.attention_scales.values():
             tensors += [*scale.query.tensors, *scale.key.tensors]
-            tensors += [ScaledTensor(name, np.zeros((), np.int32)) for scaling in scale.scalings
-                        for name in scaling.tensors]
+            tensors += [
+                ScaledTensor(name, np.zeros((), np.int32)) for scaling in scale.scalings for name in scaling.tensors
+            ]
         for tensor in tensors:
             shapes[tensor.tensor] = np.broadcast_shapes(shapes.get(tensor.tensor, ()), tensor.shape)
         return shapes
@@ -317,15 +324,25 @@ class ZeroCostSupport:
     @cached_property
     def scalable_layer_inputs(self) -> tuple[Port, ...]:
         """The layer inputs with constants that scaling of channels or attentions can change, each once."""
-        constants = [constant for scaling in self.channel_scalings.values()
-                     for constant in (*scaling.producers, *scaling.readers)]
+        constants = [
+            constant
+            for scaling in self.channel_scalings.values()
+            for constant in (*scaling.producers, *scaling.readers)
+        ]
         scales = [scale for scale in self.attention_scales.values() if not scale.refusal_reason]
         constants += [constant for scale in scales for constant in (*scale.query.producers, *scale.key.producers)]
-        return tuple(dict.fromkeys((*(constant.port for constant in constants),
-                                    *(scaling.port for scale in scales for scaling in scale.scalings))))
+        return tuple(
+            dict.fromkeys(
+                (
+                    *(constant.port for constant in constants),
+                    *(scaling.port for scale in scales for scaling in scale.scalings),
+                )
+            )
+        )
 
     @cached_property
     def attention_scale_constants(self) -> Mapping[str, float]:
         """The numbers that scale attentions, by the tensor that holds the number."""
-        return {scaling.constant: scaling.number for scale in self.attention_scales.values()
-                for scaling in scale.scalings}
+        return {
+            scaling.constant: scaling.number for scale in self.attention_scales.values() for scaling in scale.scalings
+        }

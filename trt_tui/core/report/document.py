@@ -68,14 +68,18 @@ def sections_markdown(sections: Iterable[Section]) -> list[str]:
 
 def markdown_text(text: Any) -> str:
     """Returns a text with Markdown's special characters escaped, in one line."""
-    return "".join(f"\\{character}" if character in "\\|`*_<>[]&" else character
-                   for character in escape_hidden_characters(text))
+    return "".join(
+        f"\\{character}" if character in "\\|`*_<>[]&" else character for character in escape_hidden_characters(text)
+    )
 
 
 def filled_blocks(blocks: Iterable[Block]) -> list[Block]:
     """Returns the blocks that have contents."""
-    return [block for block in blocks if (len(block.rows) > 1 if isinstance(block, Table) else
-                                          block.lines if isinstance(block, Plot) else block)]
+    return [
+        block
+        for block in blocks
+        if (len(block.rows) > 1 if isinstance(block, Table) else block.lines if isinstance(block, Plot) else block)
+    ]
 
 
 def _text_lines(block: Block) -> list[str]:

@@ -47,8 +47,12 @@ def build_attempt_blocks(engine_results: Mapping[str, EngineResult]) -> list[Blo
             blocks.append([f"{name}: not built: {result.failure_reason}"])
         elif not result.is_built_as_requested:
             state_text = "not built" if result.failure_reason else "not an engine of the requested config"
-            blocks.append([f"{name}: {state_text}; build attempts:", *(
-                f"  {line}" for line in attempt_lines(result.attempts, result.other_precisions))])
+            blocks.append(
+                [
+                    f"{name}: {state_text}; build attempts:",
+                    *(f"  {line}" for line in attempt_lines(result.attempts, result.other_precisions)),
+                ]
+            )
     return blocks
 
 
@@ -61,8 +65,16 @@ def precision_share_table(engine_results: Mapping[str, EngineResult]) -> Table:
     }
     kinds = [kind for kind in ENGINE_PRECISION_TITLES if any(kind in entry for entry in shares.values())]
     rows = [["engine layers, share of the time", *(ENGINE_PRECISION_TITLES[kind] for kind in kinds)]]
-    return Table([*rows, *([name, *(layer_share_text(*entry[kind]) if kind in entry else NOT_MEASURED
-                                    for kind in kinds)] for name, entry in shares.items() if kinds)])
+    return Table(
+        [
+            *rows,
+            *(
+                [name, *(layer_share_text(*entry[kind]) if kind in entry else NOT_MEASURED for kind in kinds)]
+                for name, entry in shares.items()
+                if kinds
+            ),
+        ]
+    )
 
 
 def fp32_engine_fault_lines(fp32_engine: EngineResult | None) -> list[str]:
@@ -71,8 +83,9 @@ def fp32_engine_fault_lines(fp32_engine: EngineResult | None) -> list[str]:
     return [f"not a precision problem: {fault}"] if fault else []
 
 
-def engine_check_lines(title: str, engine_result: EngineResult, simulated_accuracy: Accuracy | None,
-                       checks: Sequence[str]) -> list[str]:
+def engine_check_lines(
+    title: str, engine_result: EngineResult, simulated_accuracy: Accuracy | None, checks: Sequence[str]
+) -> list[str]:
     """Returns the checks for an engine that is less accurate than simulated; empty without checks."""
     gap = sqnr_gap_of_engine_db(engine_result.select_comparable_simulation(simulated_accuracy), engine_result.accuracy)
     return [f"{title}: {engine_gap_text(gap)}; what to check:", *(f"  {line}" for line in checks)] if checks else []
@@ -90,13 +103,20 @@ def engine_layer_blocks(network: NetworkOutline, engine_report: EngineReport) ->
         if implementation is None:
             cells = ["", "not listed: folded, or part of another layer"]
         else:
-            precision = (implementation.precision.label if implementation.precision is not None else
-                         "fused" if implementation.in_fused_region else "?")
+            precision = (
+                implementation.precision.label
+                if implementation.precision is not None
+                else "fused"
+                if implementation.in_fused_region
+                else "?"
+            )
             cells = [precision, "; ".join(implementation.engine_layers)]
         rows.append([titles_by_group.get(group.name, group.name), group.operator, *cells])
     idle = sum(layer.kind == IDLE for layer in engine_report.layers)
-    return [[f"{len(engine_report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else "")],
-            Table(rows, 4)]
+    return [
+        [f"{len(engine_report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else "")],
+        Table(rows, 4),
+    ]
 
 
 def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]:
@@ -108,16 +128,27 @@ def engine_remark_lines(engine_results: Mapping[str, EngineResult]) -> list[str]
     Args:
         engine_results: The results of engines by the title of the engine.
     """
-    lines = [f"{title}: {remark}" for title, result in engine_results.items()
-             for remark in (*result.profile_latency_lines, *engine_variation_notes(result))]
+    lines = [
+        f"{title}: {remark}"
+        for title, result in engine_results.items()
+        for remark in (*result.profile_latency_lines, *engine_variation_notes(result))
+    ]
     for title, result in engine_results.items():
-        lines += [f"{title}: warnings of parser and builder", *limited_list_lines(result.builder_warnings)
-                  ] if result.builder_warnings else []
+        lines += (
+            [f"{title}: warnings of parser and builder", *limited_list_lines(result.builder_warnings)]
+            if result.builder_warnings
+            else []
+        )
     return lines
 
 
-def engine_error_blocks(network: NetworkOutline, title: str, engine_errors: EngineErrors | None,
-                        group_errors: Mapping[str, GroupErrors], divergence: EngineDivergence | None) -> list[Block]:
+def engine_error_blocks(
+    network: NetworkOutline,
+    title: str,
+    engine_errors: EngineErrors | None,
+    group_errors: Mapping[str, GroupErrors],
+    divergence: EngineDivergence | None,
+) -> list[Block]:
     """Returns a report of the errors inside an engine; empty if they were not measured.
 
     It states the method of reading, the first divergence from the simulation, and the groups with the largest gaps.
@@ -141,11 +172,18 @@ def engine_error_blocks(network: NetworkOutline, title: str, engine_errors: Engi
             simulated = group_errors.get(group.name)
             simulated_errors = simulated.accumulated if simulated is not None else None
             gap = _compute_sqnr_gap_db(errors, simulated_errors)
-            rows.append((-math.inf if gap is None else gap, [
-                titles_by_group.get(group.name, group.name), group.operator,
-                errors.sqnr_text(""), NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
-                "" if gap is None else f"{gap:+.1f}"
-            ]))
+            rows.append(
+                (
+                    -math.inf if gap is None else gap,
+                    [
+                        titles_by_group.get(group.name, group.name),
+                        group.operator,
+                        errors.sqnr_text(""),
+                        NOT_MEASURED if simulated_errors is None else simulated_errors.sqnr_text(),
+                        "" if gap is None else f"{gap:+.1f}",
+                    ],
+                )
+            )
     rows.sort(key=lambda row: -row[0])
     header = ["where the engine is worse than simulated", "operator", "engine", "simulated", "gap, dB"]
     return [lines, Table([header, *(row for _, row in rows[:MAX_ROWS])], 2)]
@@ -158,17 +196,23 @@ def _compute_sqnr_gap_db(built_errors: ErrorMetrics, simulated_errors: ErrorMetr
     return simulated_errors.sqnr_db - built_errors.sqnr_db
 
 
-def unrequested_group_blocks(network: NetworkOutline, config: PrecisionConfig, engine_result: EngineResult
-                             ) -> list[Block]:
+def unrequested_group_blocks(
+    network: NetworkOutline, config: PrecisionConfig, engine_result: EngineResult
+) -> list[Block]:
     """Returns a table of the groups that run in another precision than requested, or that there are none."""
     rows = [["in another precision than requested", "requested", "built", "ms"]]
     implementations = engine_result.implementations
     for group in network.groups:
         if has_unrequested_precision(group, config, implementations):
             implementation = implementations[group.name]
-            rows.append([group.name, group.precision_label(config.precision_of(group)),
-                         implementation.precision.label if implementation.precision is not None else "?",
-                         number_text(implementation.latency_ms) if implementation.latency_ms is not None else ""])
+            rows.append(
+                [
+                    group.name,
+                    group.precision_label(config.precision_of(group)),
+                    implementation.precision.label if implementation.precision is not None else "?",
+                    number_text(implementation.latency_ms) if implementation.latency_ms is not None else "",
+                ]
+            )
     return [Table(rows)] if len(rows) > 1 else [["All groups that TensorRT lists run as requested."]]
 
 
@@ -177,10 +221,13 @@ def slowest_layer_table(engine_report: EngineReport) -> Table:
     timed = sorted(((layer.ms, layer) for layer in engine_report.layers if layer.ms), key=lambda entry: -entry[0])
     total = sum(ms for ms, _ in timed)
     rows = [["slowest layers", "precision", "ms", "of time"]]
-    rows += [[layer.name, layer.precision_key, number_text(ms), percent_text(ms / total)]
-             for ms, layer in timed[:MAX_SLOWEST_LAYERS]]
+    rows += [
+        [layer.name, layer.precision_key, number_text(ms), percent_text(ms / total)]
+        for ms, layer in timed[:MAX_SLOWEST_LAYERS]
+    ]
     if others := timed[MAX_SLOWEST_LAYERS:]:
         others_ms = sum(ms for ms, _ in others)
-        rows.append([counted_noun_text(len(others), "more layer"), "", number_text(others_ms),
-                     percent_text(others_ms / total)])
+        rows.append(
+            [counted_noun_text(len(others), "more layer"), "", number_text(others_ms), percent_text(others_ms / total)]
+        )
     return Table(rows)

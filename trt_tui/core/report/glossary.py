@@ -50,8 +50,9 @@ def list_words() -> list[Term]:
 @cache
 def list_marks() -> list[Term]:
     """Returns all marks. A character can have several meanings, in different places."""
-    return [msgspec.structs.replace(mark, place=place)
-            for place, marks in _read_glossary().marks.items() for mark in marks]
+    return [
+        msgspec.structs.replace(mark, place=place) for place, marks in _read_glossary().marks.items() for mark in marks
+    ]
 
 
 @cache
@@ -69,5 +70,8 @@ def explain_word(name: str) -> str:
 def find_marks(text: str, place: str, symbols: Iterable[str] = ()) -> list[Term]:
     """Returns the marks of a place that a text contains; of some symbols alone if any are given."""
     allowed = tuple(symbols)
-    return [mark for mark in list_marks()
-            if mark.place == place and mark.name in text and (not allowed or mark.name in allowed)]
+    return [
+        mark
+        for mark in list_marks()
+        if mark.place == place and mark.name in text and (not allowed or mark.name in allowed)
+    ]

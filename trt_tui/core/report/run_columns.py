@@ -50,8 +50,10 @@ class RunRow:
         if accuracy is None:
             return {}
         rows = {name: RunRow(Accuracy({name: output}), self.mark) for name, output in accuracy.outputs.items()}
-        return rows | {name: replace(self, accuracy=replace(accuracy, outputs={name: accuracy.outputs[name]}))
-                       for name in list(rows)[:1]}
+        return rows | {
+            name: replace(self, accuracy=replace(accuracy, outputs={name: accuracy.outputs[name]}))
+            for name in list(rows)[:1]
+        }
 
 
 @dataclass(frozen=True)
@@ -116,7 +118,7 @@ def _error_column(metric: ErrorMetric, table: RunTable) -> RunColumn:
         value = accuracy.find_worst_value(metric)
         return NOT_MEASURED if value is None else metric.value_text(value, mark)
 
-    return RunColumn(metric.column_heading, "accuracy", error_text, (table, ), narrow_width=6)
+    return RunColumn(metric.column_heading, "accuracy", error_text, (table,), narrow_width=6)
 
 
 def _worst_sample_text(accuracy: Accuracy, mark: str) -> str:
@@ -129,11 +131,17 @@ def _text_of_floats(output: OutputErrors, text: str) -> str:
     return text if output.errors.mismatch is None else ""
 
 
-def _output_column(title: str, output_text: Callable[[str, OutputErrors, str], str], table: RunTable,
-                   **app_layout: Any) -> RunColumn:
+def _output_column(
+    title: str, output_text: Callable[[str, OutputErrors, str], str], table: RunTable, **app_layout: Any
+) -> RunColumn:
     """Returns a column of values of the worst judged output of a run."""
-    return RunColumn(title, "accuracy.worst_output", lambda output, mark: output_text(output[0], output[1], mark),
-                     (table, ), **app_layout)
+    return RunColumn(
+        title,
+        "accuracy.worst_output",
+        lambda output, mark: output_text(output[0], output[1], mark),
+        (table,),
+        **app_layout,
+    )
 
 
 def _varying_sqnr_text(name: str, output: OutputErrors, mark: str) -> str:
@@ -162,41 +170,80 @@ def _sqnr_as_executed_text(accuracy: Accuracy, _: str) -> str:
 RUN_COLUMNS: tuple[RunColumn, ...] = (
     _output_column("NaN", lambda name, output, mark: _text_of_floats(output, str(output.errors.nan)), "outputs"),
     _output_column("Inf", lambda name, output, mark: _text_of_floats(output, str(output.errors.inf)), "outputs"),
-    RunColumn("samples", "accuracy", lambda accuracy, mark: str(accuracy.samples or ""),
-              ("runs", "configs")),
+    RunColumn("samples", "accuracy", lambda accuracy, mark: str(accuracy.samples or ""), ("runs", "configs")),
     RunColumn("worst sample", "accuracy", _worst_sample_text, ("runs", "outputs")),
-    _output_column("worst sample", lambda name, output, mark: _worst_sample_text(Accuracy({name: output}), mark),
-                   "simulated", width=13, narrow_title="worst", narrow_width=6),
-    _output_column("variation", lambda name, output, mark: output_variation_text(output.variation_db)
-                   if output.variation_db is not None else "", "outputs"),
+    _output_column(
+        "worst sample",
+        lambda name, output, mark: _worst_sample_text(Accuracy({name: output}), mark),
+        "simulated",
+        width=13,
+        narrow_title="worst",
+        narrow_width=6,
+    ),
+    _output_column(
+        "variation",
+        lambda name, output, mark: (
+            output_variation_text(output.variation_db) if output.variation_db is not None else ""
+        ),
+        "outputs",
+    ),
     _output_column("SQNR of what varies", _varying_sqnr_text, "outputs"),
-    RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs", )),
-    RunColumn("gap", "sqnr_gap_db", lambda gap_db, mark: decibels_text(
-        gap_db, mark="") + ("!" if gap_db > UNEXPLAINED_GAP_DB else ""), ("built", ), width=5),
-    RunColumn("metric", "accuracy.headline_metric", metric_text,
-              ("runs", "stages", "configs"), key="metric"),
+    RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs",)),
+    RunColumn(
+        "gap",
+        "sqnr_gap_db",
+        lambda gap_db, mark: decibels_text(gap_db, mark="") + ("!" if gap_db > UNEXPLAINED_GAP_DB else ""),
+        ("built",),
+        width=5,
+    ),
+    RunColumn("metric", "accuracy.headline_metric", metric_text, ("runs", "stages", "configs"), key="metric"),
     RunColumn("metric by part", "accuracy.metric", _plain_text, key="metric_parts"),
     RunColumn("top-1 agreement", "accuracy.agreement", agreement_text, ("runs", "stages"), key="agreement"),
     RunColumn("metric", "accuracy", _metric_or_agreement_text, ("simulated", "built")),
-    RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("stages", )),
-    RunColumn("NaN/Inf", "accuracy.nonfinite_count",
-              lambda count, mark: str(count) if count < 1e5 else number_text(float(count)), ("simulated", ),
-              narrow_title="bad", narrow_width=4),
-    RunColumn("engine", "engine.accuracy", _sqnr_as_executed_text, ("configs", )),
-    RunColumn("ms", "engine.latency_ms", _median_text, ("runs", "stages", "configs", "search", "built"),
-              key="latency_ms", width=6, narrow_width=5),
-    RunColumn("MB", "engine.engine_bytes", lambda byte_count, mark: megabytes_text(byte_count),
-              ("runs", "configs", "search", "built"), key="engine_bytes", width=6, narrow_width=5),
-    RunColumn(EXPORTED_NETWORK, "exported_run.accuracy", _sqnr_as_executed_text, ("configs", ),
-              missing_text="not executed"),
-    RunColumn("builder", "engine.builder_name", _plain_text, ("engines", )),
-    RunColumn("GPU", "engine.device_name", _plain_text, ("engines", ), key="gpu"),
-    RunColumn("built in", "engine.build_s", lambda seconds, mark: duration_text(seconds), ("engines", ), key="build_s"),
-    RunColumn("from", "engine.build_origin", _plain_text, ("engines", ), key="built_from"),
-    RunColumn("device memory", "engine.device_memory_bytes", lambda byte_count, mark: byte_size_text(byte_count),
-              ("engines", ), key="device_memory_bytes"),
-    RunColumn("ms, CUDA graph", "engine.cuda_graph_ms", _median_text, ("engines", ), key="cuda_graph_ms"),
-    RunColumn("note", "engine.measurement_note", _plain_text, ("engines", ), key="note"),
+    RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("stages",)),
+    RunColumn(
+        "NaN/Inf",
+        "accuracy.nonfinite_count",
+        lambda count, mark: str(count) if count < 1e5 else number_text(float(count)),
+        ("simulated",),
+        narrow_title="bad",
+        narrow_width=4,
+    ),
+    RunColumn("engine", "engine.accuracy", _sqnr_as_executed_text, ("configs",)),
+    RunColumn(
+        "ms",
+        "engine.latency_ms",
+        _median_text,
+        ("runs", "stages", "configs", "search", "built"),
+        key="latency_ms",
+        width=6,
+        narrow_width=5,
+    ),
+    RunColumn(
+        "MB",
+        "engine.engine_bytes",
+        lambda byte_count, mark: megabytes_text(byte_count),
+        ("runs", "configs", "search", "built"),
+        key="engine_bytes",
+        width=6,
+        narrow_width=5,
+    ),
+    RunColumn(
+        EXPORTED_NETWORK, "exported_run.accuracy", _sqnr_as_executed_text, ("configs",), missing_text="not executed"
+    ),
+    RunColumn("builder", "engine.builder_name", _plain_text, ("engines",)),
+    RunColumn("GPU", "engine.device_name", _plain_text, ("engines",), key="gpu"),
+    RunColumn("built in", "engine.build_s", lambda seconds, mark: duration_text(seconds), ("engines",), key="build_s"),
+    RunColumn("from", "engine.build_origin", _plain_text, ("engines",), key="built_from"),
+    RunColumn(
+        "device memory",
+        "engine.device_memory_bytes",
+        lambda byte_count, mark: byte_size_text(byte_count),
+        ("engines",),
+        key="device_memory_bytes",
+    ),
+    RunColumn("ms, CUDA graph", "engine.cuda_graph_ms", _median_text, ("engines",), key="cuda_graph_ms"),
+    RunColumn("note", "engine.measurement_note", _plain_text, ("engines",), key="note"),
 )
 """All columns but those of error metrics, which `list_run_columns` adds, in the order of every table. A title stands
 more than once if tables differ in the place or the words of its column."""

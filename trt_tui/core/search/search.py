@@ -93,8 +93,13 @@ class Trial:
     def without_group(self, group_name: str) -> Trial:
         """Returns the trial of this config with one group reverted."""
         precisions = {name: precision for name, precision in self.precisions.items() if name != group_name}
-        return Trial(tuple(name for name in self.raised_groups if name != group_name), self.range_moves, group_name,
-                     precisions=precisions, zero_cost_sets=self.zero_cost_sets)
+        return Trial(
+            tuple(name for name in self.raised_groups if name != group_name),
+            self.range_moves,
+            group_name,
+            precisions=precisions,
+            zero_cost_sets=self.zero_cost_sets,
+        )
 
     def count_used_ranges(self, config: PrecisionConfig) -> int:
         """Returns the number of replaced ranges that have an effect in the config of this trial."""
@@ -103,10 +108,12 @@ class Trial:
     def raised_group_counts_text(self, higher_precision: Precision) -> str:
         """Returns the number of raised groups for each precision as text, the lowest precision first: "2 in FP8, 1 in
         FP32"."""
-        counts = Counter(self.precisions.get(name, higher_precision)
-                         for name in self.raised_groups) or {higher_precision: 0}
+        counts = Counter(self.precisions.get(name, higher_precision) for name in self.raised_groups) or {
+            higher_precision: 0
+        }
         return ", ".join(
-            f"{counts[precision]} in {precision.label}" for precision in sorted(counts, key=precision_rank))
+            f"{counts[precision]} in {precision.label}" for precision in sorted(counts, key=precision_rank)
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,8 +150,9 @@ class Evaluation(Trial):
         """Returns the evaluation under a stricter criterion: it passes only if each score is at least its margin."""
         scores = self.target_result.target_scores or (self.score,)
         passed = self.passes and all(score >= margin for score, margin in zip(scores, required_margins, strict=False))
-        return self if passed is self.passes else replace(self, target_result=replace(self.target_result,
-                                                                                      passes=passed))
+        return (
+            self if passed is self.passes else replace(self, target_result=replace(self.target_result, passes=passed))
+        )
 
 
 @dataclass(frozen=True)
@@ -206,8 +214,10 @@ class ZeroCostEffort:
         """The effort as a text without times; "" if nothing was proposed."""
         if not self.total and not self.unmeasured_kinds:
             return ""
-        text = (f"tried {self.tried} of {counted_noun_text(self.total, 'zero-cost change')} in "
-                f"{counted_noun_text(self.evaluations, 'simulated config')} of at most {self.budget}")
+        text = (
+            f"tried {self.tried} of {counted_noun_text(self.total, 'zero-cost change')} in "
+            f"{counted_noun_text(self.evaluations, 'simulated config')} of at most {self.budget}"
+        )
         if self.is_exhausted:
             rest = "the rest was" if self.tried < self.total or self.unmeasured_kinds else "further combinations were"
             text += f"; the budget is used up, and {rest} not tried"
@@ -253,22 +263,35 @@ class SearchSpace:
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
-        if Precision.TF32 in self.intermediate and (self.start_config.tf32
-                                                    or self.higher_precision is not Precision.FP32):
-            reason = "every FP32 layer already uses it" if self.start_config.tf32 else \
-                f"layers are raised to {self.higher_precision.label}, and TF32 is a setting for all layers in FP32"
-            raise InputError("TF32 cannot be an intermediate precision here", reason, "Leave it out of --rungs"
-                             + (", or start without --tf32." if self.start_config.tf32 else "."))
+        if Precision.TF32 in self.intermediate and (
+            self.start_config.tf32 or self.higher_precision is not Precision.FP32
+        ):
+            reason = (
+                "every FP32 layer already uses it"
+                if self.start_config.tf32
+                else f"layers are raised to {self.higher_precision.label}, and TF32 is a setting for all layers in FP32"
+            )
+            raise InputError(
+                "TF32 cannot be an intermediate precision here",
+                reason,
+                "Leave it out of --rungs" + (", or start without --tf32." if self.start_config.tf32 else "."),
+            )
         names = tuple(
-            group.name for group in self.network.groups if self.higher_precision in group.allowed_precisions
+            group.name
+            for group in self.network.groups
+            if self.higher_precision in group.allowed_precisions
             and group.name not in self.start_config.groups_fixed_by_rule | self.fixed_groups
-            and group.precision_rank(self.start_config.precision_of(group)) < precision_rank(self.higher_precision))
+            and group.precision_rank(self.start_config.precision_of(group)) < precision_rank(self.higher_precision)
+        )
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher_precision.label}",
-                "it has no float layer" if not self.network.groups else "no layer runs in a lower precision"
+                "it has no float layer"
+                if not self.network.groups
+                else "no layer runs in a lower precision"
                 + (" except those kept by rule" if self.start_config.groups_fixed_by_rule | self.fixed_groups else ""),
-                "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.")
+                "Start from a config with quantized layers (--precision int8 or fp8), or raise to FP32.",
+            )
         object.__setattr__(self, "candidates", names)
 
     @cached_property
@@ -292,14 +315,23 @@ class SearchSpace:
     def intermediate_precisions(self, group_name: str) -> tuple[Precision, ...]:
         """Returns the precisions of a fusion group between that of the start config and the highest, lowest first."""
         group = self.network.get_group(group_name)
-        return tuple(precision for precision in self.intermediate
-                     if precision in group.allowed_precisions
-                     and precision_rank(self.start_config.precision_of(group))
-                     < precision_rank(precision) < precision_rank(self.higher_precision))
+        return tuple(
+            precision
+            for precision in self.intermediate
+            if precision in group.allowed_precisions
+            and precision_rank(self.start_config.precision_of(group))
+            < precision_rank(precision)
+            < precision_rank(self.higher_precision)
+        )
 
-    def build_config(self, raised_groups: Iterable[str], range_moves: Mapping[str, RangeMove] | None = None,
-                     reason: str = "search", precisions: Mapping[str, Precision] | None = None,
-                     zero_cost_set_names: Iterable[str] = ()) -> PrecisionConfig:
+    def build_config(
+        self,
+        raised_groups: Iterable[str],
+        range_moves: Mapping[str, RangeMove] | None = None,
+        reason: str = "search",
+        precisions: Mapping[str, Precision] | None = None,
+        zero_cost_set_names: Iterable[str] = (),
+    ) -> PrecisionConfig:
         """Returns the start config with zero-cost moves, raised groups and replaced ranges of a search.
 
         If all readers of a tensor are raised, its range has no effect and is left out. Choices with the same effect
@@ -309,8 +341,9 @@ class SearchSpace:
         for name in zero_cost_set_names:
             config = replace(config, moves={**config.moves, **self.zero_cost_sets.get(name, {})})
         config = without_stale_roundings(self.network, config) if zero_cost_set_names else config
-        config = config.with_group_precision((self.network.get_group(name) for name in raised_groups),
-                                             self.higher_precision, reason)
+        config = config.with_group_precision(
+            (self.network.get_group(name) for name in raised_groups), self.higher_precision, reason
+        )
         if Precision.TF32 in (precisions or {}).values():
             config = replace(config, tf32=True)
         for name, precision in (precisions or {}).items():
@@ -321,10 +354,14 @@ class SearchSpace:
             for group_name, precision in self.qdq_removals.get(name, {}).items():
                 config = config.with_group_precision([self.network.get_group(group_name)], precision, PREVIEW_REASON)
         if range_moves:
-            read_tensors = {site.tensor for group in self.network.groups
-                            for site in group.calibrated_qdq_sites(config.precision_of(group))}
-            config = config.with_moves({tensor: choice for tensor, choice in range_moves.items()
-                                        if tensor in read_tensors})
+            read_tensors = {
+                site.tensor
+                for group in self.network.groups
+                for site in group.calibrated_qdq_sites(config.precision_of(group))
+            }
+            config = config.with_moves(
+                {tensor: choice for tensor, choice in range_moves.items() if tensor in read_tensors}
+            )
         return config
 
     def sort_candidates_in_network_order(self, group_names: Iterable[str]) -> tuple[str, ...]:
@@ -333,8 +370,9 @@ class SearchSpace:
         return tuple(name for name in self.candidates if name in selected)
 
 
-def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precision], boundary_type: Precision,
-                            uses_tf32: bool = False) -> PrecisionConfig:
+def lowest_precision_config(
+    network: NetworkOutline, precisions: Sequence[Precision], boundary_type: Precision, uses_tf32: bool = False
+) -> PrecisionConfig:
     """Returns the config with each fusion group in the lowest of the given precisions that it can have.
 
     If the lowest precision is a quantized type, groups that cannot be quantized have ``boundary_type``.
@@ -342,39 +380,48 @@ def lowest_precision_config(network: NetworkOutline, precisions: Sequence[Precis
     config = PrecisionConfig.from_precision(precisions[0], boundary_type, uses_tf32)
     for group in network.groups:
         if group.is_quantizable and precisions[0] in QUANTIZED_TYPES:
-            lowest_precision = next((precision for precision in precisions if precision in group.allowed_precisions),
-                                    boundary_type)
+            lowest_precision = next(
+                (precision for precision in precisions if precision in group.allowed_precisions), boundary_type
+            )
             config = config.with_group_precision([group], lowest_precision, "search:rungs")
     return config
 
 
-def reduce_remaining_groups(network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
-                            ) -> tuple[PrecisionConfig, tuple[str, ...]]:
+def reduce_remaining_groups(
+    network: NetworkOutline, config: PrecisionConfig, higher_precision: Precision
+) -> tuple[PrecisionConfig, tuple[str, ...]]:
     """Returns the start config of a search from above, and the groups that the search leaves unchanged.
 
     Groups below ``higher_precision`` keep their precision. Every other group that no keep rule fixes is reduced to the
     lowest precision in use. INT8 is used if the config has no quantized type.
     """
     fixed = [
-        group for group in network.groups
+        group
+        for group in network.groups
         if group.precision_rank(config.precision_of(group)) < precision_rank(higher_precision)
     ]
     start = replace(config, quantized=config.precision_steps[0]).without_group_precision(network.groups)
     for group in fixed:
         start = start.with_group_precision(
-            [group], config.precision_of(group),
-            config.precision_moves[group.name].reason if group.name in config.precision_moves else "user")
+            [group],
+            config.precision_of(group),
+            config.precision_moves[group.name].reason if group.name in config.precision_moves else "user",
+        )
     return start, tuple(group.name for group in fixed)
 
 
-def find_added_moves(network: NetworkOutline, start_config: PrecisionConfig,
-                     config: PrecisionConfig) -> dict[MoveKey, Move]:
+def find_added_moves(
+    network: NetworkOutline, start_config: PrecisionConfig, config: PrecisionConfig
+) -> dict[MoveKey, Move]:
     """Returns the moves that a config has in addition to those of a start config.
 
     A group whose precision move was removed has a move to its default precision in the result.
     """
-    back = {key: PrecisionMove(config.precision_of(network.get_group(key[1])), start_config.moves[key].origin_text)
-            for key in start_config.moves.keys() - config.moves.keys() if key[0] == PrecisionMove.kind}
+    back = {
+        key: PrecisionMove(config.precision_of(network.get_group(key[1])), start_config.moves[key].origin_text)
+        for key in start_config.moves.keys() - config.moves.keys()
+        if key[0] == PrecisionMove.kind
+    }
     return {**back, **{key: move for key, move in config.moves.items() if start_config.moves.get(key) is not move}}
 
 
@@ -493,15 +540,21 @@ class Search:
     def __post_init__(self) -> None:
         raised_at_start = len(self.search_space.groups_raised_at_start)
         if self.method_name not in SEARCH_METHODS:
-            raise InputError(f"unknown search method {self.method_name!r}", "",
-                             f"Choose from {', '.join(SEARCH_METHODS)}.")
+            raise InputError(
+                f"unknown search method {self.method_name!r}", "", f"Choose from {', '.join(SEARCH_METHODS)}."
+            )
         if self.max_latency is not None and self.estimate_latency is None:
-            raise InputError("a latency budget needs a latency", "no latency was measured or can be estimated here",
-                             "Use --max-fp32, or a backend that times what it builds.")
+            raise InputError(
+                "a latency budget needs a latency",
+                "no latency was measured or can be estimated here",
+                "Use --max-fp32, or a backend that times what it builds.",
+            )
         if self.max_raised is not None and self.max_raised < raised_at_start:
-            raise InputError(f"a budget of {self.max_raised} layers is used before the search starts",
-                             f"the start raises {raised_at_start} already",
-                             "Increase --max-fp32, or reduce layers in the start.")
+            raise InputError(
+                f"a budget of {self.max_raised} layers is used before the search starts",
+                f"the start raises {raised_at_start} already",
+                "Increase --max-fp32, or reduce layers in the start.",
+            )
         self.margins: tuple[float, ...] = ()
         self.initial_effort = ZeroCostEffort()
         self._evaluations_by_key: dict[TrialKey, Evaluation] = {}
@@ -576,9 +629,16 @@ class Search:
         self._steps = self._run_qdq_steps(best, set_name)
         self.current_trial = next(self._steps, None)
 
-    def evaluate(self, raised_groups: Iterable[str] = (), about: str = "", *, step_name: str = "",
-                 range_moves: Mapping[str, RangeMove] | None = None, precisions: Mapping[str, Precision] | None = None,
-                 zero_cost_sets: tuple[str, ...] | None = None) -> Trials[Evaluation]:
+    def evaluate(
+        self,
+        raised_groups: Iterable[str] = (),
+        about: str = "",
+        *,
+        step_name: str = "",
+        range_moves: Mapping[str, RangeMove] | None = None,
+        precisions: Mapping[str, Precision] | None = None,
+        zero_cost_sets: tuple[str, ...] | None = None,
+    ) -> Trials[Evaluation]:
         """Returns the evaluation of a config under the criterion of the search, stored or new.
 
         Args:
@@ -587,9 +647,14 @@ class Search:
             range_moves: The replaced ranges; None for those that the search has chosen.
             zero_cost_sets: The sets of zero-cost moves; None for those that the search has chosen.
         """
-        trial = Trial(self.search_space.sort_candidates_in_network_order(raised_groups),
-                      self.chosen_ranges if range_moves is None else range_moves, about, step_name or self._step_name,
-                      precisions or {}, self.zero_cost_sets if zero_cost_sets is None else zero_cost_sets)
+        trial = Trial(
+            self.search_space.sort_candidates_in_network_order(raised_groups),
+            self.chosen_ranges if range_moves is None else range_moves,
+            about,
+            step_name or self._step_name,
+            precisions or {},
+            self.zero_cost_sets if zero_cost_sets is None else zero_cost_sets,
+        )
         if trial.config_key not in self._evaluations_by_key:
             yield trial
         return self._evaluations_by_key[trial.config_key].with_required_margins(self.margins)
@@ -636,8 +701,14 @@ class Search:
         start, copies = self.start_evaluation, []
         whole = start.comparable_loss if start is not None and math.isfinite(start.comparable_loss) else 1.0
         loss = whole * max(0.0, 1 - sum(self.expected_shares.get(name, 0.0) for name in trial.raised_groups))
-        likely = loss <= max((evaluation.comparable_loss for evaluation in self.evaluations
-                              if evaluation.with_required_margins(self.margins).passes), default=0)
+        likely = loss <= max(
+            (
+                evaluation.comparable_loss
+                for evaluation in self.evaluations
+                if evaluation.with_required_margins(self.margins).passes
+            ),
+            default=0,
+        )
         for passes in (likely, not likely):
             search = copy.copy(self)
             search._evaluations_by_key = dict(self._evaluations_by_key)
@@ -678,8 +749,13 @@ class Search:
         self.outcome = SearchOutcome.MET if self.meets_tolerance(self.best_evaluation) else SearchOutcome.SHORT
 
     def _run_qdq_steps(self, best: Evaluation, set_name: str) -> Trials[None]:
-        yield from self.evaluate(best.raised_groups, step_name=QDQ_STEP, range_moves=best.range_moves,
-                                 precisions=best.precisions, zero_cost_sets=(*best.zero_cost_sets, set_name))
+        yield from self.evaluate(
+            best.raised_groups,
+            step_name=QDQ_STEP,
+            range_moves=best.range_moves,
+            precisions=best.precisions,
+            zero_cost_sets=(*best.zero_cost_sets, set_name),
+        )
         yield from self._revert_changes_one_by_one()
 
     def _revert_changes_one_by_one(self) -> Trials[None]:
@@ -694,8 +770,13 @@ class Search:
             for name in best.raised_groups:
                 trial = best.without_group(name)
                 evaluation = yield from self.evaluate(
-                    trial.raised_groups, name, step_name=REVERT_STEP, range_moves=trial.range_moves,
-                    precisions=trial.precisions, zero_cost_sets=trial.zero_cost_sets)
+                    trial.raised_groups,
+                    name,
+                    step_name=REVERT_STEP,
+                    range_moves=trial.range_moves,
+                    precisions=trial.precisions,
+                    zero_cost_sets=trial.zero_cost_sets,
+                )
                 if evaluation.passes and self.fixed_groups == frozenset(best.raised_groups):
                     self.fixed_groups = frozenset(evaluation.raised_groups)
                     self.reduction_steps.append(ReductionStep(name, evaluation.value_text, False))
@@ -707,21 +788,29 @@ class Search:
         """The description of the search method for users; for `auto` with the chosen method and its reason."""
         if self.method_name != "auto":
             return self.method_name
-        return ("greedy with swaps, by the error that each group causes alone" if self.expected_shares else
-                "halving from both ends of the network: no values of its groups are known")
+        return (
+            "greedy with swaps, by the error that each group causes alone"
+            if self.expected_shares
+            else "halving from both ends of the network: no values of its groups are known"
+        )
 
     def order_by_suspicion(self, excluded_groups: Collection[str] = ()) -> list[str]:
         """Returns the candidates without excluded groups, by decreasing expected effect on the judged error.
 
         Groups without a measured effect come last, and ties are in network order.
         """
-        return sorted((name for name in self.candidates if name not in excluded_groups),
-                      key=lambda name: -self.expected_shares.get(name, -math.inf))
+        return sorted(
+            (name for name in self.candidates if name not in excluded_groups),
+            key=lambda name: -self.expected_shares.get(name, -math.inf),
+        )
 
     def list_influential_groups(self) -> list[str]:
         """Returns the candidates whose ranges are tried, by decreasing expected effect on the judged error."""
-        return [name for name in self.order_by_suspicion()
-                if not self.expected_shares or self.expected_shares.get(name, 0.0) >= MIN_ERROR_SHARE]
+        return [
+            name
+            for name in self.order_by_suspicion()
+            if not self.expected_shares or self.expected_shares.get(name, 0.0) >= MIN_ERROR_SHARE
+        ]
 
     def expected_loss_reduction(self, group_name: str, current_evaluation: Evaluation) -> float:
         """Returns the expected reduction of the loss if a fusion group is raised; 0 if nothing is known about the
@@ -730,19 +819,29 @@ class Search:
         The value is the group's share of the loss at the start, or of the current loss if that at the start is not
         finite.
         """
-        total_loss = next((evaluation.comparable_loss
-                           for evaluation in (self.start_evaluation, current_evaluation)
-                           if evaluation is not None and 0 < evaluation.comparable_loss < math.inf), 1.0)
+        total_loss = next(
+            (
+                evaluation.comparable_loss
+                for evaluation in (self.start_evaluation, current_evaluation)
+                if evaluation is not None and 0 < evaluation.comparable_loss < math.inf
+            ),
+            1.0,
+        )
         return self.expected_shares.get(group_name, 0.0) * total_loss
 
-    def is_within_budget(self, raised_groups: Collection[str],
-                         precisions: Mapping[str, Precision] | None = None) -> bool:
+    def is_within_budget(
+        self, raised_groups: Collection[str], precisions: Mapping[str, Precision] | None = None
+    ) -> bool:
         """Returns True if raised groups, some of them with an intermediate precision, are within the budgets."""
-        if self.max_raised is not None and len(self.search_space.groups_raised_at_start.union(raised_groups)
-                                               ) > self.max_raised:
+        if (
+            self.max_raised is not None
+            and len(self.search_space.groups_raised_at_start.union(raised_groups)) > self.max_raised
+        ):
             return False
-        return self.max_latency is None or (self._estimate_latency(raised_groups, precisions or {})
-                                            or 0.0) <= self.max_latency
+        return (
+            self.max_latency is None
+            or (self._estimate_latency(raised_groups, precisions or {}) or 0.0) <= self.max_latency
+        )
 
     def _estimate_latency(self, raised_groups: Collection[str], precisions: Mapping[str, Precision]) -> float | None:
         if self.estimate_latency is None:
@@ -754,14 +853,18 @@ class Search:
 
     def meets_tolerance(self, evaluation: Evaluation | None) -> bool:
         """Returns True if an evaluation meets the tolerance with the margins, within the budgets."""
-        return (evaluation is not None and evaluation.with_required_margins(self.margins).passes
-                and self.is_within_budget(evaluation.raised_groups, evaluation.precisions))
+        return (
+            evaluation is not None
+            and evaluation.with_required_margins(self.margins).passes
+            and self.is_within_budget(evaluation.raised_groups, evaluation.precisions)
+        )
 
     # -- the result -----------------------------------------------------------------------------------------------
 
     def build_config(self, trial: Trial) -> PrecisionConfig:
-        return self.search_space.build_config(trial.raised_groups, trial.range_moves, f"search:{self.method_name}",
-                                              trial.precisions, trial.zero_cost_sets)
+        return self.search_space.build_config(
+            trial.raised_groups, trial.range_moves, f"search:{self.method_name}", trial.precisions, trial.zero_cost_sets
+        )
 
     @property
     def best_evaluation(self) -> Evaluation | None:
@@ -774,7 +877,8 @@ class Search:
         After a method of `TOP_DOWN_METHODS`, the raised groups are those that could not be reduced.
         """
         fixed_evaluations = [
-            evaluation for evaluation in self.evaluations
+            evaluation
+            for evaluation in self.evaluations
             if frozenset(evaluation.raised_groups) == self.fixed_groups
             and self.is_within_budget(evaluation.raised_groups, evaluation.precisions)
         ]
@@ -785,7 +889,8 @@ class Search:
         if self.meets_tolerance(evaluation):
             height = sum(
                 precision_rank(evaluation.precisions.get(name, self.search_space.higher_precision))
-                for name in evaluation.raised_groups)
+                for name in evaluation.raised_groups
+            )
             return 0, evaluation.estimated_latency or 0.0, count, height, score
         fits = self.is_within_budget(evaluation.raised_groups, evaluation.precisions)
         return (1, score, count) if fits else (2, count, score)
@@ -798,8 +903,15 @@ class Search:
             return SearchResult(self.search_space.start_config, None, self.outcome, False, {}, "nothing was evaluated")
         is_met = self.meets_tolerance(best)
         raise_reasons = {name: self._explain_raised_group(name, best) for name in best.raised_groups}
-        return SearchResult(self.build_config(best), best, self.outcome, is_met, raise_reasons,
-                            self._summary_text(best, is_met), tuple(self.reduction_steps))
+        return SearchResult(
+            self.build_config(best),
+            best,
+            self.outcome,
+            is_met,
+            raise_reasons,
+            self._summary_text(best, is_met),
+            tuple(self.reduction_steps),
+        )
 
     def _explain_raised_group(self, group_name: str, evaluation: Evaluation) -> str:
         """Returns the reason why a fusion group of an evaluation is raised: the result without the group.
@@ -809,8 +921,13 @@ class Search:
         low = self._evaluations_by_key.get(evaluation.without_group(group_name).config_key)
         if low is None:
             return f"raised by {self.method_name}"
-        verb = ("passes" if low.with_required_margins(self.margins).passes else
-                "passes, but without the margin" if low.passes else "fails")
+        verb = (
+            "passes"
+            if low.with_required_margins(self.margins).passes
+            else "passes, but without the margin"
+            if low.passes
+            else "fails"
+        )
         return f"without it {_measured_value_text(low)} ({verb}), with it {_measured_value_text(evaluation)}"
 
     def _summary_text(self, evaluation: Evaluation, is_met: bool) -> str:
@@ -825,8 +942,11 @@ class Search:
         if self.outcome is SearchOutcome.UNREACHABLE and full_text and not is_met:
             return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {full_text}"
         changed_text, verb = self._changes_text(evaluation)
-        latency_text = (f", about {milliseconds_text(evaluation.estimated_latency)}"
-                        if self.max_latency is not None and evaluation.estimated_latency is not None else "")
+        latency_text = (
+            f", about {milliseconds_text(evaluation.estimated_latency)}"
+            if self.max_latency is not None and evaluation.estimated_latency is not None
+            else ""
+        )
         if is_met:
             summary = f"{changed_text} {verb} the tolerance{beyond}: {value_text}{latency_text}"
         elif not self.is_within_budget(evaluation.raised_groups, evaluation.precisions):
@@ -869,8 +989,11 @@ def loss_shares(sensitivities: Mapping[str, GroupSensitivity]) -> dict[str, floa
     An error share is a small difference of two large errors, in which one changed quantized value can outweigh a whole
     group. An isolated error does not show which part of it reaches the outputs.
     """
-    energies = {name: sensitivity.judged_error for name, sensitivity in sensitivities.items()
-                if sensitivity.judged_error is not None}
+    energies = {
+        name: sensitivity.judged_error
+        for name, sensitivity in sensitivities.items()
+        if sensitivity.judged_error is not None
+    }
     total = sum(energy for energy in energies.values() if math.isfinite(energy)) or 1.0
     return {name: energy / total for name, energy in energies.items()}
 
@@ -903,8 +1026,9 @@ def try_changes_without_cost(search: Search) -> Trials[None]:
         search.zero_cost_sets, search.chosen_ranges = best.zero_cost_sets, best.range_moves
 
 
-def _try_stage(search: Search, stage: Mapping[str, Mapping[MoveKey, Move]], tries_ranges: bool,
-               before: Evaluation) -> Trials[Evaluation]:
+def _try_stage(
+    search: Search, stage: Mapping[str, Mapping[MoveKey, Move]], tries_ranges: bool, before: Evaluation
+) -> Trials[Evaluation]:
     """Returns the evaluation with the kept passes of a stage.
 
     Args:
@@ -924,11 +1048,15 @@ def _try_stage(search: Search, stage: Mapping[str, Mapping[MoveKey, Move]], trie
         effort.tried += effort.has_budget
         gains.append(("", (yield from _try_other_ranges(search, before))))
     best, kept_subjects = before, set[MoveKey]()
-    for name, evaluation in sorted((gain for gain in gains if _is_gain(gain[1], before)),
-                                   key=lambda gain: _gain_key(gain[1]), reverse=True):
+    for name, evaluation in sorted(
+        (gain for gain in gains if _is_gain(gain[1], before)), key=lambda gain: _gain_key(gain[1]), reverse=True
+    ):
         # Groups in file precision get a precision move for a zero-cost move, and these moves are the same in every set.
-        subjects = {(SCALED_CHANNELS if move.scales_channels else kind, subject)
-                    for (kind, subject), move in stage.get(name, {}).items() if kind != PrecisionMove.kind}
+        subjects = {
+            (SCALED_CHANNELS if move.scales_channels else kind, subject)
+            for (kind, subject), move in stage.get(name, {}).items()
+            if kind != PrecisionMove.kind
+        }
         if best.passes or not kept_subjects.isdisjoint(subjects):
             continue
         if best is not before and name:
@@ -980,11 +1108,18 @@ def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
         for method in dict.fromkeys(method for by_method in ranges.values() for method in by_method):
             if best_of_group.passes or not search.zero_cost_effort.spend_evaluation():
                 return best_of_group
-            choices = {tensor: RangeMove(by_method[method], method) for tensor, by_method in ranges.items()
-                       if method in by_method}
-            evaluation = yield from search.evaluate((), name, step_name=RANGES_STEP,
-                                                    range_moves={**best.range_moves, **choices},
-                                                    zero_cost_sets=before.zero_cost_sets)
+            choices = {
+                tensor: RangeMove(by_method[method], method)
+                for tensor, by_method in ranges.items()
+                if method in by_method
+            }
+            evaluation = yield from search.evaluate(
+                (),
+                name,
+                step_name=RANGES_STEP,
+                range_moves={**best.range_moves, **choices},
+                zero_cost_sets=before.zero_cost_sets,
+            )
             if _is_gain(evaluation, best_of_group):
                 best_of_group = evaluation
         best = best_of_group
@@ -994,8 +1129,9 @@ def _try_other_ranges(search: Search, before: Evaluation) -> Trials[Evaluation]:
 # -- methods ----------------------------------------------------------------------------------------------------------
 
 
-def bisect_set(group_order: Sequence[str], evaluate: Callable[[Sequence[str]], Trials[Evaluation]], *, passes: int,
-               fails: int) -> Trials[int]:
+def bisect_set(
+    group_order: Sequence[str], evaluate: Callable[[Sequence[str]], Trials[Evaluation]], *, passes: int, fails: int
+) -> Trials[int]:
     """Returns the number of first groups of an order whose evaluation passes, by bisection between two numbers.
 
     The bisection takes at most ceil(log2(n)) evaluations for n numbers in between. The result passes, and its neighbour
@@ -1057,20 +1193,20 @@ def raise_groups_greedily(search: Search) -> Trials[frozenset[str]]:
     """
     suspects = search.order_by_suspicion()
     prefix = yield from bisect_raised_prefix(search, suspects)
-    begin = frozenset(suspects[:int(INITIAL_FRACTION * len(prefix))])
+    begin = frozenset(suspects[: int(INITIAL_FRACTION * len(prefix))])
     return (yield from _raise_groups_one_by_one(search, begin, len(prefix))) or prefix
 
 
-def _raise_groups_one_by_one(search: Search, raised_groups: frozenset[str],
-                             count_limit: float) -> Trials[frozenset[str] | None]:
+def _raise_groups_one_by_one(
+    search: Search, raised_groups: frozenset[str], count_limit: float
+) -> Trials[frozenset[str] | None]:
     """Raises one fusion group at a time and returns the first set that meets the tolerance, within the budgets.
 
     The group with the largest gain is raised. The result is None if no set with fewer than ``count_limit`` groups
     passes. While the error is not finite, groups are raised in the order of suspicion.
     """
     evaluation = yield from search.evaluate(raised_groups)
-    gain = {name: search.expected_loss_reduction(name, evaluation)
-            for name in search.order_by_suspicion(raised_groups)}
+    gain = {name: search.expected_loss_reduction(name, evaluation) for name in search.order_by_suspicion(raised_groups)}
     while not evaluation.passes:
         best: tuple[bool, float, Evaluation] | None = None
         for name in sorted(gain, key=lambda candidate: -gain[candidate]):
@@ -1114,7 +1250,7 @@ def run_auto_method(search: Search) -> Trials[frozenset[str]]:
     raised = yield from raise_groups_greedily(search)
     raised = yield from swap_raised_groups(search, raised)
     for order in orders:
-        fewer = order[:max(0, len(raised) - 1)]
+        fewer = order[: max(0, len(raised) - 1)]
         if fewer and (yield from search.evaluate(fewer)).passes:
             raised = yield from bisect_raised_prefix(search, fewer)
     return raised
@@ -1150,7 +1286,8 @@ SEARCH_METHODS: dict[str, Callable[[Search], Trials[frozenset[str]]]] = {
     "worst-first": lambda search: raise_growing_prefix(search, search.order_by_suspicion()),
     "scoped": lambda search: reduce_groups_in_order(search, search.candidates),
     "lower": lambda search: reduce_groups_in_order(
-        search, sorted(search.candidates, key=lambda name: -search.costs.get(name, 0.0))),
+        search, sorted(search.candidates, key=lambda name: -search.costs.get(name, 0.0))
+    ),
 }
 """The search methods by the names on the command line. Each returns the raised groups."""
 
@@ -1170,12 +1307,16 @@ def revert_unneeded_groups(search: Search, raised_groups: frozenset[str]) -> Tri
     """
     order = [name for name in reversed(search.order_by_suspicion()) if name in raised_groups]
     count = yield from bisect_set(
-        order, lambda names: search.evaluate(raised_groups.difference(names), names[0] if len(names) == 1 else ""),
-        passes=0, fails=len(order))  # without all of them the config is the start, which fails
+        order,
+        lambda names: search.evaluate(raised_groups.difference(names), names[0] if len(names) == 1 else ""),
+        passes=0,
+        fails=len(order),
+    )  # without all of them the config is the start, which fails
     raised = raised_groups.difference(order[:count])
     for name in order[count:]:
         if (len(raised) > 1 or search.chosen_ranges or search.zero_cost_sets) and (
-                yield from search.evaluate(raised - {name}, name)).passes:
+            yield from search.evaluate(raised - {name}, name)
+        ).passes:
             raised = raised - {name}
     return raised
 
@@ -1203,8 +1344,10 @@ def _find_smaller_set_by_swap(search: Search, raised_groups: frozenset[str]) -> 
     for name in now.raised_groups:
         evaluation = yield from search.evaluate(raised_groups - {name}, name)
         losses[name] = evaluation.comparable_loss - now.comparable_loss
-    pairs = sorted(combinations(sorted(losses, key=lambda name: losses[name])[:MAX_SWAPPED_PAIRS + 1], 2),
-                   key=lambda pair: losses[pair[0]] + losses[pair[1]])
+    pairs = sorted(
+        combinations(sorted(losses, key=lambda name: losses[name])[: MAX_SWAPPED_PAIRS + 1], 2),
+        key=lambda pair: losses[pair[0]] + losses[pair[1]],
+    )
     for pair in pairs[:MAX_SWAPPED_PAIRS]:
         for name in search.order_by_suspicion(raised_groups)[:MAX_SWAP_CANDIDATES]:
             if GAIN_MARGIN * search.expected_loss_reduction(name, now) < max(losses[member] for member in pair):
@@ -1228,23 +1371,30 @@ def assign_intermediate_precisions(search: Search, raised_groups: frozenset[str]
     space, settled = search.search_space, dict[str, Precision]()
 
     def evaluate(names: Sequence[str], precision: Precision) -> Trials[Evaluation]:
-        return search.evaluate(raised_groups, names[0] if len(names) == 1 else "",
-                               precisions={**settled, **dict.fromkeys(names, precision)})
+        return search.evaluate(
+            raised_groups,
+            names[0] if len(names) == 1 else "",
+            precisions={**settled, **dict.fromkeys(names, precision)},
+        )
 
     for precision in space.intermediate:
         rest = space.sort_candidates_in_network_order(raised_groups - settled.keys())
         if precision is Precision.TF32:
             if any(space.network.get_group(name).qdq_sites_of_multiplied_inputs() for name in rest):
-                evaluation = yield from search.evaluate(raised_groups,
-                                                        precisions={**settled, **dict.fromkeys(rest, precision)})
+                evaluation = yield from search.evaluate(
+                    raised_groups, precisions={**settled, **dict.fromkeys(rest, precision)}
+                )
                 settled |= dict.fromkeys(rest if evaluation.passes else (), precision)
             continue
-        names = [name for name in reversed(search.order_by_suspicion())
-                 if name in rest and precision in space.intermediate_precisions(name)]
+        names = [
+            name
+            for name in reversed(search.order_by_suspicion())
+            if name in rest and precision in space.intermediate_precisions(name)
+        ]
         count = len(names)
         if names and not (yield from evaluate(names, precision)).passes:
             count = yield from bisect_set(names, partial(evaluate, precision=precision), passes=0, fails=count)
         settled |= dict.fromkeys(names[:count], precision)
-        for name in names[count + 1:]:  # bisection has shown that the first group behind them fails
+        for name in names[count + 1 :]:  # bisection has shown that the first group behind them fails
             if (yield from evaluate((name,), precision)).passes:
                 settled[name] = precision

@@ -42,8 +42,9 @@ def precision_choice_text(precision: Precision) -> str:
     return f"{precision.label}  ({': '.join(notes)})" if notes else precision.label
 
 
-def precision_change_text(groups: Sequence[FusionGroup], precision: Precision | None,
-                          old_config: PrecisionConfig) -> str:
+def precision_change_text(
+    groups: Sequence[FusionGroup], precision: Precision | None, old_config: PrecisionConfig
+) -> str:
     """Returns a message about a precision change for many groups: how many changed, and how many did not and why.
 
     Args:
@@ -130,8 +131,11 @@ class PrecisionController(Presenter):
         precisions = {self.session.config.precision_of(group) for group in groups}
         items = self._list_precision_items(groups, len(groups))
         if matches:
-            items.append(PickerItem("0", f"all {counted_noun_text(len(matches), 'fused layer')} that match the filter…",
-                                    _MATCHES_ANSWER))
+            items.append(
+                PickerItem(
+                    "0", f"all {counted_noun_text(len(matches), 'fused layer')} that match the filter…", _MATCHES_ANSWER
+                )
+            )
         title = groups[0].name if len(groups) == 1 else counted_noun_text(len(groups), "fused layer")
 
         def set_chosen_precision(precision: Precision | str) -> None:
@@ -141,8 +145,10 @@ class PrecisionController(Presenter):
             self.session.set_precision(groups, precision)
             self.handle_config_change()
 
-        self.open_dialog(Picker(f"Precision of {title}", items, precisions.pop() if len(precisions) == 1 else None),
-                         set_chosen_precision)
+        self.open_dialog(
+            Picker(f"Precision of {title}", items, precisions.pop() if len(precisions) == 1 else None),
+            set_chosen_precision,
+        )
 
     def _list_precision_items(self, groups: Sequence[FusionGroup], count: int) -> list[PickerItem]:
         """Returns the entries of the precisions, each with how many of ``count`` groups can have it."""
@@ -151,8 +157,14 @@ class PrecisionController(Presenter):
             capable_count = sum(precision in group.allowed_precisions for group in groups)
             refusal = "none can" if len(groups) != 1 else groups[0].refusal_reasons.get(precision, "not possible here")
             capable_text = f"  {capable_count} of {count} can" if 0 < capable_count < count else ""
-            items.append(PickerItem(precision.letter, precision_choice_text(precision) + capable_text, precision,
-                                    "" if capable_count else refusal))
+            items.append(
+                PickerItem(
+                    precision.letter,
+                    precision_choice_text(precision) + capable_text,
+                    precision,
+                    "" if capable_count else refusal,
+                )
+            )
         return items
 
     def _choose_precision_of_matches(self, matches: Set[str]) -> None:
@@ -161,8 +173,10 @@ class PrecisionController(Presenter):
         groups = [group for group in session.opened_network.outline.groups if group.name in matches]
         free_groups = [group for group in groups if group.name not in session.config.groups_fixed_by_rule]
         kept_reason = "" if free_groups else f"all are fixed by rule: {shown_key('rules')} changes the rules"
-        items = [PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason),
-                 *self._list_precision_items(free_groups, len(groups))]
+        items = [
+            PickerItem("0", "the default", _DEFAULT_ANSWER, kept_reason),
+            *self._list_precision_items(free_groups, len(groups)),
+        ]
 
         def set_precision_of_matches(chosen_precision: Precision | str) -> None:
             old_config = session.config
@@ -174,8 +188,10 @@ class PrecisionController(Presenter):
             self.handle_config_change()
             self.show_message(precision_change_text(groups, precision, old_config), "")
 
-        self.open_dialog(Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} that match", items),
-                         set_precision_of_matches)
+        self.open_dialog(
+            Picker(f"Precision of {counted_noun_text(len(groups), 'fused layer')} that match", items),
+            set_precision_of_matches,
+        )
 
     def refuse_barrier(self) -> str:
         """Returns the reason why a fusion barrier behind the selected row is impossible; "" if it is possible."""
@@ -194,7 +210,10 @@ class PrecisionController(Presenter):
         is_barrier = group.final_tensor in self.session.config.get_moves(BarrierMove)
         self.show_message(
             f"{group.final_tensor} becomes a network output: TensorRT does not fuse across it"
-            if is_barrier else "the fusion barrier is removed", "")
+            if is_barrier
+            else "the fusion barrier is removed",
+            "",
+        )
 
     def do_rules(self) -> None:
         """Shows the dialog of keep rules, and applies the chosen rules as one config change."""
@@ -206,10 +225,14 @@ class PrecisionController(Presenter):
 
         def set_chosen_config(config: PrecisionConfig) -> None:
             if config != session.config:
-                session.set_config(config, [
-                    group for group in outline.groups
-                    if group.name in config.groups_fixed_by_rule ^ session.config.groups_fixed_by_rule
-                ])
+                session.set_config(
+                    config,
+                    [
+                        group
+                        for group in outline.groups
+                        if group.name in config.groups_fixed_by_rule ^ session.config.groups_fixed_by_rule
+                    ],
+                )
                 self.handle_config_change()
                 self.show_message(keep_rules_text(config) or "no rule keeps a layer", "")
 
@@ -239,7 +262,8 @@ class RangeController(Presenter):
             f"range of "
             f"{counted_noun_text(len(range_texts), 'tensor')}: "
             f"{range_texts[0] if len(set(range_texts)) == 1 else 'set'}",
-            "")
+            "",
+        )
 
     def show_compared_methods(self, event: ev.ValueMeasured) -> None:
         if isinstance(event.value, ev.RangeMethodComparison) and len(event.value.rows) == len(RANGE_METHODS):
@@ -247,10 +271,7 @@ class RangeController(Presenter):
 
     def _list_groups_with_ranges(self) -> list[FusionGroup]:
         config = self.session.config
-        return [
-            group for group in self.list_chosen_groups()
-            if group.calibrated_qdq_sites(config.precision_of(group))
-        ]
+        return [group for group in self.list_chosen_groups() if group.calibrated_qdq_sites(config.precision_of(group))]
 
     def refuse_type_range(self) -> str:
         """Returns the reason why the ranges of the selected row cannot change; "" if they can change."""
@@ -264,8 +285,10 @@ class RangeController(Presenter):
             return f"ranges matter in {TYPES_WITH_RANGES_TEXT} only: {group.refusal_reasons[Precision.INT8]}"
         precision = self.session.config.precision_of(group)
         if precision is Precision.FILE:
-            return (f"it runs in file precision, with the scales of the file: {shown_key('precision')} puts it in "
-                    f"{TYPES_WITH_RANGES_TEXT}")
+            return (
+                f"it runs in file precision, with the scales of the file: {shown_key('precision')} puts it in "
+                f"{TYPES_WITH_RANGES_TEXT}"
+            )
         return f"it is in {precision.label}: ranges matter in {TYPES_WITH_RANGES_TEXT} only"
 
     def refuse_range(self) -> str:
@@ -274,7 +297,8 @@ class RangeController(Presenter):
             return reason
         group, config = self.current_group, self.session.config
         if group is None or config.fixed_range_tensors.isdisjoint(
-                site.tensor for site in group.calibrated_qdq_sites(config.precision_of(group))):
+            site.tensor for site in group.calibrated_qdq_sites(config.precision_of(group))
+        ):
             return ""
         return "its channels are scaled, and the range depends on the factors"
 
@@ -295,40 +319,63 @@ class RangeController(Presenter):
 
     def _ask_for_range(self) -> None:
         session, groups = self.session, self._list_groups_with_ranges()
-        tensors = list(dict.fromkeys(site.tensor for group in groups
-                                     for site in group.calibrated_qdq_sites(session.config.precision_of(group))))
+        tensors = list(
+            dict.fromkeys(
+                site.tensor
+                for group in groups
+                for site in group.calibrated_qdq_sites(session.config.precision_of(group))
+            )
+        )
         config_range = session.config.range_moves.get(tensors[0])
-        amax = config_range.amax if config_range is not None else session.calibration.ranges.get(tensors[0]) \
-            if session.calibration is not None else None
-        title = f"Range of {tensors[0]}" if len(
-            tensors) == 1 else f"Range of {counted_noun_text(len(tensors), 'tensor')}"
+        amax = (
+            config_range.amax
+            if config_range is not None
+            else session.calibration.ranges.get(tensors[0])
+            if session.calibration is not None
+            else None
+        )
+        title = (
+            f"Range of {tensors[0]}" if len(tensors) == 1 else f"Range of {counted_noun_text(len(tensors), 'tensor')}"
+        )
 
         def set_typed_range(text: str) -> None:
             session.set_ranges(tensors, text.strip())
             self.show_message("its values are being measured" if parse_amax(text.strip()) is None else "", "")
 
         value = f"{amax:.5g}" if amax is not None and len(tensors) == 1 else ""
-        self.open_dialog(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
-                                lambda text: typed_error_text(parse_amax, text.strip())), set_typed_range)
+        self.open_dialog(
+            Prompt(
+                title,
+                value,
+                "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, top5-mean",
+                lambda text: typed_error_text(parse_amax, text.strip()),
+            ),
+            set_typed_range,
+        )
 
     def do_methods(self) -> None:
-        """Starts the comparison of calibration methods; after its end, shows the table and applies the chosen method.
-        """
+        """Starts the comparison of calibration methods; after its end, shows the table and applies the chosen method."""
         session = self.session
         if session.method_comparison is None or not session.has_method_comparison:
             if not session.pending_requests.has_request(rq.CompareRangeMethods):
                 session.compare_range_methods()
             self.show_message(
-                f"calibration methods are being compared; {shown_key('methods')} shows them afterwards", "")
+                f"calibration methods are being compared; {shown_key('methods')} shows them afterwards", ""
+            )
             return
         current_method = find_network_range_method(session.config, session.opened_network.outline)
-        current_method = current_method or (session.calibration.method
-                                            if session.calibration is not None else session.options.calib_method)
+        current_method = current_method or (
+            session.calibration.method if session.calibration is not None else session.options.calib_method
+        )
         (label, *titles), *table_rows = method_comparison_table(session)
-        columns = [Column(label, min_width=18), *(Column(title, True, rank=int(title in ("worst sample", "s")))
-                                                  for title in titles)]
-        items = [PickerItem(str(index + 1), "", row.method, cells=tuple(cells))
-                 for index, (cells, row) in enumerate(zip(table_rows, session.method_comparison.rows, strict=True))]
+        columns = [
+            Column(label, min_width=18),
+            *(Column(title, True, rank=int(title in ("worst sample", "s"))) for title in titles),
+        ]
+        items = [
+            PickerItem(str(index + 1), "", row.method, cells=tuple(cells))
+            for index, (cells, row) in enumerate(zip(table_rows, session.method_comparison.rows, strict=True))
+        ]
 
         def use_chosen_range_method(method: str) -> None:
             if method != current_method:
@@ -357,14 +404,14 @@ class ZeroCostController(Presenter):
         removal = event.removal
         if not removal.groups:
             kept = [unused.group_name for unused in removal.kept_groups if not unused.fixed_reason]
-            self.show_message("no Q/DQ can be taken out"
-                                        + (f": the engine is worse without those of {kept[0]}" if kept else ""))
+            self.show_message(
+                "no Q/DQ can be taken out" + (f": the engine is worse without those of {kept[0]}" if kept else "")
+            )
         elif self.session.config == removal.config:
             self.handle_config_change()
             self.show_message(f"{removal.summary}; {shown_key('undo')} undoes it", "")
         else:
-            self.show_message("the config has changed, so its Q/DQ stay: "
-                                        f"{shown_key('free')} tries it again")
+            self.show_message(f"the config has changed, so its Q/DQ stay: {shown_key('free')} tries it again")
 
     def _qdq_removal_refusal_reason(self) -> str:
         """Returns the reason why no Q/DQ can be taken out of the config; "" if some can."""
@@ -373,8 +420,11 @@ class ZeroCostController(Presenter):
             return "unused Q/DQ are being taken out"
         preview = session.get_run_results("config").preview
         if preview is None or preview.refusal is not None:
-            return preview_refusal_text(session) or ("the preview is being built" if session.can_preview_engines else
-                                                     "there is no preview: --no-preview turns it off")
+            return preview_refusal_text(session) or (
+                "the preview is being built"
+                if session.can_preview_engines
+                else "there is no preview: --no-preview turns it off"
+            )
         unused = session.find_unused_quantization(preview)
         if any(not item.fixed_reason for item in unused):
             return ""
@@ -388,10 +438,13 @@ class ZeroCostController(Presenter):
         outline, config, group = self.session.opened_network.outline, self.session.config, self.current_group
         if group is not None and list_zero_cost_moves(outline, config, group):
             return ""
-        reasons = {**self._find_network_reasons(config),
-                   **(find_refusal_reasons(outline, config, group) if group is not None else {})}
-        if not all((*reasons.values(), *self._find_network_reasons(config).values(),
-                    self._qdq_removal_refusal_reason())):
+        reasons = {
+            **self._find_network_reasons(config),
+            **(find_refusal_reasons(outline, config, group) if group is not None else {}),
+        }
+        if not all(
+            (*reasons.values(), *self._find_network_reasons(config).values(), self._qdq_removal_refusal_reason())
+        ):
             return ""
         return "; ".join(f"{title}: {refusal}" for title, refusal in reasons.items())
 
@@ -408,11 +461,18 @@ class ZeroCostController(Presenter):
         session, group = self.session, self.current_group
         self._zero_cost_subject = (group, session.config)
         session.request_zero_cost_changes(group)
-        title = f"Zero-cost changes: {group.name}, and all layers" if group is not None else (
-            "Zero-cost changes: all layers")
+        title = (
+            f"Zero-cost changes: {group.name}, and all layers"
+            if group is not None
+            else ("Zero-cost changes: all layers")
+        )
         value_title = session.target.column_title if session.target is not None else "SQNR"
-        columns = [Column("change", min_width=18), Column("layers", rank=1), Column(value_title, True),
-                   Column("run time")]
+        columns = [
+            Column("change", min_width=18),
+            Column("layers", rank=1),
+            Column(value_title, True),
+            Column("run time"),
+        ]
         self._zero_cost_dialog = Picker(title, self._list_zero_cost_items(), session.config, columns)
 
         def apply_chosen_config(chosen_config: PrecisionConfig | str) -> None:
@@ -444,18 +504,28 @@ class ZeroCostController(Presenter):
         choices: list[tuple[str, tuple[str, ...], PrecisionConfig]] = []
         for kind, subject in list_zero_cost_moves(outline, config, group) if group is not None else ():
             subject_text = f" of {subject}" if group is not None and subject != group.name else ""
-            choices.append((f"undo: {config.moves[kind.kind, subject].label}{subject_text}", (),
-                            config.without_moves(kind, [subject])))
+            choices.append(
+                (
+                    f"undo: {config.moves[kind.kind, subject].label}{subject_text}",
+                    (),
+                    config.without_moves(kind, [subject]),
+                )
+            )
         undo_count = len(choices)
         known = session.results.find_value(ev.ZERO_COST_CHANGES, (group.name if group is not None else "", config))
         changes = list(known.changes if known is not None else self._list_known_changes())
         own_accuracy = session.results.get_results_or_empty(config).accuracy
-        totals = {accuracy.total for accuracy in (own_accuracy, *(change.accuracy for change in changes))
-                  if accuracy is not None}
+        totals = {
+            accuracy.total
+            for accuracy in (own_accuracy, *(change.accuracy for change in changes))
+            if accuracy is not None
+        }
         if len(totals) > 1:  # values beside each other are those of common samples
             own_accuracy = own_accuracy.on_compared_samples if own_accuracy is not None else None
-            changes = [replace(change, accuracy=change.accuracy.on_compared_samples) if change.accuracy is not None
-                       else change for change in changes]
+            changes = [
+                replace(change, accuracy=change.accuracy.on_compared_samples) if change.accuracy is not None else change
+                for change in changes
+            ]
         is_complete = known is not None and known.is_complete
         if is_complete:
             changes.sort(key=lambda change: accuracy_order(session, change.accuracy), reverse=True)
@@ -463,11 +533,14 @@ class ZeroCostController(Presenter):
         is_measured = not has_unfinished_accuracy(session, config)
         value_text = target_value_span(session, own_accuracy)[0]
         samples_text = f", all on {counted_noun_text(min(totals), 'sample')}" if len(totals) > 1 else ""
-        items = [PickerItem("", "", config, cells=(f"as it is{samples_text}", "", value_text if is_measured else "…",
-                                                   ""))]
+        items = [
+            PickerItem("", "", config, cells=(f"as it is{samples_text}", "", value_text if is_measured else "…", ""))
+        ]
         key_count = 9 if is_complete else min(9, undo_count)
-        items += [PickerItem(str(index) if index <= key_count else "", text, choice, cells=cells)
-                  for index, (text, cells, choice) in enumerate(choices, 1)]
+        items += [
+            PickerItem(str(index) if index <= key_count else "", text, choice, cells=cells)
+            for index, (text, cells, choice) in enumerate(choices, 1)
+        ]
         if not is_complete:
             items.append(PickerItem("", "further values", "", "are being measured", is_pending=True))
         qdq_refusal = self._qdq_removal_refusal_reason()
@@ -484,10 +557,12 @@ class ZeroCostController(Presenter):
     def _list_known_changes(self) -> list[ev.ZeroCostChange]:
         """Returns the changes of the group whose values the detail pane shows before the list is measured."""
         group, config = self._zero_cost_subject
-        remedies = self.session.results.find_value(
-            ev.REMEDIES, (group.name, config)) if group is not None else None
-        return [ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy) for remedy in remedies or ()
-                if remedy.key == ev.ZERO_COST_KEY]
+        remedies = self.session.results.find_value(ev.REMEDIES, (group.name, config)) if group is not None else None
+        return [
+            ev.ZeroCostChange(remedy.label, remedy.config, False, remedy.accuracy)
+            for remedy in remedies or ()
+            if remedy.key == ev.ZERO_COST_KEY
+        ]
 
     def _change_cells(self, change: ev.ZeroCostChange, is_complete: bool) -> tuple[str, ...]:
         """Returns the cells of a change: label, layers, value in the unit of the target, and cost.
@@ -506,12 +581,19 @@ class ZeroCostController(Presenter):
         if change.attention_kernels is not None and change.attention_kernels[0] != change.attention_kernels[1]:
             cost_text += f", MHA {change.attention_kernels[0]}→{change.attention_kernels[1]}"
         label = change.label.removesuffix(LEAVES_FILE_SUFFIX)
-        return (label, "all" if change.is_for_network else "this", value_text,
-                cost_text + (", leaves file" if label != change.label else ""))
+        return (
+            label,
+            "all" if change.is_for_network else "this",
+            value_text,
+            cost_text + (", leaves file" if label != change.label else ""),
+        )
 
     def _find_changed_groups(self, chosen_config: PrecisionConfig) -> Iterable[FusionGroup]:
         """Returns the groups on which the chosen config has other moves than the current one."""
         current = self.session.config
-        names = {subject for kind, subject in current.moves.keys() | chosen_config.moves.keys()
-                 if current.moves.get((kind, subject)) != chosen_config.moves.get((kind, subject))}
+        names = {
+            subject
+            for kind, subject in current.moves.keys() | chosen_config.moves.keys()
+            if current.moves.get((kind, subject)) != chosen_config.moves.get((kind, subject))
+        }
         return [group for group in self.session.opened_network.outline.groups if group.name in names]

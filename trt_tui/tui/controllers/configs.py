@@ -51,8 +51,9 @@ class ConfigController(Presenter):
     def do_undo(self) -> None:
         before = self.session.history.state
         self.session.undo()
-        change = change_text(self.session, before, self.session.history.state, self.layer_list.tree_model.titles,
-                             "{0} is {2} again")
+        change = change_text(
+            self.session, before, self.session.history.state, self.layer_list.tree_model.titles, "{0} is {2} again"
+        )
         self._show_restored_state(f"undid: {change}")
 
     def refuse_redo(self) -> str:
@@ -67,6 +68,7 @@ class ConfigController(Presenter):
 
     def do_sessions(self) -> None:
         """Shows the page of saved sessions, and goes on with the session that the user chooses there."""
+
         def resume_session(name: str) -> None:
             self.session.resume_session(name)
             self._show_restored_state(f"{self.session.notice} {shown_key('sessions')} leads back")
@@ -93,8 +95,9 @@ class ConfigController(Presenter):
             note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
         note = ". ".join((*outcome_reason_lines(session), note))
         text = session.targets_text or "sqnr>=20"
-        self.open_dialog(Prompt("Target", text, note, partial(typed_error_text, session.read_targets)),
-                         set_typed_target)
+        self.open_dialog(
+            Prompt("Target", text, note, partial(typed_error_text, session.read_targets)), set_typed_target
+        )
 
 
 class ExportController(Presenter):
@@ -132,8 +135,11 @@ class ExportController(Presenter):
             self._ask_for_tensorrt_release(path)
         elif export_format == "subgraph":
             if group is None:
-                raise InputError("a subgraph needs one row", "no row or several rows are selected",
-                    "Move the cursor to a layer. For any part: trt-tui subgraph --from T --to T.")
+                raise InputError(
+                    "a subgraph needs one row",
+                    "no row or several rows are selected",
+                    "Move the cursor to a layer. For any part: trt-tui subgraph --from T --to T.",
+                )
             require_empty_folder(path)
             self._send_request_from_dialog(lambda: session.export_group(path, group), export_format)
         else:
@@ -143,7 +149,8 @@ class ExportController(Presenter):
                 self._export_after_confirmation(
                     ConfirmDialog(f"{path} exists. Overwrite it?", "overwrite", "keep it"),
                     lambda confirmed: session.export_config(export_format, path, True) if confirmed else None,
-                    export_format)
+                    export_format,
+                )
             else:
                 self._send_request_from_dialog(lambda: session.export_config(export_format, path), export_format)
 
@@ -152,11 +159,14 @@ class ExportController(Presenter):
         session = self.session
 
         def ask_to_include_samples(tensorrt_release: str) -> None:
-            question = (f"Put a few samples of {session.opened_network.data.source} and their outputs into "
-                        f"{bundle_path.name}?")
+            question = (
+                f"Put a few samples of {session.opened_network.data.source} and their outputs into {bundle_path.name}?"
+            )
             self._export_after_confirmation(
                 ConfirmDialog(question, "put them in, for verify.sh", "leave them out"),
-                lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed), "bundle")
+                lambda confirmed: session.export_bundle(bundle_path, tensorrt_release, confirmed),
+                "bundle",
+            )
 
         items = [
             PickerItem(key, title, release)
@@ -164,10 +174,13 @@ class ExportController(Presenter):
         ]
         self.open_dialog(Picker("A bundle for", items), ask_to_include_samples)
 
-    def _export_after_confirmation(self, dialog: ConfirmDialog, on_answer: Callable[[bool], None],
-                                   export_format: str) -> None:
-        self.app.push_screen(dialog, lambda confirmed: self._send_request_from_dialog(
-            lambda: on_answer(confirmed is True), export_format))
+    def _export_after_confirmation(
+        self, dialog: ConfirmDialog, on_answer: Callable[[bool], None], export_format: str
+    ) -> None:
+        self.app.push_screen(
+            dialog,
+            lambda confirmed: self._send_request_from_dialog(lambda: on_answer(confirmed is True), export_format),
+        )
 
     def _send_request_from_dialog(self, send_request: Callable[[], None], export_format: str) -> None:
         """Sends an export request. The open export dialog then waits for the job, or shows why the request failed."""

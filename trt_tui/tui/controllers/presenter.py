@@ -64,10 +64,14 @@ class Presenter(ReliableTimers, Screen[None]):
     def __init__(self, session: Session, quit_app: Callable[[], None]) -> None:
         super().__init__()
         self.session, self.quit_app = session, quit_app
-        self.layer_tree, self.heat_map, self.config_list = LayerTree(id="tree"), BlockMap(id="blocks"), ConfigList(
-            id="configs")
-        self.filter_input = TextField(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter",
-                                      compact=True)
+        self.layer_tree, self.heat_map, self.config_list = (
+            LayerTree(id="tree"),
+            BlockMap(id="blocks"),
+            ConfigList(id="configs"),
+        )
+        self.filter_input = TextField(
+            placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter", compact=True
+        )
         self.layer_list = LayerList(session)
         self.status = StatusLines()
         self.has_stale_values = False
@@ -186,6 +190,7 @@ class Presenter(ReliableTimers, Screen[None]):
 
         A dialog closed without an answer calls nothing.
         """
+
         def handle_given_answer(answer: Any) -> None:
             try:
                 if answer is not None:
@@ -351,8 +356,9 @@ class Presenter(ReliableTimers, Screen[None]):
         group = self.current_group
         if group is None or not self.is_cursor_resting or self._requested_details == (group.name, self.session.config):
             return
-        if self.layer_list.is_cursor_placed or (self.session.get_run_results("config").shares
-                                                and not self.session.is_busy):
+        if self.layer_list.is_cursor_placed or (
+            self.session.get_run_results("config").shares and not self.session.is_busy
+        ):
             self._start_rest_timer()
 
     @property
@@ -362,8 +368,9 @@ class Presenter(ReliableTimers, Screen[None]):
         A True result also records that the panes need a draw later.
         """
         top_screens = self.app.screen_stack[-1:]
-        is_covered = bool(top_screens) and isinstance(top_screens[0],
-                                                      OverlayScreen) and not isinstance(top_screens[0], Dialog)
+        is_covered = (
+            bool(top_screens) and isinstance(top_screens[0], OverlayScreen) and not isinstance(top_screens[0], Dialog)
+        )
         self._needs_draw |= is_covered
         return is_covered
 
@@ -397,8 +404,11 @@ class Presenter(ReliableTimers, Screen[None]):
             self.layer_list.update_row_values(self.is_cursor_resting)
         self.text_pane("header").lines = [summary.header_line(session, width, self.status.failure is not None)]
         is_beside = self.is_wide_screen and not self.zoomed_pane_name and self.layer_list.view is not View.BLOCKS
-        self.query_one("#left").styles.width = (choose_list_width(self.layer_list.row_values, width)
-                                                if is_beside and self.layer_list.has_row_values else None)
+        self.query_one("#left").styles.width = (
+            choose_list_width(self.layer_list.row_values, width)
+            if is_beside and self.layer_list.has_row_values
+            else None
+        )
         panel = self.text_pane("verdict")
         panel.lines = summary.summary_lines(session, width, size.height)
         panel.styles.height = len(panel.lines)
@@ -467,8 +477,11 @@ class Presenter(ReliableTimers, Screen[None]):
             return
         row = self.current_row
         pane.lines = detail_pane_lines(self.session, self.layer_list.row_values, row, self.current_group, width, height)
-        hint_text = "" if self.is_wide_screen else fill_in_keys(
-            "{pane_detail}: less" if self.zoomed_pane_name == "detail" else "{pane_detail}: more")
+        hint_text = (
+            ""
+            if self.is_wide_screen
+            else fill_in_keys("{pane_detail}: less" if self.zoomed_pane_name == "detail" else "{pane_detail}: more")
+        )
         key_text = f"{shown_key('pane_detail')} "
         title_width = width - cell_width(key_text) - (cell_width(hint_text) + 7 if hint_text else 3)
         title_rule.set_texts(f"{key_text}{detail_title(self.layer_list.tree_model, row, title_width)}", hint_text)
@@ -485,8 +498,12 @@ class Presenter(ReliableTimers, Screen[None]):
         warning = first_warning_text(session.shown_warnings) if session.outline is not None else ""
         title = f"! {warning}" if warning else ""
         has_legend = self.layer_list.has_row_values and self.layer_list.view is not View.BLOCKS
-        self.title_rule("job").set_texts(title, legend_text(
-            self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10) if has_legend else "")
+        self.title_rule("job").set_texts(
+            title,
+            legend_text(self.layer_tree.visible_signs, self.screen_width - cell_width(title) - 10)
+            if has_legend
+            else "",
+        )
 
     def _draw_hint_and_footer(self) -> None:
         """Draws the parts of the status lines that depend on the cursor and on the focus.
@@ -502,10 +519,12 @@ class Presenter(ReliableTimers, Screen[None]):
         cursor_group = group.name if group is not None and focused is self.shown_row_pane else ""
         is_covered = self.app.screen_stack[-1:] != [self]
         shown_hint = Hint() if is_covered else next_step_hint(session, row_values, cursor_group, is_typing)
-        self.text_pane("status").lines = status_lines(session, self.status, shown_hint, self.screen_width,
-                                                      self.is_wide_screen)
-        self.text_pane("footer").lines = [footer_action_line(self.screen_width, self.disabled_reason,
-                                                             self.focused_part, self._list_current_labels())]
+        self.text_pane("status").lines = status_lines(
+            session, self.status, shown_hint, self.screen_width, self.is_wide_screen
+        )
+        self.text_pane("footer").lines = [
+            footer_action_line(self.screen_width, self.disabled_reason, self.focused_part, self._list_current_labels())
+        ]
 
     def _list_current_labels(self) -> dict[str, str]:
         """Returns the labels of actions that do something else now: back from FP32, and the result of a search."""
@@ -515,8 +534,10 @@ class Presenter(ReliableTimers, Screen[None]):
 
     def _list_row_labels(self) -> dict[str, str]:
         """Returns the label of the key that returns selected rows from FP32 to their default; {} for other rows."""
-        config, groups = self.session.config, [
-            group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1]
+        config, groups = (
+            self.session.config,
+            [group for group in self.list_chosen_groups() if len(group.allowed_precisions) > 1],
+        )
         if not groups or any(config.precision_of(group) is not Precision.FP32 for group in groups):
             return {}
         default = config.default_precision_of(groups[0])

@@ -59,8 +59,7 @@ class NavigationController(Presenter):
     do_last = partialmethod(Presenter.move_cursor, sys.maxsize)
 
     def do_left(self) -> None:
-        """Closes an open row, or moves to the scope around a closed row. In the heat map, moves one cell to the left.
-        """
+        """Closes an open row, or moves to the scope around a closed row. In the heat map, moves one cell to the left."""
         tree, layer_list = self.layer_tree, self.layer_list
         if self.is_heat_map_focused:
             self.heat_map.move_cursor(right=-1)
@@ -72,7 +71,8 @@ class NavigationController(Presenter):
             self._set_row_opened(row, False)
             return
         parent_index = next(
-            (index for index in range(tree.cursor_index - 1, -1, -1) if tree.rows[index].depth < row.depth), None)
+            (index for index in range(tree.cursor_index - 1, -1, -1) if tree.rows[index].depth < row.depth), None
+        )
         if parent_index is not None:
             tree.move_cursor_to(parent_index)
 
@@ -122,8 +122,11 @@ class NavigationController(Presenter):
         """Returns the reason why the cursor cannot move to the worst row; "" if it can move."""
         if find_first_group_to_raise(self.session, self.layer_list.row_values) is not None:
             return ""
-        return "no row has an error in FP32" if self.session.get_run_results(
-            "config").shares else "nothing was measured yet"
+        return (
+            "no row has an error in FP32"
+            if self.session.get_run_results("config").shares
+            else "nothing was measured yet"
+        )
 
     def do_first_nan(self) -> None:
         """Moves the cursor to the first row with NaN or Inf, else to the worst row that can be raised to FP32."""
@@ -134,8 +137,9 @@ class NavigationController(Presenter):
     def _set_row_opened(self, row: VisibleRow, is_opened: bool) -> None:
         self.layer_list.is_cursor_placed = True
         path = {row.key}  # a row's key is its path
-        self.layer_list.opened_paths = (self.layer_list.opened_paths
-                                        | path if is_opened else self.layer_list.opened_paths - path)
+        self.layer_list.opened_paths = (
+            self.layer_list.opened_paths | path if is_opened else self.layer_list.opened_paths - path
+        )
         self.draw_layer_tree(row.key)
 
     def do_filter(self) -> None:
@@ -175,8 +179,12 @@ class NavigationController(Presenter):
 _ERROR_MEASURE_KEYS = ("oiae", "1237", "4568")
 """The keys of the error measures in the dialog, for the config and two more runs. Those of further runs have no keys.
 """
-_MEASURE_TITLES = {ColourMeasure.SHARE: "share of the judged error", ColourMeasure.ISOLATED: "isolated error",
-                   ColourMeasure.ACCUMULATED: "accumulated error", ColourMeasure.ENGINE: "engine error"}
+_MEASURE_TITLES = {
+    ColourMeasure.SHARE: "share of the judged error",
+    ColourMeasure.ISOLATED: "isolated error",
+    ColourMeasure.ACCUMULATED: "accumulated error",
+    ColourMeasure.ENGINE: "engine error",
+}
 
 
 class ViewController(Presenter):
@@ -254,20 +262,32 @@ class ViewController(Presenter):
         """Returns the reason why the rows cannot be sorted; "" if they can be sorted."""
         return (
             f"the blocks have a fixed order: {shown_key('view')} shows the list"
-            if self.layer_list.view is View.BLOCKS else "")
+            if self.layer_list.view is View.BLOCKS
+            else ""
+        )
 
     def do_sort(self) -> None:
         """Shows the dialog of the displayed columns, from left to right, and sorts the rows by the chosen one."""
         layer_list = self.layer_list
         if not layer_list.has_row_values:
             return
-        columns = [LAYER_COLUMNS_BY_ID[name] for name in fit_columns(
-            self.layer_tree.row_width or self.screen_width, layer_list.row_values.has_engines)]
-        items = [PickerItem(str(index), column.order_title, column,
-                            "" if column is NAME_COLUMN or column.weigh_groups(layer_list.row_values) else
-                            "not measured") for index, column in enumerate(columns, 1)]
-        self.open_dialog(Picker("Sort by", items, layer_list.sort_column),
-                         lambda column: self.sort_rows_by(column, reverts_to_network_order=False))
+        columns = [
+            LAYER_COLUMNS_BY_ID[name]
+            for name in fit_columns(self.layer_tree.row_width or self.screen_width, layer_list.row_values.has_engines)
+        ]
+        items = [
+            PickerItem(
+                str(index),
+                column.order_title,
+                column,
+                "" if column is NAME_COLUMN or column.weigh_groups(layer_list.row_values) else "not measured",
+            )
+            for index, column in enumerate(columns, 1)
+        ]
+        self.open_dialog(
+            Picker("Sort by", items, layer_list.sort_column),
+            lambda column: self.sort_rows_by(column, reverts_to_network_order=False),
+        )
 
     def sort_rows_by(self, column: LayerColumn, reverts_to_network_order: bool = True) -> None:
         """Sorts the rows by the newest values of a column.
@@ -282,8 +302,11 @@ class ViewController(Presenter):
         layer_list.is_cursor_placed = True
         weights = column.weigh_groups(layer_list.row_values)
         if not weights and column is not NAME_COLUMN:
-            self.show_message("nothing was measured to sort by" if column is SHARE_COLUMN else
-                                   f"nothing is known to sort by {column.order_title}")
+            self.show_message(
+                "nothing was measured to sort by"
+                if column is SHARE_COLUMN
+                else f"nothing is known to sort by {column.order_title}"
+            )
             return
         if column is NAME_COLUMN or (reverts_to_network_order and is_sorted and layer_list.view is View.TREE):
             layer_list.sort_rows(NAME_COLUMN)
@@ -327,8 +350,7 @@ class ViewController(Presenter):
 
     def do_pictures(self) -> None:
         """Shows the page of charts, beginning with the chart that was displayed last."""
-        page = ChartsPage(self.session, lambda: self.layer_list.row_values, self.current_group,
-                          self._chart_index)
+        page = ChartsPage(self.session, lambda: self.layer_list.row_values, self.current_group, self._chart_index)
 
         def keep_chart_index(result: None) -> None:
             self._chart_index = page.chart_index
@@ -364,8 +386,7 @@ class ExplanationController(Presenter):
         pane, x, y = event.pane, event.x, event.y
         has_values = self.layer_list.has_row_values
         if pane.id == "tree-header" and has_values:
-            column = find_column_at(fit_columns(self.layer_tree.row_width, self.layer_list.row_values.has_engines),
-                                    x)
+            column = find_column_at(fit_columns(self.layer_tree.row_width, self.layer_list.row_values.has_engines), x)
             self.open_dialog(ExplanationDialog(lambda: explain_column(self.layer_list.row_values, column)))
         elif pane.id == "verdict" and y in (explained_lines := list(self._find_explained_summary_rows())):
             columns = summary.list_summary_columns(self.session, self.screen_width)
@@ -373,7 +394,8 @@ class ExplanationController(Presenter):
             self._above_column = sum(column.start <= x for column in columns) - 1
             self._open_value_dialog()
         elif term := find_term_at(event.text, x) or (
-                find_line_label(pane.text.splitlines(), y) if pane.id == "detail" else None):
+            find_line_label(pane.text.splitlines(), y) if pane.id == "detail" else None
+        ):
             self.open_dialog(ExplanationDialog(lambda: explain_term(term)))
 
     def _open_value_dialog(self) -> None:
@@ -393,7 +415,8 @@ class ExplanationController(Presenter):
         columns = summary.list_summary_columns(self.session, self.screen_width)
         values: list[list[Callable[[], Explanation]]] = [
             [partial(explain_summary_cell, self.session, row, column) for column in columns]
-            for row in self._find_explained_summary_rows().values()]
+            for row in self._find_explained_summary_rows().values()
+        ]
         return [[partial(replace, explanation) for explanation in explain_header(self.session)], *values]
 
     def _list_columns_of_row(self) -> list[str]:
@@ -409,8 +432,9 @@ class ExplanationController(Presenter):
         if row is None:
             return Explanation("no row", (("", "The list has no row."),))
         column_id = self._list_column_id if self._list_column_id in self._list_columns_of_row() else NAME_COLUMN.id
-        return explain_cell(self.session, self.layer_list.row_values, row, LAYER_COLUMNS_BY_ID[column_id],
-                            self.disabled_reason)
+        return explain_cell(
+            self.session, self.layer_list.row_values, row, LAYER_COLUMNS_BY_ID[column_id], self.disabled_reason
+        )
 
     def _move_explanation(self, columns: int, rows: int) -> None:
         """Moves to another value. Up from the first row of the list is the summary table, and then the top line."""
@@ -437,6 +461,7 @@ class ExplanationController(Presenter):
 
     def do_help(self) -> None:
         """Shows the help page, and performs the action or explains the word that the user chooses there."""
+
         def apply_choice(choice: str | Term) -> None:
             if isinstance(choice, Term):
                 self.open_dialog(ExplanationDialog(lambda: explain_term(choice)))
@@ -461,8 +486,7 @@ class ExplanationController(Presenter):
             self.draw_layer_tree(line.key if line is not None else None)
         elif self.zoomed_pane_name:
             self.zoom_pane("")
-        elif (self.status.message is None and self.focused is not self.layer_tree
-              and layer_list.view is not View.BLOCKS):
+        elif self.status.message is None and self.focused is not self.layer_tree and layer_list.view is not View.BLOCKS:
             self.layer_tree.focus()
 
     def do_quit(self) -> None:

@@ -39,9 +39,14 @@ class JobController(Presenter):
         for job in range(event.job + 1):
             if (dialog := find_export_dialog_of_job(self.app.screen_stack, job)) is not None:
                 dialog.show_failure("the background process ended", "", "Try again.")
-        self._set_unread_failure(event, TrtTuiError(
-            "The background process ended", f"{event.reason} {event.log}".strip(),
-            f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log."))
+        self._set_unread_failure(
+            event,
+            TrtTuiError(
+                "The background process ended",
+                f"{event.reason} {event.log}".strip(),
+                f"Nothing is lost: press {shown_key('compare')} to measure again; {shown_key('log')} shows the log.",
+            ),
+        )
 
     def show_stopped_opening(self, event: ev.JobCancelled) -> None:
         """Offers to open the network again if its first opening was stopped, without which nothing else works."""
@@ -99,7 +104,8 @@ class JobController(Presenter):
         question = f"Stop {stopped_jobs_text(stoppable)}? It has run for {duration_text(age)}."
         self.open_dialog(
             ConfirmDialog(question, "stop it", "go on"),
-            lambda _: self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()]))
+            lambda _: self._stop_jobs_now([job for job in stoppable if job in self._list_stoppable_jobs()]),
+        )
 
     def _stop_jobs_now(self, jobs: Sequence[Job]) -> None:
         if not jobs:
@@ -107,8 +113,11 @@ class JobController(Presenter):
             return
         self.session.stop_jobs([job.number for job in jobs])
         remaining_count = len(self._list_stoppable_jobs())
-        rest_text = (f"; {counted_noun_text(remaining_count, 'job')} {'go' if remaining_count > 1 else 'goes'} on"
-                     if remaining_count else "")
+        rest_text = (
+            f"; {counted_noun_text(remaining_count, 'job')} {'go' if remaining_count > 1 else 'goes'} on"
+            if remaining_count
+            else ""
+        )
         self.show_message(f"stopped: {stopped_jobs_text(jobs)}; the last results stay{rest_text}", "")
 
     def do_jobs(self) -> None:
@@ -118,15 +127,17 @@ class JobController(Presenter):
         exported_run = event.result
         if exported_run.missing_reason:
             self.show_message(
-                f"{EXPORTED_NETWORK} not executed, {shown_key('log')} shows why: {exported_run.missing_reason}")
+                f"{EXPORTED_NETWORK} not executed, {shown_key('log')} shows why: {exported_run.missing_reason}"
+            )
             return
         value = target_value_span(self.session, exported_run.accuracy, False)[0]  # first, so that it is never cut
         self.show_message(f"{value}: {EXPORTED_NETWORK} by {exported_run.executor_name}", "")
 
     def show_build_result(self, event: ev.EngineBuilt) -> None:
         alert = engine_texts.engine_alert_text(self.session) if not self.is_wide_screen else ""
-        self.show_message(f"built: {alert}" if alert else
-                          engine_texts.build_result_text(event.result, self.screen_width - 2), "")
+        self.show_message(
+            f"built: {alert}" if alert else engine_texts.build_result_text(event.result, self.screen_width - 2), ""
+        )
 
     def do_build(self) -> None:
         self.session.request_build()
@@ -134,8 +145,9 @@ class JobController(Presenter):
 
     def refuse_engine(self) -> str:
         """Returns the reason why the page of the engine cannot be shown; "" if it can be shown."""
-        has_engine = self.session.results.fp32_engine is not None or engine_texts.find_shown_engine(
-            self.session) is not None
+        has_engine = (
+            self.session.results.fp32_engine is not None or engine_texts.find_shown_engine(self.session) is not None
+        )
         if not has_engine and self.session.builder is None:
             return "no TensorRT works here, so there is no engine"
         return "" if has_engine else f"nothing was built yet: {shown_key('build')} builds"
@@ -172,8 +184,12 @@ class SearchController(Presenter):
             self.show_message("the search has tried no config yet")
         else:
             page = SearchResultPage(self.session, self.layer_list.tree_model, search_status)
-            self.open_dialog(page, lambda answer: self._ask_for_search() if answer == SEARCH_AGAIN else
-                             self._adopt_option(search_status, answer))
+            self.open_dialog(
+                page,
+                lambda answer: (
+                    self._ask_for_search() if answer == SEARCH_AGAIN else self._adopt_option(search_status, answer)
+                ),
+            )
 
     def _adopt_option(self, search_status: SearchStatus, option: SearchOption) -> None:
         """Makes a config that a search offers the current config. A running search is stopped."""
@@ -186,7 +202,8 @@ class SearchController(Presenter):
             result = f", {option.outcome.outcome.value} on its samples" if option.outcome is not None else ""
             self.show_notice(
                 f"{config_status.config_name(session)} from the search{result}: {shown_key('undo')} undoes it, "
-                f"{shown_key('find')} shows the other configs")
+                f"{shown_key('find')} shows the other configs"
+            )
 
     def _ask_for_search(self) -> None:
         """Shows the dialog that starts a search, or the reason why a search cannot start now."""
@@ -204,21 +221,32 @@ class SearchController(Presenter):
             finally:
                 self.draw_all()
 
-        self.open_dialog(ConfigSearchDialog(session, config_status.config_name(session),
-                                            partial(typed_error_text, session.read_targets),
-                                            config_status.current_config_meets_target(session)), start_chosen_search)
+        self.open_dialog(
+            ConfigSearchDialog(
+                session,
+                config_status.config_name(session),
+                partial(typed_error_text, session.read_targets),
+                config_status.current_config_meets_target(session),
+            ),
+            start_chosen_search,
+        )
 
     def report_search_result(self, event: ev.SearchEnded | ev.JobCancelled) -> None:
         """Shows the result of a search once, and where the result is listed. Cursor and focus do not change."""
         session, search_status = self.session, self.session.search_status
-        if (search_status is None or search_status is self._reported_search
-                or search_status.end_event is None and session.is_searching):
+        if (
+            search_status is None
+            or search_status is self._reported_search
+            or search_status.end_event is None
+            and session.is_searching
+        ):
             return
         self._reported_search = search_status
         if not search_status.is_finished or search_status.end_event is None:
             if search_status.best_config not in (None, session.config):
-                self.show_message(f"{shown_key('find')} shows the best of the stopped search: "
-                                            f"{best_evaluation_text(search_status)}")
+                self.show_message(
+                    f"{shown_key('find')} shows the best of the stopped search: {best_evaluation_text(search_status)}"
+                )
             return
         result = search_status.end_event.result
         session.log.extend(search_text(session).splitlines())
@@ -227,13 +255,18 @@ class SearchController(Presenter):
         else:
             outcome = search_status.end_event.target_outcome
             result_text = f"{outcome.outcome.value}, " if outcome is not None else ""
-            summary = ("no layer has to be raised" if result.is_met and result.config == search_status.request.config
-                       else result.summary)
+            summary = (
+                "no layer has to be raised"
+                if result.is_met and result.config == search_status.request.config
+                else result.summary
+            )
             if outcome is not None and outcome.outcome.passes and not result.is_met and result.best_evaluation:
                 counts_text = result.best_evaluation.raised_group_counts_text(search_status.request.higher_precision)
                 summary = f"{counts_text}, without the margin that an exported network or an engine lost"
-            self.show_message(f"{shown_key('find')} shows what the search found: {result_text}"
-                                        f"{summary}", "" if search_status.is_target_met else "warn")
+            self.show_message(
+                f"{shown_key('find')} shows what the search found: {result_text}{summary}",
+                "" if search_status.is_target_met else "warn",
+            )
 
 
 def _missing_execution_text(search_status: SearchStatus) -> str:

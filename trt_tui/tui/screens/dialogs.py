@@ -40,8 +40,9 @@ def fit_key_hints(template: str, width: int) -> Content:
     entries = template.split("  ")
     while True:
         parts = re.split(r"(\{\w+\})", "  ".join(entries))
-        content = Content.assemble(*((fill_in_keys(part), "bold $accent") if part[1:-1] in DEFAULT_KEYS else part
-                                     for part in parts))
+        content = Content.assemble(
+            *((fill_in_keys(part), "bold $accent") if part[1:-1] in DEFAULT_KEYS else part for part in parts)
+        )
         if content.cell_length <= width or len(entries) <= 2:
             return content
         del entries[-2]
@@ -143,8 +144,14 @@ class Dialog(OverlayScreen, ModalScreen[Any]):
 class ScrollingDialog(Dialog):
     """A dialog whose content scrolls with the arrow and page keys."""
 
-    BINDINGS = bind_keys(down="scroll('down')", up="scroll('up')", page_down="scroll('page_down')",
-                         page_up="scroll('page_up')", first="scroll('home')", last="scroll('end')")
+    BINDINGS = bind_keys(
+        down="scroll('down')",
+        up="scroll('up')",
+        page_down="scroll('page_down')",
+        page_up="scroll('page_up')",
+        first="scroll('home')",
+        last="scroll('end')",
+    )
 
     def compose_contents(self) -> ComposeResult:
         yield VerticalScroll(Lines(), classes="body", can_focus=False)
@@ -248,8 +255,9 @@ class Picker(Dialog):
 
     BINDINGS = bind_keys(quit="close")
 
-    def __init__(self, title: str, items: Sequence[PickerItem], chosen_value: object = None,
-                 columns: Sequence[Column] = ()) -> None:
+    def __init__(
+        self, title: str, items: Sequence[PickerItem], chosen_value: object = None, columns: Sequence[Column] = ()
+    ) -> None:
         super().__init__()
         self.heading, self.items, self.chosen_value, self.columns = title, list(items), chosen_value, list(columns)
         self._lists_refused, self.listed_items = False, list[PickerItem]()
@@ -265,8 +273,13 @@ class Picker(Dialog):
     def _key_hint_template(self) -> str:
         keys = [item.key for item in self.items if item.key and not item.refusal and item.key not in self._move_keys]
         is_range = "".join(keys) in "123456789"
-        key_text = "" if not keys else f" or {keys[0]}" if len(keys) == 1 else (
-            f" or {keys[0]}-{keys[-1]}" if is_range else " or its key")
+        key_text = (
+            ""
+            if not keys
+            else f" or {keys[0]}"
+            if len(keys) == 1
+            else (f" or {keys[0]}-{keys[-1]}" if is_range else " or its key")
+        )
         return f"{{open}}{key_text} selects  {{close}} close"
 
     def _fit_rows(self) -> list[str]:
@@ -333,8 +346,7 @@ class Picker(Dialog):
 
 
 class TablePage(Dialog, Generic[ValueT]):
-    """A page with a table, one line of which the user selects. Its result is the value of the line that enter takes.
-    """
+    """A page with a table, one line of which the user selects. Its result is the value of the line that enter takes."""
 
     box_classes = "page"
 
@@ -392,8 +404,9 @@ class Prompt(Dialog):
 
     key_hints = "{open} selects  {close} close"
 
-    def __init__(self, title: str, value: str, note: str = "",
-                 get_error_text: Callable[[str], str] | None = None) -> None:
+    def __init__(
+        self, title: str, value: str, note: str = "", get_error_text: Callable[[str], str] | None = None
+    ) -> None:
         super().__init__()
         self.heading, self.value, self.note, self.get_error_text = title, value, note, get_error_text
 
@@ -494,4 +507,5 @@ class FieldsDialog(Dialog):
     def on_descendant_focus(self) -> None:
         change_text = "  {left}{right} change" if isinstance(self.focused, ChoiceField) else ""
         self.query_one(KeyHints).show_keys(
-            f"{{open}} {self.ENTER_TEXT}  {{up}}{{down}} go{change_text}  {{close}} close")
+            f"{{open}} {self.ENTER_TEXT}  {{up}}{{down}} go{change_text}  {{close}} close"
+        )

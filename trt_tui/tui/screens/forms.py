@@ -72,15 +72,19 @@ class ExportDialog(Dialog):
     def compose_contents(self) -> ComposeResult:
         yield KeyedOptionList(
             *self._make_options()[:_FIRST_FORMATS],
-            Option(f"{'more':<16} {len(self.export_formats) - _FIRST_FORMATS} formats for other tools"), compact=True)
+            Option(f"{'more':<16} {len(self.export_formats) - _FIRST_FORMATS} formats for other tools"),
+            compact=True,
+        )
         yield Static("to", classes="dim")
         yield TextField(self.default_export_path(self.export_format), compact=True)
         yield Static("", id="note", markup=False)
 
     @staticmethod
     def _make_options() -> list[Option]:
-        return [Option(Content(f"{export_format.title:<16} {export_format.description}"))
-                for export_format in EXPORT_FORMATS.values()]
+        return [
+            Option(Content(f"{export_format.title:<16} {export_format.description}"))
+            for export_format in EXPORT_FORMATS.values()
+        ]
 
     def on_mount(self) -> None:
         self.query_one(KeyedOptionList).highlighted = 0
@@ -177,28 +181,41 @@ class RulesDialog(FieldsDialog):
 
     BINDINGS = bind_keys(open="apply", down="app.focus_next", up="app.focus_previous")
 
-    def __init__(self, outline: NetworkOutline, config: PrecisionConfig,
-                 apply_rules: Callable[[list[str]], PrecisionConfig]) -> None:
+    def __init__(
+        self, outline: NetworkOutline, config: PrecisionConfig, apply_rules: Callable[[list[str]], PrecisionConfig]
+    ) -> None:
         super().__init__()
         self.apply_rules = apply_rules
         kept_precisions = {move.rule: move.precision for move in config.get_moves(KeepRuleMove).values()}
         self.choice_fields: list[ChoiceField[str]] = []
         for rule, groups in KEEP_RULES.items():
             if count := len(groups(outline)):
-                choices = [("", "not kept "), (rule, "kept FP32"), (f"{rule}=fp16", "kept FP16"),
-                           (f"{rule}=bf16", "kept BF16")]
+                choices = [
+                    ("", "not kept "),
+                    (rule, "kept FP32"),
+                    (f"{rule}=fp16", "kept FP16"),
+                    (f"{rule}=bf16", "kept BF16"),
+                ]
                 choice_field = ChoiceField(rule, choices, rule, f"{count:>4}: {KEEP_RULE_TEXTS[rule]}")
                 if rule in kept_precisions:
                     choice_field.index = KEEP_PRECISIONS.index(kept_precisions[rule]) + 1
                 self.choice_fields.append(choice_field)
-        pattern_rules = [rule if precision is Precision.FP32 else f"{rule}={precision.value}"
-                         for rule, precision in kept_precisions.items() if rule not in KEEP_RULES]
+        pattern_rules = [
+            rule if precision is Precision.FP32 else f"{rule}={precision.value}"
+            for rule, precision in kept_precisions.items()
+            if rule not in KEEP_RULES
+        ]
         self.pattern_text = ",".join(pattern_rules)
 
     def compose_contents(self) -> ComposeResult:
         yield from self.choice_fields
-        patterns = TextField(self.pattern_text, placeholder="/regex/ or layers, with commas; add =fp16",
-                             compact=True, select_on_focus=False, id="more")  # a list, to which patterns are added
+        patterns = TextField(
+            self.pattern_text,
+            placeholder="/regex/ or layers, with commas; add =fp16",
+            compact=True,
+            select_on_focus=False,
+            id="more",
+        )  # a list, to which patterns are added
         yield Vertical(Static("others "), patterns, classes="field")
         yield Static("", id="note", markup=False)
 
@@ -238,6 +255,7 @@ STRATEGY_TEXTS = {
 }
 """A short description of each method in `trt_tui.core.search.SEARCH_METHODS`."""
 
+
 class ConfigSearchDialog(FieldsDialog):
     """A dialog in which the user sets up a search. Its result is a tolerance and the search request.
 
@@ -251,8 +269,9 @@ class ConfigSearchDialog(FieldsDialog):
 
     BINDINGS = bind_keys(open="start", down="app.focus_next", up="app.focus_previous")
 
-    def __init__(self, session: Session, name: str, get_error_text: Callable[[str], str],
-                 is_target_met: bool = False) -> None:
+    def __init__(
+        self, session: Session, name: str, get_error_text: Callable[[str], str], is_target_met: bool = False
+    ) -> None:
         super().__init__()
         self.config, self.get_error_text = session.config, get_error_text
         self.heading, self.is_downwards = f"Find the fix: the fewest layers of {name} to raise", False
@@ -262,26 +281,40 @@ class ConfigSearchDialog(FieldsDialog):
         assert outline is not None, "a search needs an open network"
         raised_groups = [outline.get_group(group_name) for group_name in session.config.find_raised_groups(outline)]
         self.unraised_config = session.config.without_group_precision(raised_groups)
-        fewer_text = (fill_in_keys("{open} looks for fewer") if self.unraised_config != session.config else
-                      "no layer is raised")
+        fewer_text = (
+            fill_in_keys("{open} looks for fewer") if self.unraised_config != session.config else "no layer is raised"
+        )
         self.met_text = f"{config_title(session)} passes; {fewer_text}" if is_target_met else ""
-        self.method_field = ChoiceField("strategy", [(name, f"{name}: {description}")
-                                                     for name, description in STRATEGY_TEXTS.items()], "strategy")
+        self.method_field = ChoiceField(
+            "strategy", [(name, f"{name}: {description}") for name, description in STRATEGY_TEXTS.items()], "strategy"
+        )
         self.higher_field = ChoiceField(
-            "raise to", [((precision, intermediate), raised_precision_choice_text(precision, intermediate))
-                         for precision, intermediate in list_raised_precision_choices(self.config)], "higher")
+            "raise to",
+            [
+                ((precision, intermediate), raised_precision_choice_text(precision, intermediate))
+                for precision, intermediate in list_raised_precision_choices(self.config)
+            ],
+            "higher",
+        )
         self.ranges_field = self.builds_field = None
         if quantizes_activations(outline, session.config):
-            self.ranges_field = ChoiceField("ranges", [(True, "other ones are tried first"),
-                                                       (False, "stay as they are")], "ranges")
+            self.ranges_field = ChoiceField(
+                "ranges", [(True, "other ones are tried first"), (False, "stay as they are")], "ranges"
+            )
         if self.can_confirm:
-            self.builds_field = ChoiceField("engines", [(MAX_BUILDS, f"at most {MAX_BUILDS} are built to confirm it"),
-                                                        (0, "none: simulated only")], "builds")
+            self.builds_field = ChoiceField(
+                "engines",
+                [(MAX_BUILDS, f"at most {MAX_BUILDS} are built to confirm it"), (0, "none: simulated only")],
+                "builds",
+            )
 
     def compose_contents(self) -> ComposeResult:
         yield Vertical(Static("tolerance "), TextField(self.tolerance, compact=True, id="tolerance"), classes="field")
-        yield Vertical(Static("budget "), TextField("", placeholder=f"none; or like {self.budget_example_text}",
-                                                    compact=True, id="budget"), classes="field")
+        yield Vertical(
+            Static("budget "),
+            TextField("", placeholder=f"none; or like {self.budget_example_text}", compact=True, id="budget"),
+            classes="field",
+        )
         yield self.method_field
         yield self.higher_field
         if self.ranges_field is not None:
@@ -327,16 +360,26 @@ class ConfigSearchDialog(FieldsDialog):
             self.show_note(error_text)
             return
         higher, intermediate = self.higher_field.value
-        self.dismiss((tolerance,
-                      make_search_request(config, tolerance.split(TOLERANCE_SEPARATOR), method=self.method_field.value,
-                                          higher_precision=higher, intermediate_precisions=intermediate,
-                                          try_ranges=self.ranges_field.value if self.ranges_field is not None else None,
-                                          max_raised=max_raised, max_latency=max_latency, max_builds=max_builds)))
+        self.dismiss(
+            (
+                tolerance,
+                make_search_request(
+                    config,
+                    tolerance.split(TOLERANCE_SEPARATOR),
+                    method=self.method_field.value,
+                    higher_precision=higher,
+                    intermediate_precisions=intermediate,
+                    try_ranges=self.ranges_field.value if self.ranges_field is not None else None,
+                    max_raised=max_raised,
+                    max_latency=max_latency,
+                    max_builds=max_builds,
+                ),
+            )
+        )
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:
-    """Returns a budget as a number of layers or as a latency in milliseconds; (None, None) if the text is not a budget.
-    """
+    """Returns a budget as a number of layers or as a latency in milliseconds; (None, None) if the text is not a budget."""
     if not (match := re.fullmatch(r"(\d+(?:\.\d+)?) *(layers?|ms|)", text)):
         return None, None
     number, unit = match.groups()
@@ -357,19 +400,29 @@ def list_raised_precision_choices(config: PrecisionConfig) -> list[tuple[Precisi
     intermediate: list[tuple[Precision, ...]] = []
     if quantized_rank < other_rank < precision_rank(Precision.FP32):
         boundary_types = [config.other]
-        lower_types = [precision for precision in reversed(Precision)
-                       if (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
-                       and quantized_type.quantizes_activations and quantized_rank < precision_rank(precision)
-                       and (not quantized_type.block_scale_type or config.quantized in BLOCK_PRECISIONS)]
+        lower_types = [
+            precision
+            for precision in reversed(Precision)
+            if (quantized_type := QUANTIZED_TYPES.get(precision)) is not None
+            and quantized_type.quantizes_activations
+            and quantized_rank < precision_rank(precision)
+            and (not quantized_type.block_scale_type or config.quantized in BLOCK_PRECISIONS)
+        ]
         intermediate = [(config.other,), *([(*lower_types, config.other)] if lower_types else [])]
     finer_types = [Precision.FP16_ACC_FP32, Precision.BF16] if config.other is Precision.FP16 else []
     if finer_types or config.other is Precision.FP32 and not config.tf32:
         intermediate.append((*lower_types, *boundary_types, *finer_types, *(() if config.tf32 else (Precision.TF32,))))
-    return [(Precision.FP32, ()), *((precision, ()) for precision in boundary_types),
-            *((Precision.FP32, precisions) for precisions in intermediate)]
+    return [
+        (Precision.FP32, ()),
+        *((precision, ()) for precision in boundary_types),
+        *((Precision.FP32, precisions) for precisions in intermediate),
+    ]
 
 
 def raised_precision_choice_text(higher: Precision, intermediate: Sequence[Precision]) -> str:
     """Returns the text of a choice of `list_raised_precision_choices`, such as "FP32, or FP8, FP16 where that does"."""
-    return (f"{higher.label}, or {', '.join(precision.label for precision in intermediate)} where that does"
-            if intermediate else higher.label)
+    return (
+        f"{higher.label}, or {', '.join(precision.label for precision in intermediate)} where that does"
+        if intermediate
+        else higher.label
+    )

@@ -63,11 +63,13 @@ _STYLES_BY_LEVEL = {"warning": "warn", "error": "warn", "info": "", "verbose": "
 
 
 def merge_equal_messages(log: Sequence[str]) -> list[str]:
-    """Returns a log in which equal sentences behind each other are one with their number; raw lines stay as they are.
-    """
+    """Returns a log in which equal sentences behind each other are one with their number; raw lines stay as they are."""
     runs = [(text, len([*run])) for text, run in groupby(log)]
-    return [line for text, count in runs
-            for line in ([f"{text} ({count} times)"] if count > 1 and text.endswith(".") else [text] * count)]
+    return [
+        line
+        for text, count in runs
+        for line in ([f"{text} ({count} times)"] if count > 1 and text.endswith(".") else [text] * count)
+    ]
 
 
 def log_lines(log: list[str], width: int) -> list[Line]:
@@ -116,11 +118,19 @@ class ExplanationDialog(ScrollingDialog):
     """
 
     box_classes = "explanation"
-    BINDINGS = bind_keys(quit="close", explain="close", open="close", left="move(-1, 0)",
-                         right="move(1, 0)", up="move(0, -1)", down="move(0, 1)")
+    BINDINGS = bind_keys(
+        quit="close",
+        explain="close",
+        open="close",
+        left="move(-1, 0)",
+        right="move(1, 0)",
+        up="move(0, -1)",
+        down="move(0, 1)",
+    )
 
-    def __init__(self, get_explanation: Callable[[], Explanation],
-                 move: Callable[[int, int], None] | None = None) -> None:
+    def __init__(
+        self, get_explanation: Callable[[], Explanation], move: Callable[[int, int], None] | None = None
+    ) -> None:
         super().__init__()
         self.get_explanation, self.move = get_explanation, move
         self._line_count = 0
@@ -186,8 +196,9 @@ class ConfigsPage(TablePage[PrecisionConfig]):
                 return f"{error.title}: {error.cause}"
             return ""
 
-        self.app.push_screen(Prompt("Name", names[config], f"at most {MAX_NAME_LENGTH} characters", find_name_error),
-                             save_name)
+        self.app.push_screen(
+            Prompt("Name", names[config], f"at most {MAX_NAME_LENGTH} characters", find_name_error), save_name
+        )
 
 
 class JobsPage(TablePage[Job]):
@@ -246,7 +257,8 @@ class SessionsPage(TablePage[str]):
         """Shows the name of the selected session, which the command line takes."""
         name = self.table.values[event.option_index]
         self.query_one(KeyHints).show_keys(
-            f"{{open}} opens it  {{delete_session}} deletes it  --session {name}  {{close}} close")
+            f"{{open}} opens it  {{delete_session}} deletes it  --session {name}  {{close}} close"
+        )
 
     def choose_value(self, value: str) -> None:
         """Closes the page with the chosen session; the current session only closes the page."""
@@ -265,8 +277,12 @@ class SessionsPage(TablePage[str]):
                 self._delete(name)
 
         saved_text = clock_text(self._entries[name].modified_time)
-        self.app.push_screen(ConfirmDialog(f"Delete the session saved at {saved_text}? It cannot be brought back.",
-                                           "delete it", "keep it"), delete_if_confirmed)
+        self.app.push_screen(
+            ConfirmDialog(
+                f"Delete the session saved at {saved_text}? It cannot be brought back.", "delete it", "keep it"
+            ),
+            delete_if_confirmed,
+        )
 
     def _delete(self, name: str) -> None:
         try:
@@ -296,8 +312,12 @@ class HelpPage(Dialog):
     """
 
     heading, box_classes = "Keys, actions, words and marks", "page"
-    BINDINGS = bind_keys(down="move_cursor('down')", up="move_cursor('up')", page_down="move_cursor('page_down')",
-                         page_up="move_cursor('page_up')")
+    BINDINGS = bind_keys(
+        down="move_cursor('down')",
+        up="move_cursor('up')",
+        page_down="move_cursor('page_down')",
+        page_up="move_cursor('page_up')",
+    )
 
     def __init__(self, disabled_reason: Callable[[str], str], terms: Mapping[str, Sequence[Term]]) -> None:
         super().__init__()
@@ -319,8 +339,13 @@ class HelpPage(Dialog):
         """Lists the actions that match all typed words, under the headings of their groups."""
         choices = self.query_one(KeyedOptionList)
         terms = self.query_one(Input).value.lower().split()
-        matching = [action for action in self.actions if self._matches_search_terms(
-            terms, (action.label, action.help, action.group), [*map(key_text, get_action_keys(action.id))])]
+        matching = [
+            action
+            for action in self.actions
+            if self._matches_search_terms(
+                terms, (action.label, action.help, action.group), [*map(key_text, get_action_keys(action.id))]
+            )
+        ]
         options: list[Option] = []
         group = previous_reason = ""
         for action in matching:
@@ -333,8 +358,11 @@ class HelpPage(Dialog):
             entry = self._build_entry(names, action.help, shown_reason, bool(disabled_reason))
             options.append(Option(entry, id=action.id))
             previous_reason = disabled_reason
-        options = self._build_term_options(terms) + options if self._is_term_name(terms) else (
-            options + self._build_term_options(terms))
+        options = (
+            self._build_term_options(terms) + options
+            if self._is_term_name(terms)
+            else (options + self._build_term_options(terms))
+        )
         choices.set_options(options)
         choices.highlighted = next((index for index, choice in enumerate(options) if choice.id is not None), None)
 
@@ -342,17 +370,26 @@ class HelpPage(Dialog):
         """Returns True if the typed text is the name of a word and no key; words are listed first then."""
         text = " ".join(search_terms)
         return any(term.is_named(text) for terms in self.terms.values() for term in terms) and not any(
-            text == key_text(key) for action in self.actions for key in get_action_keys(action.id))
+            text == key_text(key) for action in self.actions for key in get_action_keys(action.id)
+        )
 
     def _build_term_options(self, search_terms: list[str]) -> list[Option]:
         """Returns the entries of the words that match all typed words. Words with exactly this name are first."""
         text, options = " ".join(search_terms), list[Option]()
         self._listed_terms = {}
-        for heading, terms in sorted(self.terms.items(),
-                                     key=lambda entry: not any(term.is_named(text) for term in entry[1])):
-            matching = sorted((term for term in terms if self._matches_search_terms(
-                search_terms, (heading, term.name, *term.other_names, term.explanation))),
-                key=lambda term: not term.is_named(text))
+        for heading, terms in sorted(
+            self.terms.items(), key=lambda entry: not any(term.is_named(text) for term in entry[1])
+        ):
+            matching = sorted(
+                (
+                    term
+                    for term in terms
+                    if self._matches_search_terms(
+                        search_terms, (heading, term.name, *term.other_names, term.explanation)
+                    )
+                ),
+                key=lambda term: not term.is_named(text),
+            )
             if matching:
                 options.append(Option(Content.styled(heading, "bold"), disabled=True))
             for term in matching:
@@ -400,7 +437,7 @@ class HelpPage(Dialog):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """Shows the id of the selected action, which users write in ``keys.json``."""
         is_term = event.option_id in self._listed_terms
-        name = f"  keys.json: \"{event.option_id}\"" if event.option_id is not None and not is_term else ""
+        name = f'  keys.json: "{event.option_id}"' if event.option_id is not None and not is_term else ""
         verb = "explains" if is_term else "runs"
         keys_text = f"{{up}}{{down}} go  {{open}} {verb} it{name}  {{close}} close"
         self.query_one(KeyHints).show_keys(f"type to find  {keys_text}")
@@ -416,7 +453,7 @@ class HelpPage(Dialog):
             self.dismiss(self._listed_terms.get(option.id, option.id))
 
 
-_MAX_SCROLL_LINES = 10 ** 6
+_MAX_SCROLL_LINES = 10**6
 
 
 class ScrolledPage(OverlayScreen):
@@ -425,8 +462,13 @@ class ScrolledPage(OverlayScreen):
     The widgets of the page keep their places, because a new layout would repaint the whole page.
     """
 
-    BINDINGS = bind_keys(quit="close", page_down="scroll(0, 1)", page_up="scroll(0, -1)",
-                         first=f"scroll({-_MAX_SCROLL_LINES})", last=f"scroll({_MAX_SCROLL_LINES})")
+    BINDINGS = bind_keys(
+        quit="close",
+        page_down="scroll(0, 1)",
+        page_up="scroll(0, -1)",
+        first=f"scroll({-_MAX_SCROLL_LINES})",
+        last=f"scroll({_MAX_SCROLL_LINES})",
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -459,7 +501,7 @@ class ScrolledPage(OverlayScreen):
         last_top_line = max(0, len(scrolled) - self._page_lines)
         self._top_line = max(0, min(self._top_line, last_top_line))
         self._hidden_count = last_top_line - self._top_line
-        pane.lines = [*fixed, *scrolled[self._top_line:self._top_line + self._page_lines]]
+        pane.lines = [*fixed, *scrolled[self._top_line : self._top_line + self._page_lines]]
         hints = fit_key_hints("  ".join(self.list_key_hints()), width - 2)
         self.query_one("#page-keys", Lines).lines = [[(hints.plain, "dim")]]
 
@@ -481,11 +523,18 @@ class ChartsPage(ScrolledPage):
         chart_index: The index of the first displayed chart.
     """
 
-    BINDINGS = bind_keys(right="move_cursor(1)", left="move_cursor(-1)", open="measure_sample",
-                         next_picture="change_chart(1)", down="scroll(1)", up="scroll(-1)")
+    BINDINGS = bind_keys(
+        right="move_cursor(1)",
+        left="move_cursor(-1)",
+        open="measure_sample",
+        next_picture="change_chart(1)",
+        down="scroll(1)",
+        up="scroll(-1)",
+    )
 
-    def __init__(self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None,
-                 chart_index: int = 0) -> None:
+    def __init__(
+        self, session: Session, get_row_values: Callable[[], RowValues], group: FusionGroup | None, chart_index: int = 0
+    ) -> None:
         super().__init__()
         self.session, self.get_row_values, self.group, self.chart_index = session, get_row_values, group, chart_index
         self._cursor_index: int | None = None
@@ -509,13 +558,16 @@ class ChartsPage(ScrolledPage):
 
     def list_key_hints(self) -> list[str]:
         is_scrolled = bool(self._hidden_count or self._top_line)
-        return [f"1-{len(CHARTS)} chart",
-                *["{left}{right} sample  {open} measures it alone"] * bool(self._drawn_chart.samples),
-                *[f"{{up}}{{down}} scroll, {self._hidden_count} lines below"] * is_scrolled, "{close} close"]
+        return [
+            f"1-{len(CHARTS)} chart",
+            *["{left}{right} sample  {open} measures it alone"] * bool(self._drawn_chart.samples),
+            *[f"{{up}}{{down}} scroll, {self._hidden_count} lines below"] * is_scrolled,
+            "{close} close",
+        ]
 
     def on_key(self, event: events.Key) -> None:
         """Shows the chart whose number was typed."""
-        if event.character and event.character in "123456789"[:len(CHARTS)]:
+        if event.character and event.character in "123456789"[: len(CHARTS)]:
             event.stop()
             self.show_chart(int(event.character) - 1)
 
@@ -561,8 +613,14 @@ class SearchResultPage(ScrolledPage):
         search_status: The search, which may go on. It must have a best config.
     """
 
-    BINDINGS = bind_keys(down="move_cursor(1)", up="move_cursor(-1)", open="choose", find="search_again",
-                         right="open_changes(True)", left="open_changes(False)")
+    BINDINGS = bind_keys(
+        down="move_cursor(1)",
+        up="move_cursor(-1)",
+        open="choose",
+        find="search_again",
+        right="open_changes(True)",
+        left="open_changes(False)",
+    )
 
     def __init__(self, session: Session, tree_model: TreeModel, search_status: SearchStatus) -> None:
         super().__init__()
@@ -576,8 +634,9 @@ class SearchResultPage(ScrolledPage):
         """Shows the newest state of the search. The cursor is on its result unless only the current config passes."""
         self.search_status = replace(self._newest)
         self.options = list_search_options(self.session, self.search_status)
-        self._cursor_index = next((index for index, option in enumerate(self.options)
-                                   if option.relation in (RESULT, BEST_SO_FAR)), 0)
+        self._cursor_index = next(
+            (index for index, option in enumerate(self.options) if option.relation in (RESULT, BEST_SO_FAR)), 0
+        )
         outcome = self.chosen_option.outcome
         if outcome is not None and not outcome.passes and current_config_meets_target(self.session):
             self._cursor_index = 0  # the current config is better than what the search found
@@ -595,8 +654,10 @@ class SearchResultPage(ScrolledPage):
     @property
     def has_newer_result(self) -> bool:
         """True if the search found a better config or ended after the page was opened."""
-        return (self._newest.end_event is not self.search_status.end_event
-                or self._newest.best_config != self.search_status.best_config)
+        return (
+            self._newest.end_event is not self.search_status.end_event
+            or self._newest.best_config != self.search_status.best_config
+        )
 
     def build_page(self, width: int, height: int) -> tuple[list[Line], Sequence[Line]]:
         """Implements `ScrolledPage.build_page`: configs and checks, and the changes with the notes.
@@ -606,10 +667,12 @@ class SearchResultPage(ScrolledPage):
         title = search_page_title(self.session, self.search_status, self.has_newer_result)
         option_rows = min(MAX_OPTION_ROWS, len(self.options), max(4, height // 4))
         lines: list[Line] = [clip_line([(f" {title}", "strong")], width)]
-        lines += search_option_lines(self.session, self.tree_model, self.search_status, self.options,
-                                     self._cursor_index, width, option_rows)
-        changes = search_change_lines(self.session, self.tree_model, self.search_status, self.chosen_option, width,
-                                      self._lists_changes)
+        lines += search_option_lines(
+            self.session, self.tree_model, self.search_status, self.options, self._cursor_index, width, option_rows
+        )
+        changes = search_change_lines(
+            self.session, self.tree_model, self.search_status, self.chosen_option, width, self._lists_changes
+        )
         self._has_folded_changes = any(CLOSED_MARK in text for line in changes for text, *_ in line)
         notes = search_note_texts(self.session, self.search_status)
         checks = search_check_texts(self.session, self.search_status, self.chosen_option)
@@ -619,15 +682,20 @@ class SearchResultPage(ScrolledPage):
         check_lines = _wrapped_lines(checks, width, style)
         self._has_cut_checks = len(check_lines) > room
         if self._has_cut_checks:  # they are in full below the changes
-            check_lines = [clip_line([(f"  {text}", style)], width) for text in checks][:max(1, room)]
+            check_lines = [clip_line([(f"  {text}", style)], width) for text in checks][: max(1, room)]
             notes = [*notes, *checks]
-        return ([*lines, *check_lines, *gap, changes[0]],
-                [*changes[1:], *([[]] if notes else []), *_wrapped_lines(notes, width)])
+        return (
+            [*lines, *check_lines, *gap, changes[0]],
+            [*changes[1:], *([[]] if notes else []), *_wrapped_lines(notes, width)],
+        )
 
     def list_key_hints(self) -> list[str]:
         name, is_searching = self.session.config_names.get(self.chosen_option.config, "it"), self.session.is_searching
-        hints = [f"{{open}} takes {name}{', ends the search' if is_searching else ''}"
-                 ] if self.chosen_option.config != self.session.config else []
+        hints = (
+            [f"{{open}} takes {name}{', ends the search' if is_searching else ''}"]
+            if self.chosen_option.config != self.session.config
+            else []
+        )
         hints += ["{find} shows the newer result"] * self.has_newer_result
         hints += [f"{{page_down}} {self._hidden_count} more"] * bool(self._hidden_count)
         hints += ["{last} checks in full"] * bool(self._hidden_count and self._has_cut_checks)

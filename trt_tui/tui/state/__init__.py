@@ -1,2 +1,1 @@
-"""The contents of the screens as plain data: rows, values, columns and lines of text. No module here imports Textual.
-"""
+"""The contents of the screens as plain data: rows, values, columns and lines of text. No module here imports Textual."""

@@ -104,8 +104,11 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     for index in range(len(errors.values)):
         bins[find_bin_of_index(index, len(errors.values), count)].append(index)
     worst = [max(bin_samples, key=errors.sortable_sample_error) for bin_samples in bins]
-    cursor = find_bin_of_index(errors.worst_position, len(errors.values),
-                               count) if chart_frame.cursor is None else chart_frame.cursor % count
+    cursor = (
+        find_bin_of_index(errors.worst_position, len(errors.values), count)
+        if chart_frame.cursor is None
+        else chart_frame.cursor % count
+    )
     cell = max(1, min(3, (width - 2) // count))
     heights, low, high = _sample_bar_heights(errors)
     styles: list[str] = ["bad" if math.isnan(errors.values[index]) else "plot" for index in worst]
@@ -113,7 +116,8 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     unit = "batch" if errors.is_by_feed else "sample"
     name = config_name(session)
     title = (
-        f" error of {name} over {counted_noun_text(len(heights), unit).replace('batchs', 'batches')}, taller is worse")
+        f" error of {name} over {counted_noun_text(len(heights), unit).replace('batchs', 'batches')}, taller is worse"
+    )
     lines: list[Line] = [clip_line([(title, "dim"), (f"   {high} to {low}", "dim")], width)]
     rows = max(3, min(16, chart_frame.height - _DETAIL_LINES - 3))
     lines += [[(" ", ""), *line] for line in bar_lines(bin_values(heights, count), rows, cell, styles)]
@@ -122,9 +126,16 @@ def draw_sample_error_chart(chart_frame: ChartFrame) -> DrawnChart:
     worst_text = ", the worst" if chosen == errors.worst_position else ""
     more_text = f", the worst of {len(bins[cursor])} in this column" if len(bins[cursor]) > 1 and not worst_text else ""
     lines.append(
-        clip_line([(f" {errors.names[chosen]}", "strong"), ("  ", ""),
-                   (sample_error_text(errors.values[chosen], errors.are_mismatch_shares), ""),
-                   (f"{worst_text}{more_text}", "dim")], width))
+        clip_line(
+            [
+                (f" {errors.names[chosen]}", "strong"),
+                ("  ", ""),
+                (sample_error_text(errors.values[chosen], errors.are_mismatch_shares), ""),
+                (f"{worst_text}{more_text}", "dim"),
+            ],
+            width,
+        )
+    )
     if errors.is_by_feed:
         lines.append([(" the samples of a batch cannot be separated in the outputs; its first one names it", "dim")])
         return DrawnChart(lines)
@@ -139,43 +150,59 @@ def _sample_bar_heights(sample_errors: SampleErrors) -> tuple[list[float], str, 
     if not finite:
         ends = [
             sample_error_text(min(sample_errors.values, default=0.0), sample_errors.are_mismatch_shares),
-            sample_error_text(sample_errors.values[sample_errors.worst_position], sample_errors.are_mismatch_shares)
+            sample_error_text(sample_errors.values[sample_errors.worst_position], sample_errors.are_mismatch_shares),
         ]
         return [1.0 if math.isnan(value) else 0.0 for value in sample_errors.values], ends[1], ends[0]
     minimum, maximum = min(finite), max(finite)
     room = (maximum - minimum) * 1.15 or 1.0
     heights = [
-        1.0 if math.isnan(value) else 0.0 if math.isinf(value) else value /
-        (maximum or 1.0) if sample_errors.are_mismatch_shares else (minimum + room - value) / room
+        1.0
+        if math.isnan(value)
+        else 0.0
+        if math.isinf(value)
+        else value / (maximum or 1.0)
+        if sample_errors.are_mismatch_shares
+        else (minimum + room - value) / room
         for value in sample_errors.values
     ]
     best, worst = (minimum, maximum) if sample_errors.are_mismatch_shares else (maximum, minimum)
-    return heights, sample_error_text(worst, sample_errors.are_mismatch_shares), sample_error_text(
-        best, sample_errors.are_mismatch_shares)
+    return (
+        heights,
+        sample_error_text(worst, sample_errors.are_mismatch_shares),
+        sample_error_text(best, sample_errors.are_mismatch_shares),
+    )
 
 
 def _single_sample_lines(chart_frame: ChartFrame, sample: SingleSampleResult, is_mismatch: bool) -> list[Line]:
     """Returns the results of one sample: its error in each run, and the groups with the largest error shares."""
     session, titles = chart_frame.session, chart_frame.row_values.model.titles
-    values = [f"{config_name(session) if run == 'config' else run_title(run)} {sample_error_text(value, is_mismatch)}"
-              for run, value in sample.values_by_run.items()]
+    values = [
+        f"{config_name(session) if run == 'config' else run_title(run)} {sample_error_text(value, is_mismatch)}"
+        for run, value in sample.values_by_run.items()
+    ]
     ranked = sorted(sample.shares_by_group.items(), key=lambda item: -item[1])[:_MAX_LISTED_SHARES]
     owners = [f"{titles[name]} {percent_text(share, SIMULATED_MARK)}" for name, share in ranked if share >= 0.002]
     owners += ["… being measured"] * (not sample.is_complete)
     config_shares = session.results.get_results_or_empty(session.config).shares
-    shared = [f"{titles[name]} {percent_text(config_shares[name].fraction, SIMULATED_MARK)}"
-              for name, share in ranked[:3] if sample.is_complete and name in config_shares
-              and share - config_shares[name].fraction > 0.1]
-    entries = [(" alone", " · ".join(values)),
-               (" shares", " · ".join(owners) or "no layer contributes to this error"),
-               (" of all", f"samples together: {', '.join(shared)}" if shared else "")]
+    shared = [
+        f"{titles[name]} {percent_text(config_shares[name].fraction, SIMULATED_MARK)}"
+        for name, share in ranked[:3]
+        if sample.is_complete and name in config_shares and share - config_shares[name].fraction > 0.1
+    ]
+    entries = [
+        (" alone", " · ".join(values)),
+        (" shares", " · ".join(owners) or "no layer contributes to this error"),
+        (" of all", f"samples together: {', '.join(shared)}" if shared else ""),
+    ]
     return [line for label, text in entries for line in labelled_lines(label, text, chart_frame.width, label_width=8)]
 
 
 def draw_metric_part_table(chart_frame: ChartFrame) -> DrawnChart:
     """Draws the table of the metric's parts, such as classes, as reports have it."""
-    note = (f"drop: distance of the worst run below FP32. {shown_key('target')} takes metric[PART]>=base-1% and "
-            "metric[*]>=base-2%.")
+    note = (
+        f"drop: distance of the worst run below FP32. {shown_key('target')} takes metric[PART]>=base-1% and "
+        "metric[*]>=base-2%."
+    )
     return DrawnChart(block_lines([Table(metric_part_table(chart_frame.session)), [note]], chart_frame.width))
 
 
@@ -187,8 +214,11 @@ def _find_missing_values_reason(chart_frame: ChartFrame) -> str:
     details = session.results.find_value(GROUP_DETAILS, group.name)
     if details is not None and (details.tensors or details.weights):
         return ""
-    return ("Its values are being measured …" if session.data_summary is not None else
-            "There are no samples: reopen with --data.")
+    return (
+        "Its values are being measured …"
+        if session.data_summary is not None
+        else "There are no samples: reopen with --data."
+    )
 
 
 def _draw_input_value_chart(chart_frame: ChartFrame) -> DrawnChart:
@@ -209,7 +239,7 @@ def _find_missing_parts_reason(chart_frame: ChartFrame) -> str:
         return "Without --metric there are no parts of a metric."
     if len(session.results.reference_metric) >= 2:
         return ""
-    return ("The metric has no parts." if session.results.reference_metric else "The metric is not measured yet.")
+    return "The metric has no parts." if session.results.reference_metric else "The metric is not measured yet."
 
 
 @dataclass(frozen=True)
@@ -238,8 +268,7 @@ class Chart:
 
 CHARTS = (
     Chart("values", _draw_input_value_chart, _find_missing_values_reason),
-    Chart("samples", draw_sample_error_chart, find_missing_samples_reason,
-          Session.request_sample_errors),
+    Chart("samples", draw_sample_error_chart, find_missing_samples_reason, Session.request_sample_errors),
     Chart("classes", draw_metric_part_table, _find_missing_parts_reason),
 )
 """All charts, selected by the number keys from 1 on."""
@@ -255,7 +284,12 @@ def chart_title_line(chart_frame: ChartFrame, current_index: int) -> Line:
     for index, chart in enumerate(CHARTS):
         is_current = index == current_index
         has_data = has_samples and chart.request_data is not None or not chart.find_missing_reason(chart_frame)
-        line += [(f"{index + 1}", "key" if has_data or is_current else "dim"),
-                 (f"[{chart.label}]" if is_current else f" {chart.label}",
-                  "strong" if is_current else "" if has_data else "dim"), (" ", "")]
+        line += [
+            (f"{index + 1}", "key" if has_data or is_current else "dim"),
+            (
+                f"[{chart.label}]" if is_current else f" {chart.label}",
+                "strong" if is_current else "" if has_data else "dim",
+            ),
+            (" ", ""),
+        ]
     return clip_line(line, chart_frame.width)

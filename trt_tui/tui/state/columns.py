@@ -121,9 +121,15 @@ def fit_columns(width: int, has_engines: bool = False) -> ColumnWidths:
 
 def choose_list_width(row_values: RowValues, screen_width: int) -> int:
     """Returns the width of the layer list beside a detail pane: that of its columns and of its longest name."""
-    needed = _MARK_CELLS + row_values.model.longest_name_cells + sum(
-        column.width + 1 for column in LAYER_COLUMNS
-        if column is not NAME_COLUMN and (row_values.has_engines or not column.needs_engines))
+    needed = (
+        _MARK_CELLS
+        + row_values.model.longest_name_cells
+        + sum(
+            column.width + 1
+            for column in LAYER_COLUMNS
+            if column is not NAME_COLUMN and (row_values.has_engines or not column.needs_engines)
+        )
+    )
     return max(_MIN_LIST_CELLS, min(needed, _MAX_WIDTH_CELLS, screen_width - _MIN_DETAIL_CELLS))
 
 
@@ -138,10 +144,16 @@ def column_title_line(widths: ColumnWidths, row_values: RowValues, sort_column: 
 
     The title of ``sort_column`` is strong. The share column is an exception, because rows are mostly sorted by it.
     """
-    return _draw_columns({
-        column.id: (column.title_text(row_values, widths.get(column.id, 0)),
-                    f"{'strong' if column is sort_column is not SHARE_COLUMN else 'dim'}@sort('{column.id}')")
-        for column in LAYER_COLUMNS}, widths)
+    return _draw_columns(
+        {
+            column.id: (
+                column.title_text(row_values, widths.get(column.id, 0)),
+                f"{'strong' if column is sort_column is not SHARE_COLUMN else 'dim'}@sort('{column.id}')",
+            )
+            for column in LAYER_COLUMNS
+        },
+        widths,
+    )
 
 
 # -- rows -----------------------------------------------------------------------------------------------------------
@@ -182,14 +194,26 @@ def build_row_cells(row_values: RowValues, visible_row: VisibleRow, full_names: 
     if isinstance(row, Scope):
         _, style = row_values.scope_glyph_span(row)
         is_measured = cells[SHARE_COLUMN.id].text or row.path in row_values.scope_raised_counts
-        return RowCells(open_mark, BAD_GLYPH if row.path in row_values.nonfinite_scopes else " ", style, row.label,
-                        "strong" if visible_row.is_opened else "", cells=cells if is_measured else {})
+        return RowCells(
+            open_mark,
+            BAD_GLYPH if row.path in row_values.nonfinite_scopes else " ",
+            style,
+            row.label,
+            "strong" if visible_row.is_opened else "",
+            cells=cells if is_measured else {},
+        )
     if isinstance(row, GroupRow):
         group, (glyph, style) = row.group, row_values.group_glyph_span(row.group)
         is_quiet = style in ("dim", "band4") and not row_values.config_change_marks(group)
-        return RowCells(_find_row_mark(row_values, group), glyph, style,
-                        row_values.model.titles[group.name] if full_names else row.label, "dim" if is_quiet else "",
-                        row.refusal_reason if Precision.FP16 in group.refusal_reasons else "", cells)
+        return RowCells(
+            _find_row_mark(row_values, group),
+            glyph,
+            style,
+            row_values.model.titles[group.name] if full_names else row.label,
+            "dim" if is_quiet else "",
+            row.refusal_reason if Precision.FP16 in group.refusal_reasons else "",
+            cells,
+        )
     if isinstance(row, UngroupedRow):
         return RowCells(" ", "·", "dim", row.label, "dim", row.refusal_reason, cells)
     layer = row_values.model.outline.layer_by_name[visible_row.node]
@@ -212,8 +236,9 @@ def row_name_width(depth: int, widths: ColumnWidths) -> int:
     return room - 2 * min(depth, max(0, room // 4))
 
 
-def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cursor: bool,
-                   short_name: str | None = None) -> Line:
+def layer_row_line(
+    row_cells: RowCells, depth: int, widths: ColumnWidths, has_cursor: bool, short_name: str | None = None
+) -> Line:
     """Returns one line of the layer list, as wide as its columns.
 
     Args:
@@ -221,8 +246,11 @@ def layer_row_line(row_cells: RowCells, depth: int, widths: ColumnWidths, has_cu
     """
     room = row_name_width(depth, widths)
     indent = " " * (widths[NAME_COLUMN.id] - _MARK_CELLS - room)
-    marks: Line = [(CURSOR_MARK if has_cursor else " ", "strong"), (row_cells.glyph, row_cells.glyph_style),
-                   (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim")]
+    marks: Line = [
+        (CURSOR_MARK if has_cursor else " ", "strong"),
+        (row_cells.glyph, row_cells.glyph_style),
+        (f" {indent}{row_cells.mark} ", "key" if row_cells.mark == BEST_SET_MARK else "dim"),
+    ]
     if not row_cells.cells:
         return [*marks, (row_cells.name, row_cells.name_style)]
     name = short_name if short_name is not None else shorten_path(row_cells.name, room)
@@ -252,8 +280,12 @@ def _operator_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 
 def _draw_operator(operator: str, width: int) -> Line:
     """Draws the name of an operator, with long words abbreviated."""
-    text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red").replace(
-        "Transpose", "T")
+    text = (
+        operator.replace("Normalization", "Norm")
+        .replace("Average", "Avg")
+        .replace("Reduce", "Red")
+        .replace("Transpose", "T")
+    )
     return clip_line([(text, "dim")], width)
 
 
@@ -289,21 +321,28 @@ def _precision_cell(row_values: RowValues, visible_row: VisibleRow) -> Precision
         style = "raised" if replacement == "raised" else "strong" if marks or replacement else ""
         chip_style = _CHIP_STYLES_BY_BYTES[group.resolve_file_precision(precision).value_bytes]
         label, _, file_mark = group.precision_label(precision).partition(" ")
-        return PrecisionCell(label, file_mark + marks, OTHER_PRECISION_MARK * row_values.differs_in_preview(group),
-                             chip_style, style)
+        return PrecisionCell(
+            label, file_mark + marks, OTHER_PRECISION_MARK * row_values.differs_in_preview(group), chip_style, style
+        )
     if isinstance(row, Scope):
         raised_count = row_values.scope_raised_counts.get(row.path, 0)
-        return PrecisionCell(f"{raised_count} {RAISED_MARK}" if raised_count else "", style="strong",
-                             preview_mark=OTHER_PRECISION_MARK * (row_values.preview is not None and (
-                                 row.path in row_values.scope_other_counts)))
+        return PrecisionCell(
+            f"{raised_count} {RAISED_MARK}" if raised_count else "",
+            style="strong",
+            preview_mark=OTHER_PRECISION_MARK
+            * (row_values.preview is not None and (row.path in row_values.scope_other_counts)),
+        )
     return PrecisionCell("FP32" if isinstance(row, UngroupedRow) else "")
 
 
 def list_row_signs(row_values: RowValues, visible_row: VisibleRow) -> list[str]:
     """Returns the glyph before the name of a row, and the marks behind its precision."""
     cell, row = _precision_cell(row_values, visible_row), visible_row.row
-    return [*(row_values.group_glyph_span(row.group)[:1] if isinstance(row, GroupRow) else cell.text),
-            *cell.marks, *cell.preview_mark]
+    return [
+        *(row_values.group_glyph_span(row.group)[:1] if isinstance(row, GroupRow) else cell.text),
+        *cell.marks,
+        *cell.preview_mark,
+    ]
 
 
 def _draw_precision(cell: PrecisionCell, width: int) -> Line:
@@ -311,8 +350,10 @@ def _draw_precision(cell: PrecisionCell, width: int) -> Line:
     label, marks = f" {cell.text} ", cell.marks + cell.preview_mark
     if cell_width(label + marks) > width:
         label = f"{cell.text} " if cell_width(cell.text + marks) < width else cell.text
-    return clip_line([(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style),
-                      (cell.preview_mark, "warn")], width)
+    return clip_line(
+        [(label, f"{cell.chip_style} {cell.style}".strip()), (cell.marks, cell.style), (cell.preview_mark, "warn")],
+        width,
+    )
 
 
 def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
@@ -324,8 +365,7 @@ def _engine_cell(row_values: RowValues, visible_row: VisibleRow) -> Span:
     if not isinstance(row, Scope):
         return "", ""
     other_count = row_values.scope_other_counts.get(row.path, 0)
-    return f"{other_count} {OTHER_PRECISION_MARK}" if other_count else "", row_values.engine_text_style(
-        other_count > 0)
+    return f"{other_count} {OTHER_PRECISION_MARK}" if other_count else "", row_values.engine_text_style(other_count > 0)
 
 
 def _engine_title(row_values: RowValues, _: int) -> str:
@@ -379,9 +419,15 @@ def _share_cell(row_values: RowValues, visible_row: VisibleRow) -> ShareCell:
         return ShareCell(bar_style="dim" if row is not None else "")
     text = missing_text if value is None else row_values.row_value_text(value, "")
     other_config = "" if value is None else row_values.stale_config_name
-    return ShareCell("NaN" if is_nonfinite and not shows_shares else text, "dim" if style == "band4" else style,
-                     bar_fraction, style, replacement, other_config,
-                     FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "")
+    return ShareCell(
+        "NaN" if is_nonfinite and not shows_shares else text,
+        "dim" if style == "band4" else style,
+        bar_fraction,
+        style,
+        replacement,
+        other_config,
+        FEW_SAMPLES_MARK if row_values.has_few_samples and text.endswith("%") else "",
+    )
 
 
 def _draw_share(cell: ShareCell, width: int) -> Line:
@@ -391,13 +437,22 @@ def _draw_share(cell: ShareCell, width: int) -> Line:
     """
     bar_width, mark = width - _VALUE_CELLS - 1, cell.doubt_mark or " "
     if cell.replacement:
-        return [(cell.replacement if len(cell.replacement) <= width else "up",
-                 "raised" if cell.replacement == "raised" else "dim")]
+        return [
+            (
+                cell.replacement if len(cell.replacement) <= width else "up",
+                "raised" if cell.replacement == "raised" else "dim",
+            )
+        ]
     if cell.config_name:
         if bar_width <= 0:
             return [("", "")]
-        return [(f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}}{mark}"
-                 f"{shorten_middle(cell.config_name, bar_width)}", "stale")]
+        return [
+            (
+                f"{shorten_share_text(cell.text, _VALUE_CELLS):>{_VALUE_CELLS}}{mark}"
+                f"{shorten_middle(cell.config_name, bar_width)}",
+                "stale",
+            )
+        ]
     if cell_width(cell.text) > _VALUE_CELLS:  # a large negative share or a value in dB has no bar
         return [(shorten_share_text(cell.text + cell.doubt_mark, width), cell.style)]
     line: Line = [(f"{cell.text:>{_VALUE_CELLS}}{mark}", cell.style)]
@@ -412,8 +467,11 @@ def shorten_share_text(text: str, width: int) -> str:
 
 
 def _share_title(row_values: RowValues, width: int) -> str:
-    titles = (("share of loss", "loss share", "share") if row_values.measure is ColourMeasure.SHARE else
-              (f"{row_values.measure.value} dB", "dB"))
+    titles = (
+        ("share of loss", "loss share", "share")
+        if row_values.measure is ColourMeasure.SHARE
+        else (f"{row_values.measure.value} dB", "dB")
+    )
     mark = "" if row_values.measure is ColourMeasure.ENGINE else SIMULATED_MARK
     return choose_fitting_text([f"{mark}{title}" for title in titles], width)
 
@@ -431,8 +489,11 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
     value_cells, outcome = width - _OUTCOME_CELLS - 1, toggle.outcome_text
     if len(outcome) > _OUTCOME_CELLS:
         outcome = PARTIAL_OUTCOME if toggle.is_partial else "…"
-    value_text = "" if outcome == SAME_VALUE_MARK and width <= TOGGLE_COLUMN.max_width else shorten_number_in_text(
-        toggle.value_text.removeprefix(SIMULATED_MARK), value_cells)
+    value_text = (
+        ""
+        if outcome == SAME_VALUE_MARK and width <= TOGGLE_COLUMN.max_width
+        else shorten_number_in_text(toggle.value_text.removeprefix(SIMULATED_MARK), value_cells)
+    )
     if toggle.lower_precision and value_text:  # the title of the column does not hold for the row
         text = f"{toggle.lower_precision} {value_text}"
         value_text = choose_fitting_text((f"if {text}", text, value_text), width - len(outcome) - 1)
@@ -442,8 +503,9 @@ def _draw_toggle(toggle: ToggleResult, width: int) -> Line:
 
 def _toggle_title(row_values: RowValues, width: int) -> str:
     value_title = row_values.metric_title
-    return choose_fitting_text((f"{SIMULATED_MARK}{value_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "),
-                               width)  # ends as the values do
+    return choose_fitting_text(
+        (f"{SIMULATED_MARK}{value_title} if FP32 ", f"{SIMULATED_MARK}if FP32 "), width
+    )  # ends as the values do
 
 
 def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -460,7 +522,7 @@ def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 
 
 def _weights_by_key(
-        sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None]
+    sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None],
 ) -> Callable[[RowValues], dict[str, float]]:
     """Returns a function that weighs fusion groups for sorting, by the rank of a sort key. The smallest key weighs
     most.
@@ -469,8 +531,11 @@ def _weights_by_key(
     """
 
     def weigh_groups(row_values: RowValues) -> dict[str, float]:
-        keys = {group.name: key for group in row_values.model.outline.groups
-                if (key := sort_key(row_values, group)) is not None}
+        keys = {
+            group.name: key
+            for group in row_values.model.outline.groups
+            if (key := sort_key(row_values, group)) is not None
+        }
         positions = {key: position for position, key in enumerate(sorted(set(keys.values())))}
         return {name: float(len(positions) - positions[key]) for name, key in keys.items()}
 
@@ -490,7 +555,7 @@ def _engine_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object,
 
 def _toggle_sort_key(row_values: RowValues, group: FusionGroup) -> tuple[object, ...] | None:
     margin = row_values.find_toggle([group]).margin
-    return None if margin is None else (-margin, )
+    return None if margin is None else (-margin,)
 
 
 def _cost_weights(row_values: RowValues) -> dict[str, float]:
@@ -501,63 +566,129 @@ def _cost_weights(row_values: RowValues) -> dict[str, float]:
 # -- the table ------------------------------------------------------------------------------------------------------
 
 NAME_COLUMN = LayerColumn(
-    "layer", width=23, min_width=23, fills=True, roomy_width=31, order_title="network order",
+    "layer",
+    width=23,
+    min_width=23,
+    fills=True,
+    roomy_width=31,
+    order_title="network order",
     title_text=lambda row_values, width: f"{' ' * _MARK_CELLS}layer",
-    cell=lambda row_values, visible_row: "", draw=lambda cell, width: [], weigh_groups=lambda row_values: {},
+    cell=lambda row_values, visible_row: "",
+    draw=lambda cell, width: [],
+    weigh_groups=lambda row_values: {},
     names=("layer",),
     explanation="The name of a fused layer or scope, without the scopes above it. Marks before it say how large its "
     "error is and what happened to it.",
-    next_steps={"open": "opens or closes the row", "copy": "copies its full name", "filter": "finds rows"})
+    next_steps={"open": "opens or closes the row", "copy": "copies its full name", "filter": "finds rows"},
+)
 
 SHARE_COLUMN = LayerColumn(
-    "share", width=_VALUE_CELLS + 6, narrower_widths={2: _VALUE_CELLS + 1}, order_title="worst first",
-    title_text=_share_title, cell=_share_cell, draw=_draw_share,
-    weigh_groups=lambda row_values: row_values.row_order_weights, is_additive=True,
-    yields_to_reason=True, names=("share", "isolated", "accumulated", "dB"),
-    word="error share", explanation="Shares need not add up to 100%.",
-    next_steps={"toggle": "", "range": "tries another range", "colour": "shows another error",
-                "sort": "sorts by share"})
+    "share",
+    width=_VALUE_CELLS + 6,
+    narrower_widths={2: _VALUE_CELLS + 1},
+    order_title="worst first",
+    title_text=_share_title,
+    cell=_share_cell,
+    draw=_draw_share,
+    weigh_groups=lambda row_values: row_values.row_order_weights,
+    is_additive=True,
+    yields_to_reason=True,
+    names=("share", "isolated", "accumulated", "dB"),
+    word="error share",
+    explanation="Shares need not add up to 100%.",
+    next_steps={
+        "toggle": "",
+        "range": "tries another range",
+        "colour": "shows another error",
+        "sort": "sorts by share",
+    },
+)
 
 TOGGLE_COLUMN = LayerColumn(
-    "toggle", True, width=14, max_width=21, rank=7, order_title="value if FP32", title_text=_toggle_title,
-    cell=_toggle_cell, draw=_draw_toggle, weigh_groups=_weights_by_key(_toggle_sort_key), yields_to_reason=True,
+    "toggle",
+    True,
+    width=14,
+    max_width=21,
+    rank=7,
+    order_title="value if FP32",
+    title_text=_toggle_title,
+    cell=_toggle_cell,
+    draw=_draw_toggle,
+    weigh_groups=_weights_by_key(_toggle_sort_key),
+    yields_to_reason=True,
     names=("if FP32", "toggled"),
-    word="if FP32", explanation="PASS or FAIL follows if that changes the outcome.",
-    next_steps={"toggle": ""})
+    word="if FP32",
+    explanation="PASS or FAIL follows if that changes the outcome.",
+    next_steps={"toggle": ""},
+)
 
 LAYER_COLUMNS = (
     NAME_COLUMN,
     LayerColumn(
-        "operator", width=9, narrower_widths={3: 6, 5: 0}, order_title="operator",
-        title_text=lambda row_values, width: "op", cell=_operator_cell, draw=_draw_operator,
-        weigh_groups=_weights_by_key(lambda row_values, group: (group.operator.lower(), )),
+        "operator",
+        width=9,
+        narrower_widths={3: 6, 5: 0},
+        order_title="operator",
+        title_text=lambda row_values, width: "op",
+        cell=_operator_cell,
+        draw=_draw_operator,
+        weigh_groups=_weights_by_key(lambda row_values, group: (group.operator.lower(),)),
         names=("op",),
         explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
-        next_steps={"open": "lists the nodes of the row"}),
+        next_steps={"open": "lists the nodes of the row"},
+    ),
     LayerColumn(
-        "precision", width=7, order_title="precision", title_text=lambda row_values, width: " prec",
-        cell=_precision_cell, draw=_draw_precision, weigh_groups=_weights_by_key(_precision_sort_key), names=("prec",),
-        word="precision", explanation="Letters and arrows behind it are changes, and "
+        "precision",
+        width=7,
+        order_title="precision",
+        title_text=lambda row_values, width: " prec",
+        cell=_precision_cell,
+        draw=_draw_precision,
+        weigh_groups=_weights_by_key(_precision_sort_key),
+        names=("prec",),
+        word="precision",
+        explanation="Letters and arrows behind it are changes, and "
         f"{OTHER_PRECISION_MARK} says that the preview differs.",
-        next_steps={"precision": "chooses a precision", "higher": "goes one step up", "lower": "goes one step down",
-                    "toggle": ""}),
+        next_steps={
+            "precision": "chooses a precision",
+            "higher": "goes one step up",
+            "lower": "goes one step down",
+            "toggle": "",
+        },
+    ),
     LayerColumn(
-        "engine", width=9, narrower_widths={4: 7, 6: 0}, order_title="engine", title_text=_engine_title,
-        cell=_engine_cell, draw=lambda cell, width: [(shorten_middle(cell[0], width), cell[1])],
-        weigh_groups=_weights_by_key(_engine_sort_key), needs_engines=True,
+        "engine",
+        width=9,
+        narrower_widths={4: 7, 6: 0},
+        order_title="engine",
+        title_text=_engine_title,
+        cell=_engine_cell,
+        draw=lambda cell, width: [(shorten_middle(cell[0], width), cell[1])],
+        weigh_groups=_weights_by_key(_engine_sort_key),
+        needs_engines=True,
         names=("engine",),
         explanation="The precision in which the built engine runs the row. The title names the config of the engine if "
         "it is another one.",
-        next_steps={"build": "", "engine": "shows all layers of the engine"}),
+        next_steps={"build": "", "engine": "shows all layers of the engine"},
+    ),
     SHARE_COLUMN,
     TOGGLE_COLUMN,
     LayerColumn(
-        "cost", True, width=6, rank=1, spare_cells=12, order_title="cost",
-        title_text=lambda row_values, width: "ms " if row_values.group_times else "MACs ", cell=_cost_cell,
-        draw=lambda text, width: [(f"{shorten_number_in_text(text, width - 1)} ", "dim")], weigh_groups=_cost_weights,
-        is_additive=True, names=("ms", "MACs"),
+        "cost",
+        True,
+        width=6,
+        rank=1,
+        spare_cells=12,
+        order_title="cost",
+        title_text=lambda row_values, width: "ms " if row_values.group_times else "MACs ",
+        cell=_cost_cell,
+        draw=lambda text, width: [(f"{shorten_number_in_text(text, width - 1)} ", "dim")],
+        weigh_groups=_cost_weights,
+        is_additive=True,
+        names=("ms", "MACs"),
         explanation="The milliseconds that the engine spends in the row; without times, the row's share of the "
-        "multiply-accumulate operations of the network."),
+        "multiply-accumulate operations of the network.",
+    ),
 )
 """All columns, from left to right. Drawing, titles, sorting, clicks and explanations read this table."""
 

@@ -49,17 +49,24 @@ def config_table(session: Session, width: int) -> tuple[Line, list[tuple[Precisi
     title = {"metric": metric, "sqnr": "", "agreement": AGREEMENT.title}.get(kind, kind[:8])
     error_columns = list_run_columns("config list")
     names = session.config_names.list_configs_newest_first()
-    has_built = any(results.engine_result is not None or results.exported_run is not None
-                    for results in (session.results.get_results_or_empty(config) for config, _ in names))
+    has_built = any(
+        results.engine_result is not None or results.exported_run is not None
+        for results in (session.results.get_results_or_empty(config) for config, _ in names)
+    )
     built_count = 0 if not has_built else 1 if session.builder is None else 2  # an exported network has no latency
     mark, title_mark = (SIMULATED_MARK, "") if has_built else ("", SIMULATED_MARK)
     columns = [
-        Column(""), Column("raised", True, rank=1),  # errors are left out only if the target is another value
-        *(Column(f"{title_mark}{column.title}", True, rank=3 + len(error_columns) - index if title else 0)
-          for index, column in enumerate(error_columns)),
-        *([Column(f"{title_mark}{title}", True)] if title else []), Column(MARGIN_MARK, True, rank=2),
+        Column(""),
+        Column("raised", True, rank=1),  # errors are left out only if the target is another value
+        *(
+            Column(f"{title_mark}{column.title}", True, rank=3 + len(error_columns) - index if title else 0)
+            for index, column in enumerate(error_columns)
+        ),
+        *([Column(f"{title_mark}{title}", True)] if title else []),
+        Column(MARGIN_MARK, True, rank=2),
         *[Column(engine_texts.built_column_title(session, width < 60), True), Column("ms", True)][:built_count],
-        Column("")]
+        Column(""),
+    ]
     margin_target = session.target or Target("sqnr", 0.0)
     configs, rows = list[PrecisionConfig](), list[list[Span]]()
     for config, name in names:
@@ -67,16 +74,23 @@ def config_table(session: Session, width: int) -> tuple[Line, list[tuple[Precisi
         accuracy, engine = results.accuracy, results.engine_result
         is_current = config == session.config
         error_style = "bad" if accuracy and accuracy.nonfinite_count else ""
-        built_spans = (_engine_result_spans(session, engine) if engine is not None else
-                       _exported_run_spans(session, results.exported_run))
+        built_spans = (
+            _engine_result_spans(session, engine)
+            if engine is not None
+            else _exported_run_spans(session, results.exported_run)
+        )
         configs.append(config)
-        rows.append([
-            (f" {CURSOR_MARK if is_current else ' '}{name}", "strong" if is_current else ""),
-            (f"{len(config.find_raised_groups(session.outline))}", "dim"),
-            *((column.text(RunRow(accuracy, mark)) or NOT_MEASURED, error_style) for column in error_columns),
-            *([(target_value_span(session, accuracy, has_built)[0], "")] if title else []),
-            (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
-            *built_spans[:built_count], _join_line_spans(target_outcome_line(session.config_target_outcomes(config)))])
+        rows.append(
+            [
+                (f" {CURSOR_MARK if is_current else ' '}{name}", "strong" if is_current else ""),
+                (f"{len(config.find_raised_groups(session.outline))}", "dim"),
+                *((column.text(RunRow(accuracy, mark)) or NOT_MEASURED, error_style) for column in error_columns),
+                *([(target_value_span(session, accuracy, has_built)[0], "")] if title else []),
+                (value_margin_text(margin_target, accuracy) if accuracy is not None else "", "dim"),
+                *built_spans[:built_count],
+                _join_line_spans(target_outcome_line(session.config_target_outcomes(config))),
+            ]
+        )
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(configs, lines, strict=True))
 
@@ -101,8 +115,10 @@ def _exported_run_spans(session: Session, exported_run: ExportedRun | None) -> t
 def _engine_result_spans(session: Session, engine: EngineResult) -> tuple[Span, Span]:
     """Returns the value of a config's engine and its latency; the size of the engine if it cannot run here."""
     if engine.accuracy is None:
-        return (byte_size_text(engine.engine_bytes) if engine.engine_bytes is not None else "built",
-                "dim"), (NOT_MEASURED, "dim")
+        return (byte_size_text(engine.engine_bytes) if engine.engine_bytes is not None else "built", "dim"), (
+            NOT_MEASURED,
+            "dim",
+        )
     latency = number_text(engine.latency_ms[0]) if engine.latency_ms else NOT_MEASURED
     value_text = target_value_span(session, engine.accuracy, False)[0].removesuffix(" dB")
     value_text = value_text if engine.is_built_as_requested else f"{OTHER_PRECISION_MARK}{value_text}"
@@ -136,8 +152,11 @@ class ToggleResult:
 def find_toggled_config(session: Session, groups: Sequence[FusionGroup]) -> PrecisionConfig:
     """Returns the current config with some groups toggled, also while the network is still being opened."""
     outline = session.outline
-    return (toggle_fp32(outline, session.config, groups) if outline is not None else
-            session.config.with_toggled_fp32(groups))
+    return (
+        toggle_fp32(outline, session.config, groups)
+        if outline is not None
+        else session.config.with_toggled_fp32(groups)
+    )
 
 
 def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> ToggleResult:
@@ -160,12 +179,20 @@ def find_toggle_result(session: Session, groups: Sequence[FusionGroup]) -> Toggl
         precision = toggled_config.precision_of(groups[0])
         lower_precision = "" if precision is Precision.FP32 else groups[0].precision_label(precision)
         if accuracy.samples < accuracy.total:
-            return ToggleResult(value_text, f"on {accuracy.samples}", style, "dim", margin, True,
-                                lower_precision=lower_precision)
+            return ToggleResult(
+                value_text, f"on {accuracy.samples}", style, "dim", margin, True, lower_precision=lower_precision
+            )
         outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
         error_text = value_margin_text(session.target or Target("sqnr", 0.0), accuracy)
-        return ToggleResult(value_text, outcome_text, style, outcome_style, margin, margin_of_error_text=error_text,
-                            lower_precision=lower_precision)
+        return ToggleResult(
+            value_text,
+            outcome_text,
+            style,
+            outcome_style,
+            margin,
+            margin_of_error_text=error_text,
+            lower_precision=lower_precision,
+        )
     is_raised = len(groups) == 1 and toggled_config.precision_of(groups[0]) is Precision.FP32
     return _estimate_toggle_from_share(session, groups[0]) if is_raised else ToggleResult()
 
@@ -175,8 +202,12 @@ def _toggle_outcome_span(session: Session, accuracy: Accuracy) -> Span:
     meets_toggled, meets_now = meets_target(session, accuracy), config_meets_target_simulated(session, session.config)
     config_accuracy = session.results.get_results_or_empty(session.config).accuracy
     has_same_outcome = meets_toggled is None or meets_toggled is (meets_now is not False)
-    if (has_same_outcome and not accuracy.fails_every_target and config_accuracy is not None
-            and is_within_noise(session, accuracy, config_accuracy)):
+    if (
+        has_same_outcome
+        and not accuracy.fails_every_target
+        and config_accuracy is not None
+        and is_within_noise(session, accuracy, config_accuracy)
+    ):
         return SAME_VALUE_MARK, "dim"
     if meets_toggled is None or meets_toggled and meets_now is not False:
         return "", ""
@@ -189,14 +220,20 @@ def _estimate_toggle_from_share(session: Session, group: FusionGroup) -> ToggleR
     The result is empty if the target is not an SQNR of the worst judged output.
     """
     target, share = session.target, session.results.get_results_or_empty(session.config).shares.get(group.name)
-    if (share is None or share.sqnr_if_raised_db is None or target is None or target.kind != "sqnr"
-            or target.output_name is not None):
+    if (
+        share is None
+        or share.sqnr_if_raised_db is None
+        or target is None
+        or target.kind != "sqnr"
+        or target.output_name is not None
+    ):
         return ToggleResult()
     value_text, margin = decibels_text(share.sqnr_if_raised_db), share.sqnr_if_raised_db - target.value
     if share.samples < session.count_judging_samples(session.config):
         return ToggleResult(value_text, f"on {share.samples}", "", "dim", margin, True)
-    accuracy = Accuracy({"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples,
-                        total=share.samples)
+    accuracy = Accuracy(
+        {"": OutputErrors(ErrorMetrics(share.sqnr_if_raised_db))}, samples=share.samples, total=share.samples
+    )
     outcome_text, outcome_style = _toggle_outcome_span(session, accuracy)
     return ToggleResult(value_text, outcome_text, "", outcome_style, margin)
 
@@ -205,8 +242,9 @@ _MAX_LISTED_CHANGES = 3
 """The maximum number of changes of one step that are listed one by one."""
 
 
-def change_text(session: Session, before: UserState, after: UserState, titles: Mapping[str, str],
-                template: str = "{0}: {1} → {2}") -> str:
+def change_text(
+    session: Session, before: UserState, after: UserState, titles: Mapping[str, str], template: str = "{0}: {1} → {2}"
+) -> str:
     """Returns a change in plain words: "enc/conv: INT8 → FP32", "target: sqnr>=20 → sqnr>=14".
 
     "" if the two states are equal.
@@ -229,17 +267,22 @@ def change_text(session: Session, before: UserState, after: UserState, titles: M
     return ", ".join([*texts[:_MAX_LISTED_CHANGES], *more_texts])
 
 
-def _config_change_texts(before: PrecisionConfig, after: PrecisionConfig, outline: NetworkOutline,
-                         titles: Mapping[str, str], template: str) -> list[str]:
+def _config_change_texts(
+    before: PrecisionConfig, after: PrecisionConfig, outline: NetworkOutline, titles: Mapping[str, str], template: str
+) -> list[str]:
     """Returns a text for each pair of old and new decision: the name of one subject, or the number of several."""
     differences = list_config_differences(before, after, outline)
     counts = Counter((line.move_class, line.first_text, line.second_text) for line in differences)
     texts = []
     for (move_class, first_text, second_text), count in counts.items():
-        subject = next(line.subject for line in differences
-                       if (line.move_class, line.first_text, line.second_text) == (move_class, first_text, second_text))
+        subject = next(
+            line.subject
+            for line in differences
+            if (line.move_class, line.first_text, line.second_text) == (move_class, first_text, second_text)
+        )
         title = move_class.difference_title(
-            titles.get(subject, subject) if count == 1 else counted_noun_text(count, move_class.subject_kind.noun))
+            titles.get(subject, subject) if count == 1 else counted_noun_text(count, move_class.subject_kind.noun)
+        )
         texts.append(template.format(title, first_text, second_text))
     if before.tf32 != after.tf32:
         texts.append("TF32 allowed" if after.tf32 else "TF32 not allowed")
@@ -252,6 +295,8 @@ def _name_change_texts(session: Session, before: UserState, after: UserState) ->
     def find_name(config: PrecisionConfig, chosen_names: Mapping[PrecisionConfig, str]) -> str:
         return chosen_names.get(config) or names.find_numbered_name(config)
 
-    return [f"{find_name(config, before.chosen_names)} named {find_name(config, after.chosen_names)}"
-            for config in {**before.chosen_names, **after.chosen_names}
-            if before.chosen_names.get(config) != after.chosen_names.get(config)]
+    return [
+        f"{find_name(config, before.chosen_names)} named {find_name(config, after.chosen_names)}"
+        for config in {**before.chosen_names, **after.chosen_names}
+        if before.chosen_names.get(config) != after.chosen_names.get(config)
+    ]

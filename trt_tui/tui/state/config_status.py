@@ -38,24 +38,34 @@ def config_title(session: Session, width: int = 40) -> str:
     returned.
     """
     name, config, outline = config_name(session), session.config, session.outline
-    same_run = next((choice.label for choice in (Precision.INT8, Precision.FP16)
-                     if config == session.get_run_config(choice.value)), "")
+    same_run = next(
+        (choice.label for choice in (Precision.INT8, Precision.FP16) if config == session.get_run_config(choice.value)),
+        "",
+    )
     if same_run or config.uses_only_file_precisions:
         return shorten_middle(f"{name} = {same_run or 'file'}", width)
     if outline is None:
         return shorten_middle(name, width)
-    counts = Counter(group.precision_label(precision) for group in outline.groups
-                     if (precision := config.precision_of(group)) is not config.default_precision_of(group))
+    counts = Counter(
+        group.precision_label(precision)
+        for group in outline.groups
+        if (precision := config.precision_of(group)) is not config.default_precision_of(group)
+    )
     changes = [f"{count} {label}" for label, count in counts.items()]
     method = find_network_range_method(config, outline)
     for kind, moves in config.list_moves(outline):
-        other_moves = [move for _, move in moves if not (method and isinstance(move, RangeMove)
-                                                        and move.method == method)]
+        other_moves = [
+            move for _, move in moves if not (method and isinstance(move, RangeMove) and move.method == method)
+        ]
         if other_moves and kind not in (PrecisionMove, KeepRuleMove):
             changes.append(counted_noun_text(len(other_moves), MOVE_TEXTS[kind.kind].column))
     ranges = [f"{method} ranges"] * bool(method), [method] * bool(method)
-    texts = [*(f"{name} · {', '.join([*choice, *changes]) or 'edited'}" for choice in ranges),
-             f"{name} · {counted_noun_text(len(config.moves), 'change')}", f"{name} +{len(config.moves)}", name]
+    texts = [
+        *(f"{name} · {', '.join([*choice, *changes]) or 'edited'}" for choice in ranges),
+        f"{name} · {counted_noun_text(len(config.moves), 'change')}",
+        f"{name} +{len(config.moves)}",
+        name,
+    ]
     return next((text for text in texts if cell_width(text) <= width), shorten_middle(name, width))
 
 
@@ -92,8 +102,10 @@ def is_measuring_shares(session: Session) -> bool:
 
 def is_measuring_toggles(session: Session) -> bool:
     """Returns True while values of toggled rows of the current config are measured, which can change the worst row."""
-    return any(isinstance(request, MeasureToggles) and request.config == session.config
-               for request in session.pending_requests.values())
+    return any(
+        isinstance(request, MeasureToggles) and request.config == session.config
+        for request in session.pending_requests.values()
+    )
 
 
 def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
@@ -102,8 +114,9 @@ def has_unfinished_accuracy(session: Session, config: PrecisionConfig) -> bool:
     accuracy = session.results.get_results_or_empty(config).accuracy
     if accuracy is None:
         return True
-    required_samples = min(accuracy.total,
-                           session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
+    required_samples = (
+        min(accuracy.total, session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
+    )
     if accuracy.samples < required_samples:
         return True
     bounds_metric = any(target.kind == "metric" for target in session.targets)
@@ -131,8 +144,10 @@ def target_outcome_line(target_results: Mapping[RunKind, TargetOutcome], dim_fai
     texts, result = outcome_texts(target_results), find_decisive_outcome(target_results)
     if result is None:
         return []
-    return [(texts[0], "good" if result.passes else "dim" if dim_failures else "bad"),
-            *((f" {word}", "dim") for word in texts[1:])]
+    return [
+        (texts[0], "good" if result.passes else "dim" if dim_failures else "bad"),
+        *((f" {word}", "dim") for word in texts[1:]),
+    ]
 
 
 MIN_DISTINCT_SQNR_DB = 0.5
@@ -171,13 +186,22 @@ def is_within_noise(session: Session, first: Accuracy, second: Accuracy, both_wa
     first_interval, second_interval = target.confidence_interval(first), target.confidence_interval(second)
     first_value, second_value = target.measured_value(first), target.measured_value(second)
     if first_interval and (second_interval or not both_ways) and first_value is not None and second_value is not None:
-        return (difference_db < MAX_NOISE_SQNR_DB and first_interval.low <= second_value <= first_interval.high
-                and (not both_ways or second_interval is not None
-                     and second_interval.low <= first_value <= second_interval.high))
-    is_inside = any(interval is not None and value is not None and interval.low <= value <= interval.high
-                    for interval, value in ((first_interval, second_value), (second_interval, first_value)))
+        return (
+            difference_db < MAX_NOISE_SQNR_DB
+            and first_interval.low <= second_value <= first_interval.high
+            and (
+                not both_ways
+                or second_interval is not None
+                and second_interval.low <= first_value <= second_interval.high
+            )
+        )
+    is_inside = any(
+        interval is not None and value is not None and interval.low <= value <= interval.high
+        for interval, value in ((first_interval, second_value), (second_interval, first_value))
+    )
     return difference_db < MIN_DISTINCT_SQNR_DB and (
-        target.error_metric is not None or first_value == second_value or is_inside)
+        target.error_metric is not None or first_value == second_value or is_inside
+    )
 
 
 def noise_text(session: Session, best: Accuracy) -> str:
@@ -201,8 +225,10 @@ def accuracy_order(session: Session, accuracy: Accuracy | None) -> tuple[float, 
     if accuracy is None:
         return -math.inf, -math.inf
     scores = [target.margin_score(accuracy) for target in session.targets]
-    return (min((-math.inf if score is None else score for score in scores), default=-math.inf),
-            -math.inf if accuracy.judged_error is None else -accuracy.judged_error)
+    return (
+        min((-math.inf if score is None else score for score in scores), default=-math.inf),
+        -math.inf if accuracy.judged_error is None else -accuracy.judged_error,
+    )
 
 
 def target_value_span(session: Session, accuracy: Accuracy | None, is_simulated: bool = True) -> Span:
@@ -233,8 +259,11 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
     the value has no interval. It is "" if the value was not measured, and if all judged outputs are floats that equal
     those of the FP32 network, because a metric of them then equals FP32's on any samples.
     """
-    value, interval, errors = (target.measured_value(accuracy), target.confidence_interval(accuracy),
-                               accuracy.worst_errors)
+    value, interval, errors = (
+        target.measured_value(accuracy),
+        target.confidence_interval(accuracy),
+        accuracy.worst_errors,
+    )
     if value is None or accuracy.nonfinite_count or errors is not None and errors.exact and errors.mismatch is None:
         return ""
     if interval is None:
@@ -250,8 +279,12 @@ def value_margin_text(target: Target, accuracy: Accuracy) -> str:
 def find_displayed_target(session: Session) -> Target:
     """Returns the target if the summary table has a column for its value; if not, a target on the SQNR."""
     target = session.target
-    if target is not None and target.part_name is None and target.output_name is None and target.kind in (
-            "sqnr", "metric", "agreement"):
+    if (
+        target is not None
+        and target.part_name is None
+        and target.output_name is None
+        and target.kind in ("sqnr", "metric", "agreement")
+    ):
         return target
     return Target("sqnr", 0.0)
 
@@ -302,8 +335,11 @@ def target_gauge_line(session: Session, width: int, is_marked: bool = True) -> L
         return []
     bar = bar_text(_reached_fraction(target, accuracy, margin), bar_width)
     filled = bar.rstrip()
-    return [(f" {filled}", "good" if margin >= 0 else "plot"), ("░" * (bar_width - len(filled)), "rule"),
-            (text, text_style)]
+    return [
+        (f" {filled}", "good" if margin >= 0 else "plot"),
+        ("░" * (bar_width - len(filled)), "rule"),
+        (text, text_style),
+    ]
 
 
 def _reached_fraction(target: Target, accuracy: Accuracy, margin: float) -> float:

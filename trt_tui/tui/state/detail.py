@@ -84,15 +84,15 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     The known causes are those of `trt_tui.core.measure.causes`.
     """
     lines: list[str] = []
-    if group.name == row_values.divergence_group and (divergence := session.find_engine_divergence(
-            row_values.run)) is not None:
+    if (
+        group.name == row_values.divergence_group
+        and (divergence := session.find_engine_divergence(row_values.run)) is not None
+    ):
         lines.append(f"{divergence.divergence_description}{_fusion_barrier_text(session, row_values.config, group)}")
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     accumulated = errors.accumulated if errors is not None else None
     if accumulated is not None and accumulated.nonfinite_count:
-        counts = [
-            f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count
-        ]
+        counts = [f"{count} {word}" for count, word in ((accumulated.nan, "NaN"), (accumulated.inf, "Inf")) if count]
         lines.append(f"{' and '.join(counts)} at its output in {run_title(row_values.run)}")
     facts = collect_cause_facts(session, row_values.run_config or row_values.config, group)
     causes = find_causes(facts)
@@ -100,10 +100,16 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
     lines += [cause.text if remedies and cause.kind == "range" else f"{cause.text}; {cause.remedy}" for cause in causes]
     config = row_values.run_config or row_values.config
     raise_causes = find_raised_group_causes(session, list_lowered_configs(session, config, group), group) or ()
-    lines += [f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
-              for cause in raise_causes]
-    if not causes and errors is not None and facts.reaches_output and (
-            group.name in session.results.get_values(GROUP_DETAILS)):
+    lines += [
+        f"raised because in {group.precision_label(config.default_precision_of(group))} {cause.text}"
+        for cause in raise_causes
+    ]
+    if (
+        not causes
+        and errors is not None
+        and facts.reaches_output
+        and (group.name in session.results.get_values(GROUP_DETAILS))
+    ):
         lines.append(NO_CAUSE_TEXT)
     if errors is not None and (note := fp16_range_note(errors, causes)):
         lines.append(note)
@@ -127,8 +133,11 @@ def loss_reason_texts(session: Session, row_values: RowValues, group: FusionGrou
 
 def _fusion_barrier_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     """Returns the advice to set a fusion barrier behind a group; "" if it has one or cannot have one."""
-    if (session.outline is None or group.final_tensor in config.get_moves(BarrierMove)
-            or BarrierMove().refusal_reason(session.outline, group.final_tensor)):
+    if (
+        session.outline is None
+        or group.final_tensor in config.get_moves(BarrierMove)
+        or BarrierMove().refusal_reason(session.outline, group.final_tensor)
+    ):
         return ""
     return f"; a fusion barrier ({find_current_key('f')}) may keep it apart"
 
@@ -137,14 +146,17 @@ def _facts_if_quantized(session: Session, row_values: RowValues, group: FusionGr
     """Returns the facts of a group in its quantized type, or in the one that it would have if its precision were
     reduced."""
     config = row_values.config
-    if (group.resolve_file_precision(config.precision_of(group)) not in QUANTIZED_TYPES
-            and row_values.quantized_type in group.allowed_precisions):
+    if (
+        group.resolve_file_precision(config.precision_of(group)) not in QUANTIZED_TYPES
+        and row_values.quantized_type in group.allowed_precisions
+    ):
         config = config.with_group_precision([group], row_values.quantized_type)
     return collect_cause_facts(session, config, group)
 
 
-def _known_defect_texts(session: Session, outline: NetworkOutline, config: PrecisionConfig,
-                        group: FusionGroup) -> list[str]:
+def _known_defect_texts(
+    session: Session, outline: NetworkOutline, config: PrecisionConfig, group: FusionGroup
+) -> list[str]:
     """Returns the known defects of TensorRT releases at a group. Few networks need their table, which takes time to
     load."""
     if not outline.defect_sites:
@@ -163,15 +175,23 @@ def split_by_noise(session: Session, remedies: Sequence[Remedy]) -> tuple[list[R
     if not remedies:
         return [], []
     best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
-    equals = [remedy is best or is_within_noise(session, best.shown_accuracy, remedy.shown_accuracy, both_ways=False)
-              for remedy in remedies]
-    looks = [(target_value_span(session, remedy.shown_accuracy)[0], remedy.shown_accuracy.fails_every_target)
-             for remedy in remedies]
+    equals = [
+        remedy is best or is_within_noise(session, best.shown_accuracy, remedy.shown_accuracy, both_ways=False)
+        for remedy in remedies
+    ]
+    looks = [
+        (target_value_span(session, remedy.shown_accuracy)[0], remedy.shown_accuracy.fails_every_target)
+        for remedy in remedies
+    ]
     equal_looks = {look for look, equals_best in zip(looks, equals, strict=True) if equals_best}
-    is_equal = [equals_best or look in equal_looks and not remedy.shown_accuracy.nonfinite_count
-                for remedy, look, equals_best in zip(remedies, looks, equals, strict=True)]
-    return ([remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if equals_best],
-            [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best])
+    is_equal = [
+        equals_best or look in equal_looks and not remedy.shown_accuracy.nonfinite_count
+        for remedy, look, equals_best in zip(remedies, looks, equals, strict=True)
+    ]
+    return (
+        [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if equals_best],
+        [remedy for remedy, equals_best in zip(remedies, is_equal, strict=True) if not equals_best],
+    )
 
 
 _MARGIN_CELLS, _OTHER_REMEDY_CELLS = 5, 9
@@ -198,15 +218,27 @@ def remedy_lines(session: Session, group: FusionGroup, width: int, has_best_only
         is_met = bool(meets_target(session, remedy.accuracy))
         is_useless = config_accuracy is not None and is_within_noise(session, remedy.shown_accuracy, config_accuracy)
         note = "meets the target" if is_met else f"{SAME_VALUE_MARK} now" if is_useless else ""
-        rows.append([(find_current_key(remedy.key), "key"), (_short_remedy_label(remedy).ljust(8), ""),
-                     (SAME_VALUE_MARK if index < len(equal_remedies) > 1 else "", "dim"),
-                     (text, "good" if is_met else style),
-                     (value_margin_text(target, remedy.shown_accuracy), "dim"), (note, "good" if is_met else "dim")])
+        rows.append(
+            [
+                (find_current_key(remedy.key), "key"),
+                (_short_remedy_label(remedy).ljust(8), ""),
+                (SAME_VALUE_MARK if index < len(equal_remedies) > 1 else "", "dim"),
+                (text, "good" if is_met else style),
+                (value_margin_text(target, remedy.shown_accuracy), "dim"),
+                (note, "good" if is_met else "dim"),
+            ]
+        )
     name_cells, value_cells = (max((cell_width(row[index][0]) for row in rows), default=0) for index in (1, 3))
     if name_cells + value_cells + _OTHER_REMEDY_CELLS > width:  # a whole name needs the unit less
         rows = [[*row[:3], (row[3][0].removesuffix(" dB"), row[3][1]), *row[4:]] for row in rows]
-    columns = [Column("", width=5), Column("", min_width=16), Column("", width=1), Column("", True),
-               Column("", width=_MARGIN_CELLS, rank=2), Column("", rank=1)]
+    columns = [
+        Column("", width=5),
+        Column("", min_width=16),
+        Column("", width=1),
+        Column("", True),
+        Column("", width=_MARGIN_CELLS, rank=2),
+        Column("", rank=1),
+    ]
     lines = fit_table(columns, rows, width, gap=1)[1:]
     if len(equal_remedies) > 1:
         best = max(remedies, key=lambda remedy: accuracy_order(session, remedy.shown_accuracy))
@@ -236,19 +268,27 @@ def _remedy_line(session: Session, remedies: Sequence[Remedy], width: int) -> Li
             text, style = target_value_span(session, remedy.shown_accuracy)
             separator = f" {SAME_VALUE_MARK} " if index < len(equal_remedies) else " · "
             name = shorten_middle(_short_remedy_label(remedy) if is_short else remedy.label, name_width)
-            line += [(f"{separator if index else ''}{find_current_key(remedy.key)}: ", "key"), (f"{name} ", ""),
-                     (text.removesuffix(" dB") if is_short else text,
-                      "good" if meets_target(session, remedy.accuracy) else style)]
+            line += [
+                (f"{separator if index else ''}{find_current_key(remedy.key)}: ", "key"),
+                (f"{name} ", ""),
+                (
+                    text.removesuffix(" dB") if is_short else text,
+                    "good" if meets_target(session, remedy.accuracy) else style,
+                ),
+            ]
         return [*line, (f" +{len(remedies) - count}", "")] if count < len(remedies) else line
 
     forms = [(len(remedies), False), *((count, True) for count in range(len(remedies), 0, -1))]
     first_cells = line_width(build_line(1, True)) - cell_width(_short_remedy_label(ordered_remedies[0]))
-    return next((line for form in forms if line_width(line := build_line(*form)) <= width),
-                clip_line(build_line(1, True, max(4, width - first_cells)), width))
+    return next(
+        (line for form in forms if line_width(line := build_line(*form)) <= width),
+        clip_line(build_line(1, True, max(4, width - first_cells)), width),
+    )
 
 
-def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None, width: int,
-                 height: int) -> list[Line]:
+def detail_lines(
+    session: Session, row_values: RowValues, visible_row: VisibleRow | None, width: int, height: int
+) -> list[Line]:
     """Returns the text of the detail pane for a row.
 
     If the pane has fewer than 8 lines, the reasons, the remedies and the origin of the precision have one line each.
@@ -263,8 +303,10 @@ def detail_lines(session: Session, row_values: RowValues, visible_row: VisibleRo
     if row is None:
         layer = model.outline.layer_by_name[visible_row.node]
         group = model.outline.group_by_layer.get(visible_row.node)
-        lines = [_labelled_line("in", ", ".join(name for name in layer.inputs if name) or "nothing", width),
-                 _labelled_line("out", ", ".join(name for name in layer.outputs if name) or "nothing", width)]
+        lines = [
+            _labelled_line("in", ", ".join(name for name in layer.inputs if name) or "nothing", width),
+            _labelled_line("out", ", ".join(name for name in layer.outputs if name) or "nothing", width),
+        ]
         if group is not None:
             lines.append(_labelled_line("part", f"part of {group.name}: the group has one precision", width))
         elif layer.refusal_reason:
@@ -279,12 +321,16 @@ def row_note(row: UngroupedRow | SmallSharesRow | OtherNodesRow) -> str:
     """Returns a sentence about a row without a precision of its own, such as the row of very small shares."""
     if isinstance(row, UngroupedRow):
         return row.refusal_reason or "this row has no selectable precision"
-    return ("each has less than 0.2% of the judged error; enter lists them" if isinstance(row, SmallSharesRow) else
-            "constants, shapes, integers, casts and Q/DQ have no selectable precision")
+    return (
+        "each has less than 0.2% of the judged error; enter lists them"
+        if isinstance(row, SmallSharesRow)
+        else "constants, shapes, integers, casts and Q/DQ have no selectable precision"
+    )
 
 
-def worst_input_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int,
-                      row_count: int) -> list[Line]:
+def worst_input_lines(
+    session: Session, row_values: RowValues, group: FusionGroup, width: int, row_count: int
+) -> list[Line]:
     """Returns a histogram of the group's worst input with its range; an empty list if no statistics are known."""
     facts = _facts_if_quantized(session, row_values, group)
     if (worst_range := find_worst_range(facts)) is not None:
@@ -316,8 +362,7 @@ def _precision_source_text(session: Session, config: PrecisionConfig, group: Fus
     has_reason = choice.reason == PREVIEW_REASON or choice.reason.startswith("search:")
     reason = session.choice_reasons.get(group.name, "") if has_reason else ""
     return (
-        f"{group.precision_label(choice.precision)} by "
-        f"{source}{time_text}{': ' if reason else ''}{reason}; {default}"
+        f"{group.precision_label(choice.precision)} by {source}{time_text}{': ' if reason else ''}{reason}; {default}"
     )
 
 
@@ -327,18 +372,22 @@ def _default_precision_text(config: PrecisionConfig, group: FusionGroup) -> str:
 
 def other_moves_text(session: Session, config: PrecisionConfig, group: FusionGroup) -> str:
     """Returns a text about the moves on a group except those on its precision; "" if there are none."""
-    moves = [(subject, move)
-             for subject, move in config.find_moves_on_group(group)
-             if not isinstance(move, (PrecisionMove, KeepRuleMove))]
+    moves = [
+        (subject, move)
+        for subject, move in config.find_moves_on_group(group)
+        if not isinstance(move, (PrecisionMove, KeepRuleMove))
+    ]
     config_subjects = {(move.kind, subject) for subject, move in moves}
     if (outline := session.outline) is not None:
-        moves += [(subject, config.moves[kind.kind, subject])
-                  for kind, subject in list_zero_cost_moves(outline, config, group)
-                  if (kind.kind, subject) not in config_subjects]
+        moves += [
+            (subject, config.moves[kind.kind, subject])
+            for kind, subject in list_zero_cost_moves(outline, config, group)
+            if (kind.kind, subject) not in config_subjects
+        ]
     notes = "; ".join(dict.fromkeys(move.row_note for _, move in moves))
-    reasons_given = dict.fromkeys(session.choice_reasons[subject]
-                                  for subject, _ in moves
-                                  if subject in session.choice_reasons)
+    reasons_given = dict.fromkeys(
+        session.choice_reasons[subject] for subject, _ in moves if subject in session.choice_reasons
+    )
     return f"; {notes}{', set by ' if reasons_given else ''}{', '.join(reasons_given)}" if moves else ""
 
 
@@ -346,8 +395,12 @@ def _choose_best_remedy_per_kind(session: Session, remedies: Sequence[Remedy]) -
     """Returns the remedies, of which only the best other range and the best zero-cost move are kept."""
     several = ("r", ZERO_COST_KEY)
     best = [
-        max((remedy for remedy in remedies if remedy.key == key),
-            key=lambda remedy: accuracy_order(session, remedy.shown_accuracy), default=None) for key in several
+        max(
+            (remedy for remedy in remedies if remedy.key == key),
+            key=lambda remedy: accuracy_order(session, remedy.shown_accuracy),
+            default=None,
+        )
+        for key in several
     ]
     return [
         remedy for remedy in remedies if remedy.key not in several or any(remedy is best_remedy for best_remedy in best)
@@ -358,8 +411,11 @@ def share_doubt_text(shares: Mapping[str, ErrorShare], group_name: str) -> str:
     """Returns the doubts about an error share: its negative sign, its uncertain order among others; "" for none."""
     share = shares[group_name]
     texts = [RAISING_HARMS_TEXT] if share.fraction <= -MIN_SHOWN_SHARE else []
-    others = sum(share.overlaps(other) for name, other in shares.items()
-                 if name != group_name and max(share.fraction, other.fraction) >= MIN_SHOWN_SHARE)
+    others = sum(
+        share.overlaps(other)
+        for name, other in shares.items()
+        if name != group_name and max(share.fraction, other.fraction) >= MIN_SHOWN_SHARE
+    )
     if others:
         texts.append(f"its order to {counted_noun_text(others, 'other row')} is not certain")
     return "; ".join(texts)
@@ -394,8 +450,11 @@ def _short_detail_lines(session: Session, row_values: RowValues, row: GroupRow, 
             sentences = [*sentences[1:], sentences[0]]
         elif shown_engine is not None:
             style = "stale" if shown_engine.is_stale else ""
-            label = OTHER_PRECISION_MARK if engine_texts.uses_other_precision(
-                shown_engine, group, row_values.requested_precision(group)) else label
+            label = (
+                OTHER_PRECISION_MARK
+                if engine_texts.uses_other_precision(shown_engine, group, row_values.requested_precision(group))
+                else label
+            )
         return [*lines, _labelled_line(label, "; ".join(sentences), width, style)]
     lines.append(_labelled_line("set", settings_text(session, row_values.config, group), width, "dim"))
     return lines
@@ -411,12 +470,18 @@ def _long_detail_lines(session: Session, row_values: RowValues, row: GroupRow, w
         lines.append([((f" try {SIMULATED_MARK}" if index == 0 else "").ljust(margin), "dim"), *remedy_line])
     for index, text in enumerate(reason_texts[1:]):  # behind the remedies, which have to be in view
         lines += labelled_lines(" also" if index == 0 else "", text, width)
-    lines += [*_share_lines(session, row_values, group, width),
-              *_cumulative_fp32_sweep_lines(session, row_values, group, width),
-              *_error_lines(session, row_values, group, width), *_group_engine_lines(session, row_values, row, width)]
+    lines += [
+        *_share_lines(session, row_values, group, width),
+        *_cumulative_fp32_sweep_lines(session, row_values, group, width),
+        *_error_lines(session, row_values, group, width),
+        *_group_engine_lines(session, row_values, row, width),
+    ]
     settings = settings_text(session, row_values.config, group)
-    return lines if settings == _default_precision_text(row_values.config, group) else [
-        *lines, *labelled_lines(" set", settings, width)]
+    return (
+        lines
+        if settings == _default_precision_text(row_values.config, group)
+        else [*lines, *labelled_lines(" set", settings, width)]
+    )
 
 
 def _share_lines(session: Session, row_values: RowValues, group: FusionGroup, width: int) -> list[Line]:
@@ -431,15 +496,19 @@ def _share_lines(session: Session, row_values: RowValues, group: FusionGroup, wi
     doubt_text = share_doubt_text(shares, group.name)
     if share.samples >= all_samples and share.half_width is None and not share.unknown_reason and not doubt_text:
         return []  # the list has this value
-    line: Line = [(" share    ", "dim"),
-                  (share.unknown_reason and f"unknown: {share.unknown_reason}"
-                   or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK,
-                                               share.has_few_samples), "")]
+    line: Line = [
+        (" share    ", "dim"),
+        (
+            share.unknown_reason
+            and f"unknown: {share.unknown_reason}"
+            or percent_with_margin_text(share.fraction, share.half_width, SIMULATED_MARK, share.has_few_samples),
+            "",
+        ),
+    ]
     if share.samples < all_samples:
         line.append((f" on {share.samples} of {all_samples} samples", "dim"))
     if share.sqnr_if_reduced_alone_db is not None:
-        line += [(" · if reduced alone ", "dim"),
-                 (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
+        line += [(" · if reduced alone ", "dim"), (add_decibel_unit(decibels_text(share.sqnr_if_reduced_alone_db)), "")]
     return [clip_line(line, width), *labelled_lines("", doubt_text, width, "dim")]
 
 
@@ -450,20 +519,46 @@ def _error_lines(session: Session, row_values: RowValues, group: FusionGroup, wi
     errors = session.get_run_results(row_values.run).group_errors.get(group.name)
     if width > _NARROW_CELLS and errors is not None and (errors.isolated or errors.accumulated):
         (isolated_text, isolated_style), (accumulated_text, accumulated_style) = map(
-            sqnr_span, (errors.isolated, errors.accumulated))
-        lines.append(clip_line([(" error    isolated ", "dim"), (add_decibel_unit(isolated_text), isolated_style),
-                                (" · accumulated ", "dim"), (add_decibel_unit(accumulated_text), accumulated_style),
-                                (f" in {row_values.config_name}" if width > 60 else "", "dim")], width))
+            sqnr_span, (errors.isolated, errors.accumulated)
+        )
+        lines.append(
+            clip_line(
+                [
+                    (" error    isolated ", "dim"),
+                    (add_decibel_unit(isolated_text), isolated_style),
+                    (" · accumulated ", "dim"),
+                    (add_decibel_unit(accumulated_text), accumulated_style),
+                    (f" in {row_values.config_name}" if width > 60 else "", "dim"),
+                ],
+                width,
+            )
+        )
     if (errors_inside := find_engine_errors(session, row_values.run).get(group.name)) is not None:
         text, style = sqnr_span(errors_inside, False)
-        lines.append(clip_line([(" engine   ", "dim"), ("accumulated ", "dim"), (text, style),
-                                (add_decibel_unit(text).removeprefix(text), "dim")], width))
+        lines.append(
+            clip_line(
+                [
+                    (" engine   ", "dim"),
+                    ("accumulated ", "dim"),
+                    (text, style),
+                    (add_decibel_unit(text).removeprefix(text), "dim"),
+                ],
+                width,
+            )
+        )
     requested = group.resolve_file_precision(row_values.requested_precision(group))
     is_fp16 = requested in (Precision.FP16, Precision.FP16_ACC_FP32)
-    if is_fp16 and errors is not None and errors.fp16_largest and find_vanishing_values(
-            collect_cause_facts(session, row_values.run_config or row_values.config, group)) is None:
-        room = (f"distance to FP16's limit ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: "
-                f"{errors.fp16_largest_layer} reaches")
+    if (
+        is_fp16
+        and errors is not None
+        and errors.fp16_largest
+        and find_vanishing_values(collect_cause_facts(session, row_values.run_config or row_values.config, group))
+        is None
+    ):
+        room = (
+            f"distance to FP16's limit ×{number_text(FP16_MAX / errors.fp16_largest, 2)}: "
+            f"{errors.fp16_largest_layer} reaches"
+        )
         lines += labelled_lines(" fp16", f"{room} {number_text(errors.fp16_largest, 2)}", width, "dim")
     return lines
 
@@ -476,8 +571,7 @@ def _cumulative_fp32_sweep_lines(session: Session, row_values: RowValues, group:
         return []  # the first row alone is a remedy
     text, style = target_value_span(session, measured.cumulative[index])
     margin_text = value_margin_text(session.target or Target("sqnr", 0.0), measured.cumulative[index])
-    line: Line = [(" together ", "dim"), (f"worst {index + 1} in FP32: ", "dim"),
-                  (text, style)]
+    line: Line = [(" together ", "dim"), (f"worst {index + 1} in FP32: ", "dim"), (text, style)]
     is_met = meets_target(session, measured.cumulative[index])
     if is_met:
         line[-1] = (text, "good")
@@ -496,9 +590,13 @@ def implementation_texts(row_values: RowValues, row: object) -> list[str]:
     if not isinstance(row, GroupRow):
         return []
     group, requested = row.group, row_values.requested_precision(row.group)
-    return (engine_texts.implementation_sentences(preview, group, requested, row_values.model.titles)
-            if preview is not None else
-            engine_texts.group_engine_sentences(shown_engine, group, requested) if shown_engine is not None else [])
+    return (
+        engine_texts.implementation_sentences(preview, group, requested, row_values.model.titles)
+        if preview is not None
+        else engine_texts.group_engine_sentences(shown_engine, group, requested)
+        if shown_engine is not None
+        else []
+    )
 
 
 def _scope_implementation_text(row_values: RowValues, scope: Scope) -> str:
@@ -508,17 +606,37 @@ def _scope_implementation_text(row_values: RowValues, scope: Scope) -> str:
     The text also contains the number of groups in another precision than requested.
     """
     preview, shown_engine, words = row_values.preview, row_values.shown_engine, list[str]()
-    implementations = (preview.implementations if preview is not None else
-                       shown_engine.result.implementations if shown_engine is not None else {})
+    implementations = (
+        preview.implementations
+        if preview is not None
+        else shown_engine.result.implementations
+        if shown_engine is not None
+        else {}
+    )
     for name in scope.groups:
         if (implementation := implementations.get(name)) is not None:
             group = row_values.model.outline.group_by_name[name]
-            precision = implementation.precision if preview is None else implementation.implemented_precision(
-                group.precision_shown_by_engine(row_values.requested_precision(group)))
-            words.append(precision.label if precision is not None else
-                         "fused" if preview is not None or implementation.in_fused_region else "unknown")
-    title = (f"preview {preview.builder_text}: " if preview is not None else
-             f"{shown_engine.name}: " if shown_engine is not None and shown_engine.is_stale else "")
+            precision = (
+                implementation.precision
+                if preview is None
+                else implementation.implemented_precision(
+                    group.precision_shown_by_engine(row_values.requested_precision(group))
+                )
+            )
+            words.append(
+                precision.label
+                if precision is not None
+                else "fused"
+                if preview is not None or implementation.in_fused_region
+                else "unknown"
+            )
+    title = (
+        f"preview {preview.builder_text}: "
+        if preview is not None
+        else f"{shown_engine.name}: "
+        if shown_engine is not None and shown_engine.is_stale
+        else ""
+    )
     other_count = row_values.scope_other_counts.get(scope.path, 0)
     other_text = f" · {other_count} {OTHER_PRECISION_MARK} requested" if other_count else ""
     return f"{title}{_count_text(words)}{other_text}" if words else ""
@@ -535,43 +653,65 @@ def _group_engine_lines(session: Session, row_values: RowValues, row: GroupRow, 
     style, names = "", tuple[str, ...]()
     if row_values.preview is not None:
         texts = texts if width > _NARROW_CELLS or row_values.differs_in_preview(row.group) else []
-    elif shown_engine is None and session.preview_refusal is None and (
-            refusal_text := engine_texts.preview_refusal_text(session)):
+    elif (
+        shown_engine is None
+        and session.preview_refusal is None
+        and (refusal_text := engine_texts.preview_refusal_text(session))
+    ):
         texts, style = [refusal_text], "dim"
     elif shown_engine is not None:
         style = "stale" if shown_engine.is_stale else ""
-        mark = f"{OTHER_PRECISION_MARK} " if engine_texts.uses_other_precision(
-            shown_engine, row.group, row_values.requested_precision(row.group)) else ""
+        mark = (
+            f"{OTHER_PRECISION_MARK} "
+            if engine_texts.uses_other_precision(shown_engine, row.group, row_values.requested_precision(row.group))
+            else ""
+        )
         start = f"{mark}{engine_texts.release_text(shown_engine.result)}{', ' if shown_engine.is_stale else ': '}"
         texts = [start + text if index == 0 else text for index, text in enumerate(texts)]
         implementation = shown_engine.result.implementations.get(row.group.name)
         names = implementation.engine_layers[:2] if implementation is not None else ()
-    lines = [line for index, text in enumerate(texts)
-             for line in labelled_lines("" if index else "engine", text, width, style)]
+    lines = [
+        line
+        for index, text in enumerate(texts)
+        for line in labelled_lines("" if index else "engine", text, width, style)
+    ]
     return [*lines, *([(" " * 10, ""), (shorten_middle(name, max(10, width - 10)), "dim")] for name in names)]
 
 
 def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, width: int, height: int) -> list[Line]:
     by_name = row_values.model.outline.group_by_name
     groups = [by_name[name] for name in scope.groups]
-    detail_rows = [("asked", _count_text(group.precision_label(row_values.config.precision_of(group))
-                                         for group in groups), "")]
+    detail_rows = [
+        ("asked", _count_text(group.precision_label(row_values.config.precision_of(group)) for group in groups), "")
+    ]
     shown_engine = row_values.shown_engine
     for text in implementation_texts(row_values, scope):
         time_ms = row_values.scope_times.get(scope.path)
-        detail_rows.append(("made", text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
-                            "stale" if shown_engine is not None and shown_engine.is_stale
-                            and row_values.preview is None else ""))
+        detail_rows.append(
+            (
+                "made",
+                text + (f" · {milliseconds_text(time_ms)}" if time_ms is not None else ""),
+                "stale" if shown_engine is not None and shown_engine.is_stale and row_values.preview is None else "",
+            )
+        )
     values = row_values.group_values
     stale_text = f", in {row_values.stale_config_name}" if row_values.stale_config_name else ""
     texts = {name: row_values.row_value_text(values[name]) for name in scope.groups if name in values}
-    ranked = sorted((name for name in texts if texts[name] != "·"),
-                    key=lambda name: -row_values.row_order_weights.get(name, 0.0))
+    ranked = sorted(
+        (name for name in texts if texts[name] != "·"), key=lambda name: -row_values.row_order_weights.get(name, 0.0)
+    )
     if ranked:
-        detail_rows.append(("worst", " · ".join(f"{row_values.model.titles[name]} {texts[name]}"
-                                                for name in ranked[:1 if height < 8 else 3]) + stale_text, ""))
-    worse = sum(values.get(name, 0.0) < 0
-                for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
+        detail_rows.append(
+            (
+                "worst",
+                " · ".join(
+                    f"{row_values.model.titles[name]} {texts[name]}" for name in ranked[: 1 if height < 8 else 3]
+                )
+                + stale_text,
+                "",
+            )
+        )
+    worse = sum(values.get(name, 0.0) < 0 for name in scope.groups) if row_values.measure is ColourMeasure.SHARE else 0
     if worse and (value := row_values.scope_values.get(scope.path)) is not None:
         negative_text = f"{worse} below zero: raising {'it' if worse == 1 else 'one of them'} alone increases the error"
         sum_text = f"{row_values.row_value_text(value)} added up{stale_text}, {negative_text}"
@@ -579,9 +719,15 @@ def _scope_detail_lines(session: Session, row_values: RowValues, scope: Scope, w
     fixed = sum(row_values.lowest_precision not in group.allowed_precisions for group in groups)
     if fixed:
         detail_rows.append(("fixed", f"{fixed} of {len(groups)} cannot run {row_values.lowest_precision.label}", "dim"))
-    return [line for label, text, style in detail_rows
-            for line in (labelled_lines(f" {label}", text, width, style) if height >= 8 else
-                         [_labelled_line(label, text, width, style)])][:height]
+    return [
+        line
+        for label, text, style in detail_rows
+        for line in (
+            labelled_lines(f" {label}", text, width, style)
+            if height >= 8
+            else [_labelled_line(label, text, width, style)]
+        )
+    ][:height]
 
 
 MIN_CHART_ROWS = 8
@@ -617,27 +763,50 @@ def detail_title(tree_model: TreeModel, visible_row: VisibleRow | None, width: i
     return f"{shorten_path(name, max(8, width - cell_width(end)))}{end}"
 
 
-def detail_pane_lines(session: Session, row_values: RowValues, visible_row: VisibleRow | None,
-                      group: FusionGroup | None, width: int, height: int) -> list[Line]:
+def detail_pane_lines(
+    session: Session,
+    row_values: RowValues,
+    visible_row: VisibleRow | None,
+    group: FusionGroup | None,
+    width: int,
+    height: int,
+) -> list[Line]:
     """Returns the text of the detail pane, in a wide pane with charts beside it.
 
     The charts show the worst input and the channel ranges of a group, and the position of a group or scope in the
     network.
     """
     text_width = min(_MAX_TEXT_CELLS, max(_MIN_TEXT_CELLS, width * 11 // 20))
-    charts = [] if width < MIN_SPLIT_CELLS or height < MIN_CHART_ROWS else _stack_fitting(_list_charts(
-        session, row_values, visible_row, group, width - text_width - 3,
-        min(_MAX_HISTOGRAM_ROWS, max(2, height // 4))), height)
+    charts = (
+        []
+        if width < MIN_SPLIT_CELLS or height < MIN_CHART_ROWS
+        else _stack_fitting(
+            _list_charts(
+                session,
+                row_values,
+                visible_row,
+                group,
+                width - text_width - 3,
+                min(_MAX_HISTOGRAM_ROWS, max(2, height // 4)),
+            ),
+            height,
+        )
+    )
     if not charts:
         return detail_lines(session, row_values, visible_row, width, height)
     text = detail_lines(session, row_values, visible_row, text_width, height)
-    return [[*justify_line(text[index] if index < len(text) else [], text_width), (" │ ", "rule"),
-             *(charts[index] if index < len(charts) else [])] for index in range(max(len(text), len(charts)))]
+    return [
+        [
+            *justify_line(text[index] if index < len(text) else [], text_width),
+            (" │ ", "rule"),
+            *(charts[index] if index < len(charts) else []),
+        ]
+        for index in range(max(len(text), len(charts)))
+    ]
 
 
 def _stack_fitting(blocks: Sequence[list[Line]], height: int) -> list[Line]:
-    """Returns blocks of lines below each other, with a blank line between them. Later blocks without room are omitted.
-    """
+    """Returns blocks of lines below each other, with a blank line between them. Later blocks without room are omitted."""
     lines: list[Line] = []
     for block in blocks:
         if block and (not lines or len(lines) + len(block) + 1 <= height):
@@ -645,14 +814,23 @@ def _stack_fitting(blocks: Sequence[list[Line]], height: int) -> list[Line]:
     return lines
 
 
-def _list_charts(session: Session, row_values: RowValues, visible_row: VisibleRow | None, group: FusionGroup | None,
-                 width: int, row_count: int) -> list[list[Line]]:
+def _list_charts(
+    session: Session,
+    row_values: RowValues,
+    visible_row: VisibleRow | None,
+    group: FusionGroup | None,
+    width: int,
+    row_count: int,
+) -> list[list[Line]]:
     """Returns the charts of a row, the most useful chart first."""
     if group is None:
         row = visible_row.row if visible_row is not None else None
         return [share_by_depth_lines(row_values, row.groups, width)] if isinstance(row, Scope) else []
-    return [worst_input_lines(session, row_values, group, width, row_count),
-            share_by_depth_lines(row_values, [group.name], width), group_channel_range_lines(session, group, width)]
+    return [
+        worst_input_lines(session, row_values, group, width, row_count),
+        share_by_depth_lines(row_values, [group.name], width),
+        group_channel_range_lines(session, group, width),
+    ]
 
 
 def _list_group_error_shares(row_values: RowValues) -> list[float]:
@@ -678,5 +856,7 @@ def share_by_depth_lines(row_values: RowValues, group_names: Sequence[str], widt
     order = {group.name: index for index, group in enumerate(row_values.model.outline.groups)}
     bins = {find_bin_of_index(order[name], len(shares), cell_count) for name in group_names if name in order}
     ticks = "".join("▲" if bin_number in bins else " " for bin_number in range(cell_count)).rstrip()
-    return [[(_DEPTH_TITLE, "dim"), (sparkline_text(shares, cell_count), "plot")],
-            [(" " * len(_DEPTH_TITLE) + ticks, "strong")]]
+    return [
+        [(_DEPTH_TITLE, "dim"), (sparkline_text(shares, cell_count), "plot")],
+        [(" " * len(_DEPTH_TITLE) + ticks, "strong")],
+    ]

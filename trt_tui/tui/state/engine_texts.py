@@ -96,8 +96,9 @@ def find_shown_engine(session: Session, run: str = "config") -> ShownEngine | No
     result = session.results.get_results_or_empty(built_config).engine_result if built_config is not None else None
     if built_config is None or result is None:
         return None
-    return ShownEngine(result, built_config, config_name(session, built_config),
-                       max(1, count_config_differences(built_config, config)))
+    return ShownEngine(
+        result, built_config, config_name(session, built_config), max(1, count_config_differences(built_config, config))
+    )
 
 
 # -- the builder ----------------------------------------------------------------------------------------------------
@@ -155,8 +156,11 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
     accuracy = fp32_engine.accuracy
     if not fp32_engine_fault_text(fp32_engine) or accuracy is None or accuracy.worst_errors is None:
         return ["matches ONNX Runtime"]
-    difference_text = (f"{accuracy.nonfinite_count} NaN or Inf" if accuracy.nonfinite_count else
-                       f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}")
+    difference_text = (
+        f"{accuracy.nonfinite_count} NaN or Inf"
+        if accuracy.nonfinite_count
+        else f"differs by {add_decibel_unit(accuracy.worst_errors.sqnr_text(''))}"
+    )
     return [f"not a precision problem: {difference_text}", "not a precision problem", "FP32 engine differs"]
 
 
@@ -174,8 +178,11 @@ def implementation_text(implementation: GroupImplementation | None, requested_pr
     shown_precision = implementation.implemented_precision(requested_precision)
     if shown_precision is None:
         return "fused" if implementation.in_fused_region or implementation.possible_precisions else "?"
-    return (f"{OTHER_PRECISION_MARK} {shown_precision.label}"
-            if shown_precision is not requested_precision else shown_precision.label)
+    return (
+        f"{OTHER_PRECISION_MARK} {shown_precision.label}"
+        if shown_precision is not requested_precision
+        else shown_precision.label
+    )
 
 
 def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> list[str]:
@@ -191,8 +198,11 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
     built_precision = shown_engine.config.precision_of(group)
     text = implementation.precision.label if implementation.precision is not None else "precision not reported"
     if has_unrequested_precision(group, shown_engine.config, shown_engine.result.implementations):
-        text += (f", {group.precision_label(built_precision)} was requested"
-                 if shown_engine.is_stale else f", requested {group.precision_label(built_precision)}")
+        text += (
+            f", {group.precision_label(built_precision)} was requested"
+            if shown_engine.is_stale
+            else f", requested {group.precision_label(built_precision)}"
+        )
     elif requested_precision is not built_precision:
         text += f", {group.precision_label(requested_precision)} requested since"
     parts = [f"{shown_engine.name}: {text}" if shown_engine.is_stale else text]
@@ -208,8 +218,9 @@ def group_engine_sentences(shown_engine: ShownEngine, group: FusionGroup, reques
 
 def uses_other_precision(shown_engine: ShownEngine, group: FusionGroup, requested_precision: Precision) -> bool:
     """Returns True if an engine runs a group in another precision than requested."""
-    return implementation_text(shown_engine.result.implementations.get(group.name),
-                               requested_precision).startswith(OTHER_PRECISION_MARK)
+    return implementation_text(shown_engine.result.implementations.get(group.name), requested_precision).startswith(
+        OTHER_PRECISION_MARK
+    )
 
 
 # -- one engine -----------------------------------------------------------------------------------------------------
@@ -235,8 +246,12 @@ def build_result_text(engine_result: EngineResult, width: int) -> str:
         median, minimum, maximum = engine_result.latency_ms
         parts.append(f"{milliseconds_text(median)} ({number_text(minimum)} to {number_text(maximum)})")
     if engine_result.engine_report is not None:
-        parts.append("; ".join(f"{ENGINE_PRECISION_TITLES[key]} {layer_share_text(*share)}"
-                               for key, share in engine_result.engine_report.precision_shares().items()))
+        parts.append(
+            "; ".join(
+                f"{ENGINE_PRECISION_TITLES[key]} {layer_share_text(*share)}"
+                for key, share in engine_result.engine_report.precision_shares().items()
+            )
+        )
     if engine_result.engine_bytes is not None:
         parts.append(byte_size_text(engine_result.engine_bytes))
     if engine_result.device_memory_bytes:
@@ -262,17 +277,23 @@ def engine_alert_text(session: Session) -> str:
         return f"not built as requested: {shown_key('engine')} shows what was built"
     simulated_accuracy = session.get_run_results("config").accuracy
     gap = sqnr_gap_of_engine_db(simulated_accuracy, result.accuracy)
-    broken = (result.accuracy is not None and result.accuracy.nonfinite_count and simulated_accuracy is not None
-              and not simulated_accuracy.nonfinite_count)
+    broken = (
+        result.accuracy is not None
+        and result.accuracy.nonfinite_count
+        and simulated_accuracy is not None
+        and not simulated_accuracy.nonfinite_count
+    )
     if not broken and (gap is None or gap <= UNEXPLAINED_GAP_DB):
         return ""
     return engine_gap_text(gap) + f": {shown_key('engine')} shows what to check"
 
 
-_MARK_SENTENCES = {NO_EFFECT: "no effect: the engine is the same without this choice",
-                   BREAKS_MHA: "splits MHA: without this choice the attention is one kernel",
-                   BARRIER_SPLITS: "the fusion barrier takes kernels apart",
-                   STANDALONE_QDQ: "unfused Q/DQ: a fusion did not happen"}
+_MARK_SENTENCES = {
+    NO_EFFECT: "no effect: the engine is the same without this choice",
+    BREAKS_MHA: "splits MHA: without this choice the attention is one kernel",
+    BARRIER_SPLITS: "the fusion barrier takes kernels apart",
+    STANDALONE_QDQ: "unfused Q/DQ: a fusion did not happen",
+}
 
 
 def find_shown_preview(session: Session, run: str = "config") -> Preview | None:
@@ -291,8 +312,11 @@ def preview_refusal_text(session: Session) -> str:
     preview_refusal = preview.refusal if preview is not None else session.preview_refusal
     if preview_refusal is None:
         return ""
-    return (f"{preview_refusal.description}. {preview_refusal.next_step}" if preview_refusal.is_rtx_missing else
-            f"refused by {_preview_builder_name(preview)}: {preview_refusal.description}")
+    return (
+        f"{preview_refusal.description}. {preview_refusal.next_step}"
+        if preview_refusal.is_rtx_missing
+        else f"refused by {_preview_builder_name(preview)}: {preview_refusal.description}"
+    )
 
 
 def _preview_builder_name(preview: Preview | None) -> str:
@@ -300,28 +324,34 @@ def _preview_builder_name(preview: Preview | None) -> str:
 
 
 def differs_in_preview(preview: Preview, group: FusionGroup, requested_precision: Precision) -> bool:
-    """Returns True if a preview refuses a fusion group, or if it runs the group in another precision or with a remark.
-    """
+    """Returns True if a preview refuses a fusion group, or if it runs the group in another precision or with a remark."""
     if preview.refusal is not None:
         return bool(preview.refusal.layer) and preview.refusal.layer in (group.name, *group.layers)
     implementation = preview.implementations.get(group.name)
-    return bool(preview.list_precision_independent_remarks(group)) or implementation is not None and (
-        is_unrequested_precision(group, requested_precision, implementation))
+    return (
+        bool(preview.list_precision_independent_remarks(group))
+        or implementation is not None
+        and (is_unrequested_precision(group, requested_precision, implementation))
+    )
 
 
-def implementation_sentences(preview: Preview, group: FusionGroup, requested_precision: Precision,
-                             titles: Mapping[str, str]) -> list[str]:
+def implementation_sentences(
+    preview: Preview, group: FusionGroup, requested_precision: Precision, titles: Mapping[str, str]
+) -> list[str]:
     """Returns sentences about the preview of a group: precision and kernel, neighbours, then one sentence for each
     remark."""
     title = f"preview {preview.builder_text}"
     if preview.refusal is not None:
-        return [f"{title}: {preview.refusal.description}"] if preview.refusal.layer in (group.name,
-                                                                                        *group.layers) else []
+        return (
+            [f"{title}: {preview.refusal.description}"] if preview.refusal.layer in (group.name, *group.layers) else []
+        )
     implementation = preview.implementations.get(group.name)
     if implementation is None:
         return [f"{title}: no kernel is named after it"]
-    shown_precision, requested_label = implementation.implemented_precision(
-        group.precision_shown_by_engine(requested_precision)), group.precision_label(requested_precision)
+    shown_precision, requested_label = (
+        implementation.implemented_precision(group.precision_shown_by_engine(requested_precision)),
+        group.precision_label(requested_precision),
+    )
     text = shown_precision.label if shown_precision is not None else "its kernel does not report types inside"
     if is_unrequested_precision(group, requested_precision, implementation):
         text = f"{OTHER_PRECISION_MARK} {text}, requested {requested_label}"
@@ -338,16 +368,23 @@ def implementation_sentences(preview: Preview, group: FusionGroup, requested_pre
         if tensor in preview.barrier_effects
     ]
     mark_sentences = [_MARK_SENTENCES[mark] for mark in preview.list_precision_independent_remarks(group)]
-    return [" · ".join(parts), *unused_sentences, *mark_sentences,
-            *(f"fusion barrier: {effect.description}" for effect in barrier_effects)]
+    return [
+        " · ".join(parts),
+        *unused_sentences,
+        *mark_sentences,
+        *(f"fusion barrier: {effect.description}" for effect in barrier_effects),
+    ]
 
 
 def engine_page_title(session: Session) -> str:
     shown_engine = find_shown_engine(session)
     if shown_engine is None:
         return "The FP32 engine"
-    behind_text = (f", {counted_noun_text(shown_engine.edits_behind, 'change')} before {config_name(session)}"
-                   if shown_engine.is_stale else "")
+    behind_text = (
+        f", {counted_noun_text(shown_engine.edits_behind, 'change')} before {config_name(session)}"
+        if shown_engine.is_stale
+        else ""
+    )
     return f"The engine of {shown_engine.name}{behind_text}"
 
 
@@ -362,19 +399,36 @@ def engine_page_lines(session: Session, width: int) -> list[Line]:
         simulated = result.select_comparable_simulation(results.accuracy)
         divergence = None if shown_engine.is_stale else session.find_engine_divergence("config")
         engines[name] = result
-        runs = [*list_engine_runs(name, replace(result, simulated_accuracy=simulated)),
-                *(ReportedRun(f"{name} at {shape}", RunRow(accuracy))
-                  for shape, accuracy in result.shape_accuracies.items())]
+        runs = [
+            *list_engine_runs(name, replace(result, simulated_accuracy=simulated)),
+            *(
+                ReportedRun(f"{name} at {shape}", RunRow(accuracy))
+                for shape, accuracy in result.shape_accuracies.items()
+            ),
+        ]
         suggested = suggest_engine_checks(network, config, simulated, result, fp32_engine, divergence)
         values = [(column.title, column.text(RunRow(engine=result))) for column in list_run_columns("engines")]
-        checks = [engine_check_lines(name, result, simulated, suggested),
-                  [f"{title}: {text}" for title, text in values if text]]
-        layers = [*engine_error_blocks(network, name, result.engine_errors, results.group_errors, divergence),
-                  precision_share_table(engines)]
+        checks = [
+            engine_check_lines(name, result, simulated, suggested),
+            [f"{title}: {text}" for title, text in values if text],
+        ]
+        layers = [
+            *engine_error_blocks(network, name, result.engine_errors, results.group_errors, divergence),
+            precision_share_table(engines),
+        ]
         if result.engine_report is not None:
             layers += [*unrequested_group_blocks(network, config, result), slowest_layer_table(result.engine_report)]
     if fp32_engine is not None:
         engines[FP32_ENGINE_TITLE] = fp32_engine
         runs += list_engine_runs(FP32_ENGINE_TITLE, fp32_engine)
-    return block_lines([accuracy_table(session, runs), *build_attempt_blocks(engines),
-                        fp32_engine_fault_lines(fp32_engine), *checks, engine_remark_lines(engines), *layers], width)
+    return block_lines(
+        [
+            accuracy_table(session, runs),
+            *build_attempt_blocks(engines),
+            fp32_engine_fault_lines(fp32_engine),
+            *checks,
+            engine_remark_lines(engines),
+            *layers,
+        ],
+        width,
+    )

@@ -75,8 +75,9 @@ class Explanation:
         return lines
 
 
-def origin_text(config: str, source: str = "", samples: str = "", interval: str = "", doubts: Sequence[str] = ()
-                ) -> str:
+def origin_text(
+    config: str, source: str = "", samples: str = "", interval: str = "", doubts: Sequence[str] = ()
+) -> str:
     """Returns where a value comes from as a sentence, with a sentence for each doubt.
 
     Args:
@@ -86,8 +87,12 @@ def origin_text(config: str, source: str = "", samples: str = "", interval: str 
         interval: The confidence interval of the value; "" if there is none.
         doubts: Reasons to doubt the value, and its outcome. Empty texts do not count.
     """
-    parts = (f"of {config}", source, samples and f"measured on {samples}",
-             interval and f"{CONFIDENCE:.0%} confidence interval {interval}")
+    parts = (
+        f"of {config}",
+        source,
+        samples and f"measured on {samples}",
+        interval and f"{CONFIDENCE:.0%} confidence interval {interval}",
+    )
     return " ".join(_sentence(text) for text in (", ".join(filter(None, parts)), *doubts) if text)
 
 
@@ -105,8 +110,10 @@ def explain_term(term: Term) -> Explanation:
 
 def list_explained_terms() -> dict[str, list[Term]]:
     """Returns all words, columns and marks that are explained, by the heading of the help page."""
-    columns = [Term(column.names[0], column.full_explanation, (*column.names[1:], column.order_title))
-               for column in LAYER_COLUMNS]
+    columns = [
+        Term(column.names[0], column.full_explanation, (*column.names[1:], column.order_title))
+        for column in LAYER_COLUMNS
+    ]
     words = sorted(list_words(), key=lambda term: term.name.lower())
     return {"Columns of the list": columns, "Marks": list_marks(), "Words": words}
 
@@ -124,12 +131,22 @@ def list_explained_columns(row_values: RowValues, visible_row: VisibleRow) -> li
 def explain_column(row_values: RowValues, column: LayerColumn) -> Explanation:
     """Returns the explanation of a column."""
     title = column.title_text(row_values, _VALUE_CELLS).strip()
-    return Explanation(title, (("what", _column_text(row_values, column)),
-                               ("sort", f"A click on the title sorts by it: {column.order_title}.")))
+    return Explanation(
+        title,
+        (
+            ("what", _column_text(row_values, column)),
+            ("sort", f"A click on the title sorts by it: {column.order_title}."),
+        ),
+    )
 
 
-def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRow, column: LayerColumn,
-                 disabled_reason: Callable[[str], str] = lambda action: "") -> Explanation:
+def explain_cell(
+    session: Session,
+    row_values: RowValues,
+    visible_row: VisibleRow,
+    column: LayerColumn,
+    disabled_reason: Callable[[str], str] = lambda action: "",
+) -> Explanation:
     """Returns the explanation of the value of a row in a column.
 
     Args:
@@ -140,36 +157,54 @@ def explain_cell(session: Session, row_values: RowValues, visible_row: VisibleRo
     row, reason = visible_row.row, row_cells.reason if column.yields_to_reason else ""
     group = row.group if isinstance(row, GroupRow) else None
     value = row_cells.name
-    marks = [*find_marks(row_cells.glyph.strip(), "before a name", row_cells.glyph),
-             *find_marks(row_cells.mark, "before a name")]
+    marks = [
+        *find_marks(row_cells.glyph.strip(), "before a name", row_cells.glyph),
+        *find_marks(row_cells.mark, "before a name"),
+    ]
     if column is not NAME_COLUMN:
         cell = row_cells.cells.get(column.id)
         spans = column.draw(cell, _VALUE_CELLS) if cell is not None else []
         value = " ".join("".join(text for text, _ in spans).strip(f"█{BAR_BLOCKS}").split())
         value = reason or value
         marks = _find_cell_marks(row_values, column, group, "" if reason else value, row_cells.glyph)
-    text = (f"No value: this row cannot run in a lower precision, because {reason}." if reason else
-            _CELL_TEXTS[column.id](session, row_values, visible_row))
+    text = (
+        f"No value: this row cannot run in a lower precision, because {reason}."
+        if reason
+        else _CELL_TEXTS[column.id](session, row_values, visible_row)
+    )
     next_texts = _next_step_texts(session, row_values, column, group, disabled_reason) if group is not None else []
     next_steps = [("next", f"{', '.join(next_texts)}.")] if next_texts else []
     return Explanation(
         column.title_text(row_values, _VALUE_CELLS).strip(),
-        (("how", text), ("what", _column_text(row_values, column)),
-         *((mark.name, mark.explanation) for mark in marks), *next_steps),
-        "" if column is NAME_COLUMN else row_cells.name, value)
+        (
+            ("how", text),
+            ("what", _column_text(row_values, column)),
+            *((mark.name, mark.explanation) for mark in marks),
+            *next_steps,
+        ),
+        "" if column is NAME_COLUMN else row_cells.name,
+        value,
+    )
 
 
-def _next_step_texts(session: Session, row_values: RowValues, column: LayerColumn, group: FusionGroup,
-                     disabled_reason: Callable[[str], str]) -> list[str]:
+def _next_step_texts(
+    session: Session,
+    row_values: RowValues,
+    column: LayerColumn,
+    group: FusionGroup,
+    disabled_reason: Callable[[str], str],
+) -> list[str]:
     """Returns the keys that change a value of a group, with their effects, without impossible or useless actions."""
-    effects = {action: effect or _ROW_EFFECTS[action](session, row_values, group)
-               for action, effect in column.next_steps.items() if not disabled_reason(action)}
+    effects = {
+        action: effect or _ROW_EFFECTS[action](session, row_values, group)
+        for action, effect in column.next_steps.items()
+        if not disabled_reason(action)
+    }
     return [f"{shown_key(action)} {effect}" for action, effect in effects.items() if effect]
 
 
 def _toggle_effect(session: Session, row_values: RowValues, group: FusionGroup) -> str:
-    """Returns the effect of the toggle key on a row; "" if it has none, or if a negative share shows that it does harm.
-    """
+    """Returns the effect of the toggle key on a row; "" if it has none, or if a negative share shows that it does harm."""
     toggled_config = find_toggled_config(session, [group])
     if toggled_config == session.config:
         return ""
@@ -198,8 +233,9 @@ def _column_text(row_values: RowValues, column: LayerColumn) -> str:
     return column.full_explanation
 
 
-def _find_cell_marks(row_values: RowValues, column: LayerColumn, group: FusionGroup | None, value: str,
-                     glyph: str) -> list[Term]:
+def _find_cell_marks(
+    row_values: RowValues, column: LayerColumn, group: FusionGroup | None, value: str, glyph: str
+) -> list[Term]:
     if column.id == "precision":
         return find_marks(value.partition(" ")[2] if group is not None else value, "behind a precision")
     if column.id == "engine":
@@ -212,12 +248,18 @@ def _name_text(session: Session, row_values: RowValues, visible_row: VisibleRow)
     row, layer_by_name = visible_row.row, row_values.model.outline.layer_by_name
     if isinstance(row, GroupRow):
         operators = " + ".join(layer_by_name[name].op_type for name in row.group.layers)
-        refusals = [f"It cannot run in {precision.label}: {reason}."
-                    for precision, reason in row.group.refusal_reasons.items()]
+        refusals = [
+            f"It cannot run in {precision.label}: {reason}." for precision, reason in row.group.refusal_reasons.items()
+        ]
         shape = row_values.model.outline.shapes.get(row.group.final_tensor)
-        return " ".join((f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}.",
-                         *([f"Its output is {tensor_shape_text(shape)}."] if shape is not None else []), *refusals,
-                         *map(_sentence, known_issue_lines(row_values.model.outline.known_issues, row.group, True))))
+        return " ".join(
+            (
+                f"A fused layer of {counted_noun_text(len(row.group.layers), 'node')}: {operators}.",
+                *([f"Its output is {tensor_shape_text(shape)}."] if shape is not None else []),
+                *refusals,
+                *map(_sentence, known_issue_lines(row_values.model.outline.known_issues, row.group, True)),
+            )
+        )
     if isinstance(row, Scope):
         return f"A scope with {counted_noun_text(len(row.groups), 'fused layer')}."
     if row is None:
@@ -234,8 +276,11 @@ def _precision_text(session: Session, row_values: RowValues, visible_row: Visibl
     if not isinstance(row, GroupRow):
         return _NO_PRECISION_TEXT
     source = detail.settings_text(session, row_values.config, row.group)
-    preview_texts = (detail.implementation_texts(row_values, row) if row_values.preview is not None else
-                     [engine_texts.preview_refusal_text(session)])
+    preview_texts = (
+        detail.implementation_texts(row_values, row)
+        if row_values.preview is not None
+        else [engine_texts.preview_refusal_text(session)]
+    )
     return origin_text(row_values.config_name, source if row_values.run == "config" else "", doubts=preview_texts)
 
 
@@ -270,8 +315,13 @@ def _share_text(session: Session, row_values: RowValues, visible_row: VisibleRow
     if (share := shares.get(name)) is None:
         return origin_text(config, _not_measured_text(session))
     points = f"±{number_text(100 * share.half_width, 2)} points" if share.half_width is not None else ""
-    return origin_text(config, "simulated", _used_sample_count_text(session, share.samples), points,
-                       [share.unknown_reason or detail.share_doubt_text(shares, name)])
+    return origin_text(
+        config,
+        "simulated",
+        _used_sample_count_text(session, share.samples),
+        points,
+        [share.unknown_reason or detail.share_doubt_text(shares, name)],
+    )
 
 
 def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
@@ -296,23 +346,38 @@ def _toggle_text(session: Session, row_values: RowValues, visible_row: VisibleRo
 
 def _cost_text(session: Session, row_values: RowValues, visible_row: VisibleRow) -> str:
     if row_values.group_times and (shown_engine := row_values.shown_engine) is not None:
-        return " ".join(("A kernel that contains several rows counts for one of them.",
-                         _built_origin(shown_engine.result, shown_engine.name)))
+        return " ".join(
+            (
+                "A kernel that contains several rows counts for one of them.",
+                _built_origin(shown_engine.result, shown_engine.name),
+            )
+        )
     row, model = visible_row.row, row_values.model
-    macs = (model.group_macs[row.group.name] if isinstance(row, GroupRow) else
-            model.scope_macs.get(row.path) if isinstance(row, Scope) else None)
+    macs = (
+        model.group_macs[row.group.name]
+        if isinstance(row, GroupRow)
+        else model.scope_macs.get(row.path)
+        if isinstance(row, Scope)
+        else None
+    )
     if macs is None:
         return "Unknown: the row multiplies nothing, or its sizes are not known."
     return f"{number_text(macs / 1e6)} of {number_text(model.total_macs / 1e6)} million MACs, counted from the shapes."
 
 
-_CELL_TEXTS = {"layer": _name_text, "operator": _name_text, "precision": _precision_text, "engine": _engine_text,
-               "share": _share_text, "toggle": _toggle_text, "cost": _cost_text}
+_CELL_TEXTS = {
+    "layer": _name_text,
+    "operator": _name_text,
+    "precision": _precision_text,
+    "engine": _engine_text,
+    "share": _share_text,
+    "toggle": _toggle_text,
+    "cost": _cost_text,
+}
 
 
 def _find_shown_shares(session: Session, row_values: RowValues) -> Mapping[str, ErrorShare]:
-    """Returns the displayed error shares: those of the run, or of an earlier config until those of the run are final.
-    """
+    """Returns the displayed error shares: those of the run, or of an earlier config until those of the run are final."""
     if row_values.stale_config is not None:
         return session.results.get_results_or_empty(row_values.stale_config).shares
     return session.get_run_results(row_values.run).shares
@@ -332,19 +397,42 @@ def explain_header(session: Session) -> list[Explanation]:
     samples, sample_texts = _header_sample_texts(session)
     entries: tuple[tuple[str, str, Sequence[str]], ...] = (
         ("network", outline.name, (f"{groups} of {nodes}.", explain_word("fused layer"))),
-        ("target", " and ".join(session.target_descriptions),
-         (f"{source}{explain_word('target')}", f"{shown_key('target')} changes it.")),
+        (
+            "target",
+            " and ".join(session.target_descriptions),
+            (f"{source}{explain_word('target')}", f"{shown_key('target')} changes it."),
+        ),
         ("samples", samples, sample_texts),
-        ("builder", engine_texts.builder_texts(builder)[0] if builder is not None else "",
-         ("Engines run here." if builder is not None and builder.can_run else
-          "It builds engines, which cannot run here.",)),
-        ("simulation", "" if backend is None else ", ".join(filter(None, (
-            f"{backend.name} {backend.version} · {backend.device}", "" if backend.real_fp16 else "FP16 as FP32",
-            session.execution_mode.name if session.execution_mode is not None else ""))),
-         (explain_word("simulation"),)),
-        ("config", config_title(session), (explain_word("config"),)))
-    return [Explanation(title, tuple(("", text) for text in texts), value=value)
-            for title, value, texts in entries if value]
+        (
+            "builder",
+            engine_texts.builder_texts(builder)[0] if builder is not None else "",
+            (
+                "Engines run here."
+                if builder is not None and builder.can_run
+                else "It builds engines, which cannot run here.",
+            ),
+        ),
+        (
+            "simulation",
+            ""
+            if backend is None
+            else ", ".join(
+                filter(
+                    None,
+                    (
+                        f"{backend.name} {backend.version} · {backend.device}",
+                        "" if backend.real_fp16 else "FP16 as FP32",
+                        session.execution_mode.name if session.execution_mode is not None else "",
+                    ),
+                )
+            ),
+            (explain_word("simulation"),),
+        ),
+        ("config", config_title(session), (explain_word("config"),)),
+    )
+    return [
+        Explanation(title, tuple(("", text) for text in texts), value=value) for title, value, texts in entries if value
+    ]
 
 
 def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
@@ -353,13 +441,18 @@ def _header_sample_texts(session: Session) -> tuple[str, list[str]]:
     if data is None:
         return "", []
     used = min(data.what_if_count, data.judged_count)
-    texts = [f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
-             "--whatif-samples sets how many."]
+    texts = [
+        f"Values in the app are measured on {used} of {counted_noun_text(data.judged_count, 'sample')}; "
+        "--whatif-samples sets how many."
+    ]
     if data.is_random:
         texts.append("The inputs are random, so the values say little about production. Reopen with --data.")
     if session.calibration is not None and session.calibration.samples:
-        others = ("others" if session.options.calib_data is not None or data.calibration_count == data.judged_count
-                  else "of them, which do not judge the runs with these ranges")
+        others = (
+            "others"
+            if session.options.calib_data is not None or data.calibration_count == data.judged_count
+            else "of them, which do not judge the runs with these ranges"
+        )
         texts.append(f"Ranges are calibrated on {data.calibration_count} {others}.")
     if session.ranges_source_text not in ("", f"calibrated on {data.calibration_count}"):
         texts.append(_sentence(session.ranges_source_text))
@@ -379,9 +472,16 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
     accuracy = row.values.accuracy
     if column.kind == "outcome":
         word = find_term(value.split(" ")[0])
-        return Explanation(title, (("how", _outcome_text(session, row, accuracy)),
-                                   ("what", word.explanation if word is not None else explain_word("outcome")),
-                                   ("run", run_text)), row_name, value)
+        return Explanation(
+            title,
+            (
+                ("how", _outcome_text(session, row, accuracy)),
+                ("what", word.explanation if word is not None else explain_word("outcome")),
+                ("run", run_text),
+            ),
+            row_name,
+            value,
+        )
     is_simulated = column.kind == "simulated" or row.kind == "exported"
     target = _find_column_target(session, title)
     if is_simulated and row.kind == "fp32" and accuracy is None:
@@ -401,8 +501,11 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
         texts += [("what", explain_word("SQNR"))]
     if accuracy is not None and title == "SQNR" and accuracy.worst_output is not None and accuracy.worst_output[0]:
         texts.append(("at", f"{accuracy.worst_output[0]}, the judged output with the lowest SQNR."))
-    texts += [("what", explanation), ("run", run_text),
-              *((mark.name, mark.explanation) for mark in find_marks(value, "at a value"))]
+    texts += [
+        ("what", explanation),
+        ("run", run_text),
+        *((mark.name, mark.explanation) for mark in find_marks(value, "at a value")),
+    ]
     kind = "exported" if session.builder is None and column.kind == "built" else column.kind
     return Explanation(title if title == EXPORTED_NETWORK else f"{title}, {kind}", tuple(texts), row_name, value)
 
@@ -410,16 +513,28 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
 def _find_column_target(session: Session, title: str) -> Target | None:
     """Returns a target on the value of a column of the summary table; None if the value has no interval."""
     metric_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
-    kinds = {"SQNR": "sqnr", engine_texts.built_column_title(session): "sqnr", f"{EXPORTED} SQNR": "sqnr",
-             "top-1": "agreement", MARGIN_MARK: find_displayed_target(session).kind,
-             **dict.fromkeys(metric_titles, "metric")}
+    kinds = {
+        "SQNR": "sqnr",
+        engine_texts.built_column_title(session): "sqnr",
+        f"{EXPORTED} SQNR": "sqnr",
+        "top-1": "agreement",
+        MARGIN_MARK: find_displayed_target(session).kind,
+        **dict.fromkeys(metric_titles, "metric"),
+    }
     return Target(kinds[title], 0.0) if title in kinds else None
 
 
 def _run_text(session: Session, row: SummaryRow) -> str:
     if row.kind == "fp32":
-        return " ".join(filter(None, (f"The network in FP32. Errors are measured against {session.reference_name}.",
-                                      session.opened_network.outline.reference_weights_text)))
+        return " ".join(
+            filter(
+                None,
+                (
+                    f"The network in FP32. Errors are measured against {session.reference_name}.",
+                    session.opened_network.outline.reference_weights_text,
+                ),
+            )
+        )
     if row.kind == "engine":
         return "The engine that was built last, from an earlier config."
     if row.kind == "exported":
@@ -441,8 +556,10 @@ def _outcome_text(session: Session, row: SummaryRow, accuracy: Accuracy | None) 
         return "There is no outcome yet."
     name = config_name(session) if row.run == "config" else run_title(row.run)
     texts = [f"{name}{RESULT_SUFFIXES[kind]}: {outcome.text}" for kind, outcome in outcomes.items()]
-    texts += [f"{target.measured_value_text(accuracy)} simulated, for {target.for_samples_of(accuracy).description}"
-              for target in session.targets]
+    texts += [
+        f"{target.measured_value_text(accuracy)} simulated, for {target.for_samples_of(accuracy).description}"
+        for target in session.targets
+    ]
     return " ".join(map(_sentence, texts))
 
 
@@ -451,15 +568,18 @@ def _interval_text(accuracy: Accuracy | None, target: Target | None) -> str:
     return target.confidence_interval_text(accuracy) if accuracy is not None and target is not None else ""
 
 
-def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None,
-                       target: Target | None = None) -> str:
+def _simulation_origin(session: Session, config: str, accuracy: Accuracy | None, target: Target | None = None) -> str:
     if accuracy is None:
         return origin_text(config, _not_measured_text(session))
     backend = session.backend_summary.name if session.backend_summary is not None else "ONNX Runtime"
     outcome = session.target_outcome(accuracy) if target is not None else None
-    return origin_text(config, f"simulated in {backend} against {session.reference_name}",
-                       _sample_count_text(session, accuracy.samples), _interval_text(accuracy, target),
-                       [outcome.text] if outcome is not None else [])
+    return origin_text(
+        config,
+        f"simulated in {backend} against {session.reference_name}",
+        _sample_count_text(session, accuracy.samples),
+        _interval_text(accuracy, target),
+        [outcome.text] if outcome is not None else [],
+    )
 
 
 def _built_origin(result: EngineResult | ExportedRun, config: str, target: Target | None = None) -> str:
@@ -467,22 +587,29 @@ def _built_origin(result: EngineResult | ExportedRun, config: str, target: Targe
     samples = counted_noun_text(result.accuracy.samples, "sample") if result.accuracy else ""
     interval = _interval_text(result.accuracy, target)
     if isinstance(result, ExportedRun):
-        return origin_text(config, f"the exported file, executed by {result.executor_name}", samples, interval,
-                           [result.missing_reason])
+        return origin_text(
+            config, f"the exported file, executed by {result.executor_name}", samples, interval, [result.missing_reason]
+        )
     return origin_text(config, f"from the engine, built by {result.builder_text}", samples, interval)
 
 
 def _used_sample_count_text(session: Session, count: int) -> str:
     """Returns a number of samples, of those that values in the app are measured on."""
     used = session.count_judging_samples(session.config)
-    return (f"{count} of the {counted_noun_text(used, 'sample')} in use" if count < used else
-            _sample_count_text(session, count))
+    return (
+        f"{count} of the {counted_noun_text(used, 'sample')} in use"
+        if count < used
+        else _sample_count_text(session, count)
+    )
 
 
 def _sample_count_text(session: Session, count: int) -> str:
     total = session.data_summary.judged_count if session.data_summary is not None else count
-    return f"{count} of {counted_noun_text(total, 'sample')}" if count < total else (
-        f"all {counted_noun_text(count, 'sample')}" if count > 1 else "1 sample")
+    return (
+        f"{count} of {counted_noun_text(total, 'sample')}"
+        if count < total
+        else (f"all {counted_noun_text(count, 'sample')}" if count > 1 else "1 sample")
+    )
 
 
 def _not_measured_text(session: Session) -> str:
@@ -501,7 +628,7 @@ def find_term_at(text: str, x: int) -> Term | None:
     at = next((number for number, (start, end) in enumerate(words) if start <= index < end), -1)
     for length in (3, 2, 1):
         for first in range(max(0, at - length + 1), min(at, len(words) - length) + 1):
-            phrase = text[words[first][0]:words[first + length - 1][1]]
+            phrase = text[words[first][0] : words[first + length - 1][1]]
             if (term := find_term(phrase) or find_term(phrase.strip(",.;:()~·─ "))) is not None:
                 return term
     return None
@@ -509,7 +636,7 @@ def find_term_at(text: str, x: int) -> Term | None:
 
 def find_line_label(texts: Sequence[str], y: int) -> Term | None:
     """Returns the term of the label of a line in the detail pane; a line without one continues the line above it."""
-    for text in reversed(texts[:y + 1]):
+    for text in reversed(texts[: y + 1]):
         if label := text[:9].strip():
             return find_term(label)
     return None

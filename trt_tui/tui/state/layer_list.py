@@ -27,7 +27,11 @@ from trt_tui.tui.state.rows import (
 )
 
 _COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
+    ">=": operator.ge,
+    "<=": operator.le,
+    ">": operator.gt,
+    "<": operator.lt,
+}
 _SHARE_PATTERN = re.compile(r"share(>=|<=|>|<)(\d+(?:\.\d+)?|\.\d+)(%?)", re.IGNORECASE)
 _TERM_PATTERN = re.compile(r"!?/(?:[^/\\]|\\.)*/(?=\s|$)|\S+")
 _MAX_PATTERN_CHARACTERS = 200
@@ -239,7 +243,8 @@ class LayerList:
         is_by_share = self.sort_column is SHARE_COLUMN
         # A scope shows the worst error of its groups, but the sum of their shares.
         self._has_additive_weights = self.sort_column.is_additive and (
-            not is_by_share or row_values.measure is ColourMeasure.SHARE)
+            not is_by_share or row_values.measure is ColourMeasure.SHARE
+        )
         self._leading_groups = row_values.raised_groups_without_share if is_by_share else frozenset()
         self._small_groups = _find_small_groups(row_values) if is_by_share else {}
 
@@ -251,8 +256,13 @@ class LayerList:
             return False
         if last_values is not None and last_values.config != values.config:
             return True
-        is_measuring = (is_measuring_toggles if self.sort_column is TOGGLE_COLUMN else is_measuring_shares
-                        if self.measure is ColourMeasure.SHARE else is_measuring_current_config)
+        is_measuring = (
+            is_measuring_toggles
+            if self.sort_column is TOGGLE_COLUMN
+            else is_measuring_shares
+            if self.measure is ColourMeasure.SHARE
+            else is_measuring_current_config
+        )
         return not is_measuring(self.session)
 
     @property
@@ -280,9 +290,13 @@ class LayerList:
         self.matches = set()
         for row in self.tree_model.group_rows:
             share = shares.get(row.group.name)
-            item = FilterItem(row.group,
-                              self.tree_model.search_text(row), share.fraction if share is not None else None,
-                              config.precision_of(row.group), row.group.name in config.groups_fixed_by_rule)
+            item = FilterItem(
+                row.group,
+                self.tree_model.search_text(row),
+                share.fraction if share is not None else None,
+                config.precision_of(row.group),
+                row.group.name in config.groups_fixed_by_rule,
+            )
             if row_filter.matches_all_terms(item):
                 self.matches.add(row.group.name)
 
@@ -304,11 +318,13 @@ class LayerList:
         if self._rows is None or sources != self._row_sources:
             self._row_sources = sources
             if self.view is View.WORST:
-                self._rows = self.tree_model.list_worst_first_rows(self.opened_paths, self.sort_weights, self.matches,
-                                                                   self._leading_groups, small_groups)
+                self._rows = self.tree_model.list_worst_first_rows(
+                    self.opened_paths, self.sort_weights, self.matches, self._leading_groups, small_groups
+                )
             else:
-                self._rows = self.tree_model.list_tree_rows(self.opened_paths, self.sort_weights, self.matches,
-                                                            self._has_additive_weights, small_groups)
+                self._rows = self.tree_model.list_tree_rows(
+                    self.opened_paths, self.sort_weights, self.matches, self._has_additive_weights, small_groups
+                )
         return self._rows
 
     def find_next_bad_group(self, current_row: VisibleRow | None, includes_current: bool = False) -> str | None:
@@ -324,13 +340,16 @@ class LayerList:
         if self.view is View.WORST:
             lines = model.list_worst_first_rows(set(), self.sort_weights, self.matches, self._leading_groups)
         else:
-            lines = model.list_tree_rows({scope.path
-                                          for scope in model.scopes}, self.sort_weights, self.matches,
-                                         self._has_additive_weights)
+            lines = model.list_tree_rows(
+                {scope.path for scope in model.scopes}, self.sort_weights, self.matches, self._has_additive_weights
+            )
         start_key = current_row.key.partition("\0")[0] if current_row is not None else ""  # of the row around a node
         start = next((index for index, line in enumerate(lines) if line.key == start_key), -1)
-        bad_groups = {index: line.row.group.name for index, line in enumerate(lines)
-                      if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_rows}
+        bad_groups = {
+            index: line.row.group.name
+            for index, line in enumerate(lines)
+            if isinstance(line.row, GroupRow) and line.row.group.name in self.row_values.bad_rows
+        }
         following = [index for index in bad_groups if index > start or (includes_current and index == start)]
         return bad_groups[(following or list(bad_groups))[0]] if bad_groups else None
 
@@ -341,15 +360,17 @@ def _find_small_groups(row_values: RowValues) -> dict[View, frozenset[str]]:
 
 
 def _share_sample_count_text(layer_list: LayerList) -> str:
-    """Returns the number of samples behind the shares, "samples 8-32"; "" if it is all samples, or no share is known.
-    """
+    """Returns the number of samples behind the shares, "samples 8-32"; "" if it is all samples, or no share is known."""
     session = layer_list.session
     sample_counts = [share.samples for share in session.get_run_results("config").shares.values()]
     all_samples = session.count_judging_samples(session.config)
     if not sample_counts or min(sample_counts) >= all_samples:
         return ""
-    counts_text = (f"samples {min(sample_counts)}-{max(sample_counts)}" if min(sample_counts) < max(sample_counts) else
-                   counted_noun_text(min(sample_counts), "sample"))
+    counts_text = (
+        f"samples {min(sample_counts)}-{max(sample_counts)}"
+        if min(sample_counts) < max(sample_counts)
+        else counted_noun_text(min(sample_counts), "sample")
+    )
     return f"{counts_text}{_uncertain_order_text(layer_list)}"
 
 
@@ -362,15 +383,18 @@ def _uncertain_order_text(layer_list: LayerList) -> str:
 
 
 def view_title(layer_list: LayerList) -> str:
-    """Returns the title of the view. The title of the worst-first view says "worst first" only if all values are known.
-    """
+    """Returns the title of the view. The title of the worst-first view says "worst first" only if all values are known."""
     if layer_list.view is not View.WORST:
         return str(layer_list.view.value).capitalize()
     row_values = layer_list.row_values
     known_groups = row_values.group_values.keys() | row_values.unknown_groups
-    is_worst_first = (layer_list.sort_column is SHARE_COLUMN and layer_list.sort_weights
-                      and row_values.stale_config is None and not row_values.is_measuring_shares
-                      and len(known_groups) >= len(layer_list.tree_model.rows_by_group))
+    is_worst_first = (
+        layer_list.sort_column is SHARE_COLUMN
+        and layer_list.sort_weights
+        and row_values.stale_config is None
+        and not row_values.is_measuring_shares
+        and len(known_groups) >= len(layer_list.tree_model.rows_by_group)
+    )
     return "Worst first" if is_worst_first else "All layers"
 
 
@@ -381,8 +405,11 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
     The number of samples behind the shares is omitted if it does not fit; the detail pane shows it too.
     """
     model, row_values, search_status = layer_list.tree_model, layer_list.row_values, layer_list.session.search_status
-    order_text = (f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
-                  if layer_list.sort_column is not SHARE_COLUMN else "")
+    order_text = (
+        f", {'' if layer_list.sort_column is NAME_COLUMN else 'by '}{layer_list.sort_column.order_title}"
+        if layer_list.sort_column is not SHARE_COLUMN
+        else ""
+    )
     if layer_list.view is View.BLOCKS:  # the blocks have a fixed order
         order_text = ""
     title = f"{shown_key('pane_tree')} {view_title(layer_list)} in {row_values.config_name}{order_text}"
@@ -403,8 +430,10 @@ def layer_list_title(layer_list: LayerList, width: int) -> tuple[str, Line]:
         extra_text = f" ─ {_share_sample_count_text(layer_list) or capable_text}"
     right: Line = [(f"{shown_key('view')}:", "dim@do('view')")]
     for index, view in enumerate(layer_list.available_views):
-        right += [(" · " if index else " ", "dim"),
-                  (view.value.removesuffix(" first"), f"dim@show_view('{view.value}')")]
+        right += [
+            (" · " if index else " ", "dim"),
+            (view.value.removesuffix(" first"), f"dim@show_view('{view.value}')"),
+        ]
     if cell_width(title + end + extra_text) + line_width(right) + 8 <= width:
         return title + end + extra_text, right
     return title + end if cell_width(title + end) + 3 <= width else title, right

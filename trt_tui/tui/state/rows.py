@@ -106,8 +106,7 @@ class VisibleRow:
 
 
 class TreeModel:
-    """The tree of rows of a network outline, with look-up tables for the screen. It does not change after construction.
-    """
+    """The tree of rows of a network outline, with look-up tables for the screen. It does not change after construction."""
 
     def __init__(self, outline: NetworkOutline) -> None:
         self.outline = outline
@@ -215,8 +214,9 @@ class TreeModel:
         name = row.group.name
         return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
-    def combine_by_scope(self, values: Mapping[str, NumberT],
-                         combine: Callable[[NumberT, NumberT], NumberT] = operator.add) -> dict[str, NumberT]:
+    def combine_by_scope(
+        self, values: Mapping[str, NumberT], combine: Callable[[NumberT, NumberT], NumberT] = operator.add
+    ) -> dict[str, NumberT]:
         """Returns the value of each scope by path: by default the sum of the values of its groups."""
         combined: dict[str, NumberT] = {}
         for name, value in values.items():
@@ -224,9 +224,14 @@ class TreeModel:
                 combined[scope.path] = combine(combined[scope.path], value) if scope.path in combined else value
         return combined
 
-    def list_tree_rows(self, opened_paths: set[str], weights: Mapping[str, float] | None = None,
-                       matching_groups: set[str] | None = None, is_additive: bool = True,
-                       small_groups: Collection[str] = ()) -> list[VisibleRow]:
+    def list_tree_rows(
+        self,
+        opened_paths: set[str],
+        weights: Mapping[str, float] | None = None,
+        matching_groups: set[str] | None = None,
+        is_additive: bool = True,
+        small_groups: Collection[str] = (),
+    ) -> list[VisibleRow]:
         """Returns the lines of the tree view. Siblings are sorted by ``weights``, their values in a column.
 
         Without ``weights`` they have the order of the network.
@@ -256,9 +261,17 @@ class TreeModel:
 
         def push_rows(rows: Sequence[Row], depth: int) -> None:
             if listed_groups is not None:
-                rows = [row for row in rows
-                        if (row.path in allowed if isinstance(row, Scope) else
-                            row.group.name in listed_groups if isinstance(row, GroupRow) else matching_groups is None)]
+                rows = [
+                    row
+                    for row in rows
+                    if (
+                        row.path in allowed
+                        if isinstance(row, Scope)
+                        else row.group.name in listed_groups
+                        if isinstance(row, GroupRow)
+                        else matching_groups is None
+                    )
+                ]
             if weights:
                 rows = sorted(rows, key=sort_key)
             stack.extend((row, depth) for row in reversed(rows))
@@ -276,8 +289,12 @@ class TreeModel:
         return lines + self._list_folded_rows(folded, "layers without weights", opened_paths)
 
     def list_worst_first_rows(
-        self, opened_paths: set[str], weights: Mapping[str, float] | None, matching_groups: set[str] | None = None,
-        leading_groups: Collection[str] = (), small_groups: Collection[str] = ()
+        self,
+        opened_paths: set[str],
+        weights: Mapping[str, float] | None,
+        matching_groups: set[str] | None = None,
+        leading_groups: Collection[str] = (),
+        small_groups: Collection[str] = (),
     ) -> list[VisibleRow]:
         """Returns the lines of the worst-first view: all groups, heaviest first, then groups without a weight.
 
@@ -313,8 +330,9 @@ class TreeModel:
         return lines
 
     @staticmethod
-    def _list_leaf_rows(row: GroupRow | UngroupedRow | OtherNodesRow, depth: int,
-                        opened_paths: set[str]) -> Iterable[VisibleRow]:
+    def _list_leaf_rows(
+        row: GroupRow | UngroupedRow | OtherNodesRow, depth: int, opened_paths: set[str]
+    ) -> Iterable[VisibleRow]:
         names: tuple[str, ...] = ()
         if isinstance(row, OtherNodesRow):
             names = row.layers
@@ -357,9 +375,17 @@ def find_colour_band(value: float, measure: ColourMeasure) -> int:
     return next((i for i, max_db in enumerate(BAND_LIMITS_DB) if value < max_db), 4)
 
 
-_LEGEND = ((RAISED_MARK, "raised"), ((*RANGE_MARKS.values(), USER_RANGE_MARK), "range"), (KEPT_MARK, "fixed"),
-           ("f", "file"), (OTHER_CHANGE_MARK, "other change"), (REDUCED_MARK, "reduced"),
-           (OTHER_PRECISION_MARK, "preview"), (BAD_GLYPH, "NaN/Inf"), (UNKNOWN_GLYPH, "not measured"))
+_LEGEND = (
+    (RAISED_MARK, "raised"),
+    ((*RANGE_MARKS.values(), USER_RANGE_MARK), "range"),
+    (KEPT_MARK, "fixed"),
+    ("f", "file"),
+    (OTHER_CHANGE_MARK, "other change"),
+    (REDUCED_MARK, "reduced"),
+    (OTHER_PRECISION_MARK, "preview"),
+    (BAD_GLYPH, "NaN/Inf"),
+    (UNKNOWN_GLYPH, "not measured"),
+)
 """The marks before names and behind precisions with their meanings, the most important first."""
 
 
@@ -375,8 +401,9 @@ def legend_text(signs: Collection[str], width: int) -> str:
 
     If the legend is wider than ``width`` cells, its last entries are left out.
     """
-    entries = [f"{' '.join(shown)} {text}" for marks, text in _LEGEND
-               if (shown := [mark for mark in marks if mark in signs])]
+    entries = [
+        f"{' '.join(shown)} {text}" for marks, text in _LEGEND if (shown := [mark for mark in marks if mark in signs])
+    ]
     while entries and cell_width("  ".join(entries)) > width:
         entries.pop()
     return "  ".join(entries)
@@ -466,8 +493,7 @@ class RowValues:
 
     @cached_property
     def lowest_precision(self) -> Precision:
-        """The lowest precision that the config mainly uses, by the rule of `PrecisionConfig.find_main_low_precision`.
-        """
+        """The lowest precision that the config mainly uses, by the rule of `PrecisionConfig.find_main_low_precision`."""
         return self.config.find_main_low_precision(self.model.outline)
 
     @cached_property
@@ -489,8 +515,9 @@ class RowValues:
     @cached_property
     def group_names_worst_first(self) -> tuple[str, ...]:
         """The names of the groups with a positive weight, heaviest first."""
-        return tuple(name for name, weight in sorted(self.row_order_weights.items(), key=lambda item: -item[1])
-                     if weight > 0)
+        return tuple(
+            name for name, weight in sorted(self.row_order_weights.items(), key=lambda item: -item[1]) if weight > 0
+        )
 
     @cached_property
     def small_share_groups(self) -> frozenset[str]:
@@ -498,26 +525,43 @@ class RowValues:
         if self.measure is not ColourMeasure.SHARE or self.run != "config":
             return frozenset()
         groups = self.model.outline.group_by_name
-        return frozenset(name for name, value in self.group_values.items()
-                         if abs(value) < SHARE_BAND_LIMITS[-1] and name in groups and name not in self.nonfinite_groups
-                         and not self.config_change_marks(groups[name]) and name not in self.config.precision_moves)
+        return frozenset(
+            name
+            for name, value in self.group_values.items()
+            if abs(value) < SHARE_BAND_LIMITS[-1]
+            and name in groups
+            and name not in self.nonfinite_groups
+            and not self.config_change_marks(groups[name])
+            and name not in self.config.precision_moves
+        )
 
     @cached_property
     def small_weightless_groups(self) -> frozenset[str]:
         """The groups without weights whose row shows no loss and no finding, which one row of the tree represents."""
         outline = self.model.outline
-        noted_groups = {self.divergence_group, *self.search_marks, *self.warned_groups, *outline.known_issues,
-                        *(name for site in outline.defect_sites for name in site.groups)}
-        groups = [outline.group_by_name[name]
-                  for name in (self.small_share_groups & self.model.weightless_groups) - noted_groups]
-        return frozenset(group.name for group in groups if Precision.FP16 not in group.refusal_reasons
-                         and not self.has_barrier_behind(group) and not self.differs_in_preview(group)
-                         and OTHER_PRECISION_MARK not in self.group_engine_span(group)[0])
+        noted_groups = {
+            self.divergence_group,
+            *self.search_marks,
+            *self.warned_groups,
+            *outline.known_issues,
+            *(name for site in outline.defect_sites for name in site.groups),
+        }
+        groups = [
+            outline.group_by_name[name]
+            for name in (self.small_share_groups & self.model.weightless_groups) - noted_groups
+        ]
+        return frozenset(
+            group.name
+            for group in groups
+            if Precision.FP16 not in group.refusal_reasons
+            and not self.has_barrier_behind(group)
+            and not self.differs_in_preview(group)
+            and OTHER_PRECISION_MARK not in self.group_engine_span(group)[0]
+        )
 
     @cached_property
     def raised_groups(self) -> frozenset[str]:
-        """The groups that the current config runs in a higher precision than their default, whatever run is displayed.
-        """
+        """The groups that the current config runs in a higher precision than their default, whatever run is displayed."""
         return frozenset(self.config.find_raised_groups(self.model.outline))
 
     @cached_property
@@ -529,8 +573,9 @@ class RowValues:
     @cached_property
     def bad_rows(self) -> frozenset[str]:
         """The groups with NaN or Inf, or with a value in the worst colour bands."""
-        bad_rows = {name for name, value in self.group_values.items()
-                    if find_colour_band(value, self.measure) <= MAX_BAD_BAND}
+        bad_rows = {
+            name for name, value in self.group_values.items() if find_colour_band(value, self.measure) <= MAX_BAD_BAND
+        }
         return frozenset((bad_rows | self.nonfinite_groups) & self.model.rows_by_group.keys())
 
     def row_value_text(self, value: float, mark: str = SIMULATED_MARK) -> str:
@@ -571,18 +616,21 @@ class RowValues:
     def has_barrier_behind(self, group: FusionGroup) -> bool:
         """Returns True if a result of a group has a fusion barrier."""
         return self.run == "config" and not self.barrier_tensors.isdisjoint(
-            BarrierMove.subject_kind.list_subjects_of_group(group))
+            BarrierMove.subject_kind.list_subjects_of_group(group)
+        )
 
     def group_engine_span(self, group: FusionGroup) -> Span:
         """Returns the implementation of a group in the engine, for a column; "" if it is not known."""
-        text = engine_texts.implementation_text(self.implementations.get(group.name), group.precision_shown_by_engine(
-            self.requested_precision(group)))
+        text = engine_texts.implementation_text(
+            self.implementations.get(group.name), group.precision_shown_by_engine(self.requested_precision(group))
+        )
         return text, self.engine_text_style(text.startswith(OTHER_PRECISION_MARK))
 
     def differs_in_preview(self, group: FusionGroup) -> bool:
         """Returns True if the preview of the config refuses a group, or runs it in another form than requested."""
-        return self.preview is not None and engine_texts.differs_in_preview(self.preview, group,
-                                                                            self.requested_precision(group))
+        return self.preview is not None and engine_texts.differs_in_preview(
+            self.preview, group, self.requested_precision(group)
+        )
 
     def config_change_marks(self, group: FusionGroup) -> str:
         """Returns the characters that mark the changes on a group: letters of its moves, and an arrow for a changed
@@ -594,22 +642,39 @@ class RowValues:
             return ""
         requested_precision = self.requested_precision(group)
         default = self.config.default_precision_of(group)
-        marks = ("" if requested_precision is Precision.FP32 else
-                 RAISED_MARK if group.precision_rank(requested_precision) > group.precision_rank(default) else
-                 REDUCED_MARK if group.precision_rank(requested_precision) < group.precision_rank(default) else "")
+        marks = (
+            ""
+            if requested_precision is Precision.FP32
+            else RAISED_MARK
+            if group.precision_rank(requested_precision) > group.precision_rank(default)
+            else REDUCED_MARK
+            if group.precision_rank(requested_precision) < group.precision_rank(default)
+            else ""
+        )
         move_marks = [
-            find_move_letter(move) for _, move in self.config.find_moves_on_group(group) if not (
-                self.network_range_method and isinstance(move, RangeMove) and move.method == self.network_range_method)
+            find_move_letter(move)
+            for _, move in self.config.find_moves_on_group(group)
+            if not (
+                self.network_range_method and isinstance(move, RangeMove) and move.method == self.network_range_method
+            )
         ]
         return marks + "".join(dict.fromkeys(move_marks))
 
     def share_replacement_text(self, group: FusionGroup) -> str:
         """Returns "fixed" or "raised" for a group in FP32 by rule or by choice, which has no share; "" for others."""
-        if self.run != "config" or self.measure is not ColourMeasure.SHARE or self.requested_precision(
-                group) is not Precision.FP32:
+        if (
+            self.run != "config"
+            or self.measure is not ColourMeasure.SHARE
+            or self.requested_precision(group) is not Precision.FP32
+        ):
             return ""
-        return ("fixed" if group.name in self.config.groups_fixed_by_rule else
-                "raised" if group.name in self.config.precision_moves else "")
+        return (
+            "fixed"
+            if group.name in self.config.groups_fixed_by_rule
+            else "raised"
+            if group.name in self.config.precision_moves
+            else ""
+        )
 
     def requested_precision(self, group: FusionGroup) -> Precision:
         """Returns the requested precision of a group in this run."""
@@ -629,8 +694,13 @@ class RowValues:
         return percent_text(share)
 
 
-def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMeasure, run: str,
-            last_config: PrecisionConfig | None = None) -> RowValues:
+def build_row_values(
+    session: Session,
+    tree_model: TreeModel,
+    measure: ColourMeasure,
+    run: str,
+    last_config: PrecisionConfig | None = None,
+) -> RowValues:
     """Returns the row values of a measure and a run, from the results of the session.
 
     Args:
@@ -639,9 +709,15 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
     stale_config: PrecisionConfig | None = None
     group_values: dict[str, float] = {}
     unknown: set[str] = set()
-    errors_at_groups = find_engine_errors(session, run) if measure is ColourMeasure.ENGINE else {
-        name: error_metrics for name, entry in session.get_run_results(run).group_errors.items()
-        if (error_metrics := entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated) is not None}
+    errors_at_groups = (
+        find_engine_errors(session, run)
+        if measure is ColourMeasure.ENGINE
+        else {
+            name: error_metrics
+            for name, entry in session.get_run_results(run).group_errors.items()
+            if (error_metrics := entry.isolated if measure is ColourMeasure.ISOLATED else entry.accumulated) is not None
+        }
+    )
     nonfinite_groups = {name for name, entry in errors_at_groups.items() if entry.nonfinite_count}
     if measure is ColourMeasure.SHARE:
         measured = session.get_run_results(run).shares
@@ -655,24 +731,34 @@ def build_row_values(session: Session, tree_model: TreeModel, measure: ColourMea
         sqnr_values = {name: math.inf if entry.exact else entry.sqnr_db for name, entry in errors_at_groups.items()}
         group_values = {name: value for name, value in sqnr_values.items() if value is not None}
     config = session.config
-    row_values = RowValues(tree_model, config, measure, run, group_values, frozenset(nonfinite_groups),
-                           config_name=config_name(session) if run == "config" else run_title(run),
-                           stale_config_name=config_name(session, stale_config) if stale_config is not None else "",
-                           find_toggle=partial(find_toggle_result, session),
-                           metric_title=session.target.column_title if session.target is not None else "SQNR",
-                           is_target_met=run == "config" and current_config_meets_target(session),
-                           run_config=session.get_run_config(run), unknown_groups=frozenset(unknown),
-                           stale_config=stale_config)
-    row_values.warned_groups = frozenset(name for name, entry in session.get_run_results(run).group_errors.items()
-                                         if entry.has_overflow or entry.warning)
+    row_values = RowValues(
+        tree_model,
+        config,
+        measure,
+        run,
+        group_values,
+        frozenset(nonfinite_groups),
+        config_name=config_name(session) if run == "config" else run_title(run),
+        stale_config_name=config_name(session, stale_config) if stale_config is not None else "",
+        find_toggle=partial(find_toggle_result, session),
+        metric_title=session.target.column_title if session.target is not None else "SQNR",
+        is_target_met=run == "config" and current_config_meets_target(session),
+        run_config=session.get_run_config(run),
+        unknown_groups=frozenset(unknown),
+        stale_config=stale_config,
+    )
+    row_values.warned_groups = frozenset(
+        name for name, entry in session.get_run_results(run).group_errors.items() if entry.has_overflow or entry.warning
+    )
     if measure is ColourMeasure.SHARE:
         row_values.is_measuring_shares = run == "config" and is_measuring_shares(session)
         if row_values.is_measuring_shares and stale_config is None:
             all_samples = session.count_judging_samples(config)
             row_values.early_groups = frozenset(name for name, share in measured.items() if share.samples < all_samples)
         row_values.has_few_samples = any(share.has_few_samples for share in measured.values())
-    row_values.full_bar_value = max([0.05, *(value for value in group_values.values())
-                                     ]) if measure is ColourMeasure.SHARE else 0.0
+    row_values.full_bar_value = (
+        max([0.05, *(value for value in group_values.values())]) if measure is ColourMeasure.SHARE else 0.0
+    )
     if session.is_searching and run == "config":
         row_values.search_marks = find_search_marks(session)
     divergence = session.find_engine_divergence(run)
@@ -708,20 +794,30 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
     preview = engine_texts.find_shown_preview(session, row_values.run)
     if preview is not None and (preview.refusal is None or preview.refusal.layer):
         row_values.preview = preview
-        row_values.scope_other_counts = row_values.model.combine_by_scope({
-            group.name: 1 for group in row_values.model.outline.groups if row_values.differs_in_preview(group)})
+        row_values.scope_other_counts = row_values.model.combine_by_scope(
+            {group.name: 1 for group in row_values.model.outline.groups if row_values.differs_in_preview(group)}
+        )
         return
     if shown_engine is None or not shown_engine.result.implementations:
         return
-    row_values.implementations, row_values.engine_config_name = (shown_engine.result.implementations,
-                                                                 shown_engine.name if shown_engine.is_stale else "")
+    row_values.implementations, row_values.engine_config_name = (
+        shown_engine.result.implementations,
+        shown_engine.name if shown_engine.is_stale else "",
+    )
     groups = row_values.model.outline.group_by_name
-    row_values.scope_other_counts = row_values.model.combine_by_scope({
-        name: 1 for name, implementation in row_values.implementations.items() if name in groups
-        and is_unrequested_precision(groups[name], row_values.requested_precision(groups[name]), implementation)})
-    row_values.group_times = {name: implementation.latency_ms
-                              for name, implementation in shown_engine.result.implementations.items()
-                              if implementation.latency_ms is not None}
+    row_values.scope_other_counts = row_values.model.combine_by_scope(
+        {
+            name: 1
+            for name, implementation in row_values.implementations.items()
+            if name in groups
+            and is_unrequested_precision(groups[name], row_values.requested_precision(groups[name]), implementation)
+        }
+    )
+    row_values.group_times = {
+        name: implementation.latency_ms
+        for name, implementation in shown_engine.result.implementations.items()
+        if implementation.latency_ms is not None
+    }
     row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
 
 
@@ -749,11 +845,13 @@ def _sum_scope_values(row_values: RowValues) -> None:
     row_values.scope_values = model.combine_by_scope(row_values.group_values, combine)
     row_values.nonfinite_scopes = frozenset(model.combine_by_scope(dict.fromkeys(row_values.nonfinite_groups, 1)))
     row_values.scope_raised_counts = model.combine_by_scope(
-        dict.fromkeys(row_values.config.find_raised_groups(model.outline), 1))
+        dict.fromkeys(row_values.config.find_raised_groups(model.outline), 1)
+    )
     if row_values.measure is ColourMeasure.SHARE and row_values.group_values:
         known_groups = (row_values.group_values.keys() | row_values.unknown_groups) - row_values.early_groups
-        row_values.partial_scopes = frozenset(scope.path for name in model.rows_by_group if name not in known_groups
-                                              for scope in model.ancestors[name])
+        row_values.partial_scopes = frozenset(
+            scope.path for name in model.rows_by_group if name not in known_groups for scope in model.ancestors[name]
+        )
 
 
 def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
@@ -769,10 +867,12 @@ def block_cell_span(row_values: RowValues, group_names: Sequence[str]) -> Span:
     return row_values.choose_glyph_and_style(value, False)
 
 
-_BLOCK_MEASURE_TEXTS = {ColourMeasure.SHARE: "its share of the error", ColourMeasure.ISOLATED:
-                        "its error with all its inputs from FP32", ColourMeasure.ACCUMULATED:
-                        "its error with the whole network in these precisions", ColourMeasure.ENGINE:
-                        "its error in the engine"}
+_BLOCK_MEASURE_TEXTS = {
+    ColourMeasure.SHARE: "its share of the error",
+    ColourMeasure.ISOLATED: "its error with all its inputs from FP32",
+    ColourMeasure.ACCUMULATED: "its error with the whole network in these precisions",
+    ColourMeasure.ENGINE: "its error in the engine",
+}
 
 
 def block_cell_text(row_values: RowValues) -> str:
@@ -787,7 +887,9 @@ def block_precisions_text(row_values: RowValues, group_names: Sequence[str]) -> 
     groups = [by_name[name] for name in group_names]
     defaults = {group.precision_label(row_values.config.default_precision_of(group)) for group in groups}
     raised_count = sum(
-        group.precision_rank(row_values.config.precision_of(group)) > group.precision_rank(
-            row_values.config.default_precision_of(group)) for group in groups)
+        group.precision_rank(row_values.config.precision_of(group))
+        > group.precision_rank(row_values.config.default_precision_of(group))
+        for group in groups
+    )
     text = "/".join(sorted(defaults))
     return f"{text}, {raised_count} raised" if raised_count else text

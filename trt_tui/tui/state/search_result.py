@@ -75,12 +75,15 @@ def list_search_options(session: Session, search_status: SearchStatus) -> tuple[
         options += [
             _make_option(config, MORE_ACCURATE if evaluation.score > best.score else CHEAPER, evaluation)
             for index, config in end_event.pareto_configs.items()
-            if (evaluation := end_event.evaluations[index]) and config != best_config]
+            if (evaluation := end_event.evaluations[index]) and config != best_config
+        ]
         options = [_add_missed_check(session, search_status, option) for option in options]
         current_option = _add_missed_check(session, search_status, current_option)
         options.sort(key=lambda option: option.evaluation.score if option.evaluation is not None else 0.0)
-    return (current_option, *(option for option in options if option.config != session.config
-                              or option.relation in (RESULT, BEST_SO_FAR)))
+    return (
+        current_option,
+        *(option for option in options if option.config != session.config or option.relation in (RESULT, BEST_SO_FAR)),
+    )
 
 
 def _make_option(config: PrecisionConfig, relation: str, evaluation: Evaluation) -> SearchOption:
@@ -127,15 +130,18 @@ def _make_current_option(session: Session, search_status: SearchStatus) -> Searc
         if config in evaluated:
             option = _make_option(config, CURRENT, evaluated[config])
             has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
-            is_firmer = (has_same_targets and session_outcome is not None and option.outcome is not None
-                         and session_outcome.passes == option.outcome.passes)
+            is_firmer = (
+                has_same_targets
+                and session_outcome is not None
+                and option.outcome is not None
+                and session_outcome.passes == option.outcome.passes
+            )
             return replace(option, outcome=session_outcome) if is_firmer else option
     elif config == search_status.best_config and search_status.best_evaluation is not None:
         return _make_option(config, CURRENT, search_status.best_evaluation)
     if _other_samples_text(session, search_status):
         return SearchOption(config, CURRENT, None, None, session_outcome)
-    return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy,
-                        session_outcome)
+    return SearchOption(config, CURRENT, None, session.results.get_results_or_empty(config).accuracy, session_outcome)
 
 
 def _count_samples(search_status: SearchStatus) -> int | None:
@@ -154,10 +160,16 @@ def _other_samples_text(session: Session, search_status: SearchStatus) -> str:
     if count is None or data is None:
         return ""
     if count == session.count_judging_samples(search_status.request.config):
-        return f"other {count} of {data.judged_count} samples" if (
-            end_event is not None and end_event.has_other_samples) else ""
-    return f"{count} of {counted_noun_text(data.judged_count, 'sample')}" if count < data.judged_count else (
-        f"all {counted_noun_text(count, 'sample')}")
+        return (
+            f"other {count} of {data.judged_count} samples"
+            if (end_event is not None and end_event.has_other_samples)
+            else ""
+        )
+    return (
+        f"{count} of {counted_noun_text(data.judged_count, 'sample')}"
+        if count < data.judged_count
+        else (f"all {counted_noun_text(count, 'sample')}")
+    )
 
 
 def search_page_title(session: Session, search_status: SearchStatus, has_newer_result: bool = False) -> str:
@@ -169,16 +181,28 @@ def search_page_title(session: Session, search_status: SearchStatus, has_newer_r
     target = " and ".join(search_status.request.tolerances)
     count = _count_samples(search_status)
     samples_text = _other_samples_text(session, search_status) or (
-        counted_noun_text(count, "sample") if count is not None else "")
+        counted_noun_text(count, "sample") if count is not None else ""
+    )
     samples = f", {samples_text}" if samples_text else ""
-    state = "running" if search_status.end_event is None and session.is_searching else (
-        "earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
+    state = (
+        "running"
+        if search_status.end_event is None and session.is_searching
+        else ("earlier state" if has_newer_result else "" if search_status.is_finished else "stopped")
+    )
     return f"Search from {config_name(session, search_status.request.config)}, {target}{samples}" + (
-        f", {state}" if state else "")
+        f", {state}" if state else ""
+    )
 
 
-def search_option_lines(session: Session, tree_model: TreeModel, search_status: SearchStatus,
-                        options: Sequence[SearchOption], cursor: int, width: int, max_rows: int) -> list[Line]:
+def search_option_lines(
+    session: Session,
+    tree_model: TreeModel,
+    search_status: SearchStatus,
+    options: Sequence[SearchOption],
+    cursor: int,
+    width: int,
+    max_rows: int,
+) -> list[Line]:
     """Returns the table of the offered configs: a header, the current config, and the rows around the cursor.
 
     Args:
@@ -186,18 +210,28 @@ def search_option_lines(session: Session, tree_model: TreeModel, search_status: 
     """
     value_title = _value_title(session)
     samples_text = _other_samples_text(session, search_status)  # the title of the page has it at every width
-    columns = [Column(""), Column("raised", True), Column("FP32 MACs", True, rank=1), Column("kernels", True, rank=2),
-               Column("ms", True), Column(value_title, True,
-                                          long_title=f"{value_title}, {samples_text}" if samples_text else ""),
-               Column(MARGIN_MARK, True), Column("")]
+    columns = [
+        Column(""),
+        Column("raised", True),
+        Column("FP32 MACs", True, rank=1),
+        Column("kernels", True, rank=2),
+        Column("ms", True),
+        Column(value_title, True, long_title=f"{value_title}, {samples_text}" if samples_text else ""),
+        Column(MARGIN_MARK, True),
+        Column(""),
+    ]
     rows = [_option_cells(session, tree_model, option, index == cursor) for index, option in enumerate(options)]
-    kept = [index for index, column in enumerate(columns) if column.title not in ("FP32 MACs", "kernels", "ms",
-                                                                                 MARGIN_MARK)
-            or any(row[index][0] not in ("", NOT_MEASURED) for row in rows)]
+    kept = [
+        index
+        for index, column in enumerate(columns)
+        if column.title not in ("FP32 MACs", "kernels", "ms", MARGIN_MARK)
+        or any(row[index][0] not in ("", NOT_MEASURED) for row in rows)
+    ]
     top = max(1, min(cursor - (max_rows - 1) // 2, len(options) - max_rows + 1))
-    header, *lines = fit_table([columns[index] for index in kept], [[row[index] for index in kept] for row in rows],
-                               width)
-    return [header, lines[0], *lines[top:top + max_rows - 1]]
+    header, *lines = fit_table(
+        [columns[index] for index in kept], [[row[index] for index in kept] for row in rows], width
+    )
+    return [header, lines[0], *lines[top : top + max_rows - 1]]
 
 
 def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption, has_cursor: bool) -> list[Span]:
@@ -205,32 +239,46 @@ def _option_cells(session: Session, tree_model: TreeModel, option: SearchOption,
     results = session.results.get_results_or_empty(option.config)
     engine, preview = results.engine_result, results.preview
     estimate = option.evaluation.estimated_latency if option.evaluation is not None else None
-    latency = milliseconds_text(engine.latency_ms[0]) if engine is not None and engine.latency_ms else (
-        f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else NOT_MEASURED)
+    latency = (
+        milliseconds_text(engine.latency_ms[0])
+        if engine is not None and engine.latency_ms
+        else (f"{SIMULATED_MARK}{milliseconds_text(estimate)}" if estimate is not None else NOT_MEASURED)
+    )
     name = session.config_names.get(option.config, "")
-    relation = option.relation if reduces_precision(tree_model.outline, option.config) else (
-        f"{option.relation}, all in FP32")
+    relation = (
+        option.relation if reduces_precision(tree_model.outline, option.config) else (f"{option.relation}, all in FP32")
+    )
     value, value_style = _option_value_span(session, option)
     margin = value_margin_text(session.target or Target("sqnr", 0.0), option.accuracy) if option.accuracy else ""
-    addition = (f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}"
-                if option.simulated_outcome is not None else "")
+    addition = (
+        f" {SIMULATED_MARK}{option.simulated_outcome.outcome.value}" if option.simulated_outcome is not None else ""
+    )
     if option.relation == CURRENT and option.accuracy is None:
         addition += f" on the main screen's {counted_noun_text(session.count_judging_samples(option.config), 'sample')}"
-    return [(f"{CURSOR_MARK if has_cursor else ' '} {f'{name} ' if name else ''}{relation}",
-             "strong" if has_cursor else ""),
-            (str(len(option.config.find_raised_groups(tree_model.outline))), ""),
-            (f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%" if tree_model.total_macs else "", ""),
-            (str(len(preview.kernels)) if preview is not None and preview.kernels else NOT_MEASURED, "dim"),
-            (latency, ""), (value or NOT_MEASURED, value_style), (margin or NOT_MEASURED, "dim"),
-            (f"{option.outcome.outcome.value}{addition}", "good" if option.outcome.passes else "bad")
-            if option.outcome is not None else ("", "")]
+    return [
+        (
+            f"{CURSOR_MARK if has_cursor else ' '} {f'{name} ' if name else ''}{relation}",
+            "strong" if has_cursor else "",
+        ),
+        (str(len(option.config.find_raised_groups(tree_model.outline))), ""),
+        (f"{100 * _fp32_macs_share(tree_model, option.config):.0f}%" if tree_model.total_macs else "", ""),
+        (str(len(preview.kernels)) if preview is not None and preview.kernels else NOT_MEASURED, "dim"),
+        (latency, ""),
+        (value or NOT_MEASURED, value_style),
+        (margin or NOT_MEASURED, "dim"),
+        (f"{option.outcome.outcome.value}{addition}", "good" if option.outcome.passes else "bad")
+        if option.outcome is not None
+        else ("", ""),
+    ]
 
 
 def _fp32_macs_share(tree_model: TreeModel, config: PrecisionConfig) -> float:
     """Returns the share of the known MACs that a config runs in FP32."""
-    return sum(tree_model.group_macs[group.name] or 0 for group in tree_model.outline.groups
-               if group.resolve_file_precision(config.precision_of(group)) is Precision.FP32
-               ) / (tree_model.total_macs or 1)
+    return sum(
+        tree_model.group_macs[group.name] or 0
+        for group in tree_model.outline.groups
+        if group.resolve_file_precision(config.precision_of(group)) is Precision.FP32
+    ) / (tree_model.total_macs or 1)
 
 
 def _value_title(session: Session) -> str:
@@ -278,10 +326,13 @@ def _gain_text(session: Session, end_event: SearchEnded, option: SearchOption) -
         steps.append((ranges, Trial((), chosen.range_moves, zero_cost_sets=chosen.zero_cost_sets)))
     if chosen.raised_groups:
         steps.append((f"{len(chosen.raised_groups)} raised", chosen))
-    values = {evaluation.config_key: _evaluation_value_text(session, evaluation)
-              for evaluation in reversed(end_event.evaluations)}
-    texts = [f"{name} {values[trial.config_key].removesuffix(' dB')}"
-             for name, trial in steps if trial.config_key in values]
+    values = {
+        evaluation.config_key: _evaluation_value_text(session, evaluation)
+        for evaluation in reversed(end_event.evaluations)
+    }
+    texts = [
+        f"{name} {values[trial.config_key].removesuffix(' dB')}" for name, trial in steps if trial.config_key in values
+    ]
     return " → ".join(texts) if len(texts) > 1 else ""
 
 
@@ -290,8 +341,14 @@ def _evaluation_value_text(session: Session, evaluation: Evaluation) -> str:
     return target_value_span(session, result.accuracy)[0] if result.accuracy is not None else result.value_text
 
 
-def search_change_lines(session: Session, tree_model: TreeModel, search_status: SearchStatus, option: SearchOption,
-                        width: int, is_opened: bool = False) -> list[Line]:
+def search_change_lines(
+    session: Session,
+    tree_model: TreeModel,
+    search_status: SearchStatus,
+    option: SearchOption,
+    width: int,
+    is_opened: bool = False,
+) -> list[Line]:
     """Returns the table of the changes that an option makes to the current config: layer, from, to, and its effect.
 
     The first line is the header. A single line says so if the option changes nothing.
@@ -306,18 +363,31 @@ def search_change_lines(session: Session, tree_model: TreeModel, search_status: 
     for difference in differences:
         effect = _value_without_text(session, search_status, option, difference)
         subject = difference.subject if is_opened or effect else ""
-        groups.setdefault((difference.move_class, subject, difference.first_text, difference.second_text),
-                          []).append((difference, effect))
+        groups.setdefault((difference.move_class, subject, difference.first_text, difference.second_text), []).append(
+            (difference, effect)
+        )
     rows = list[list[Span]]()
     for group in groups.values():
         (line, effect), count = group[0], len(group)
-        subject = (tree_model.titles.get(line.subject, line.subject) if count == 1 else
-                   counted_noun_text(count, line.move_class.subject_kind.noun))
-        rows.append([(f"{CLOSED_MARK} " * (count > 1) + line.move_class.difference_title(subject), ""),
-                     (line.first_text, "dim"),
-                     (line.second_text, "strong"), (effect, "")])
-    columns = [Column(f"{counted_noun_text(len(differences), 'change')}", min_width=12), Column("from"), Column("to"),
-               Column("without it" if any(row[-1][0] for row in rows) else "")]
+        subject = (
+            tree_model.titles.get(line.subject, line.subject)
+            if count == 1
+            else counted_noun_text(count, line.move_class.subject_kind.noun)
+        )
+        rows.append(
+            [
+                (f"{CLOSED_MARK} " * (count > 1) + line.move_class.difference_title(subject), ""),
+                (line.first_text, "dim"),
+                (line.second_text, "strong"),
+                (effect, ""),
+            ]
+        )
+    columns = [
+        Column(f"{counted_noun_text(len(differences), 'change')}", min_width=12),
+        Column("from"),
+        Column("to"),
+        Column("without it" if any(row[-1][0] for row in rows) else ""),
+    ]
     return [[(" ", ""), *line] for line in fit_table(columns, rows, width - 1)]
 
 
@@ -327,12 +397,16 @@ def search_note_texts(session: Session, search_status: SearchStatus) -> list[str
     if end_event is None:
         return []
     has_same_targets = {target.text for target in session.targets} == set(search_status.request.tolerances)
-    return [*([] if has_same_targets else ["the target was changed after this search"]), method_text(end_event),
-            *end_event.remarks]
+    return [
+        *([] if has_same_targets else ["the target was changed after this search"]),
+        method_text(end_event),
+        *end_event.remarks,
+    ]
 
 
-def _value_without_text(session: Session, search_status: SearchStatus, option: SearchOption,
-                        difference: ConfigDifference) -> str:
+def _value_without_text(
+    session: Session, search_status: SearchStatus, option: SearchOption, difference: ConfigDifference
+) -> str:
     """Returns the value and the outcome of an option without the raise of one group or the range of one tensor.
 
     "" if the search has not evaluated that config.
@@ -344,12 +418,16 @@ def _value_without_text(session: Session, search_status: SearchStatus, option: S
     if difference.move_class is PrecisionMove and subject in chosen.raised_groups:
         trial = chosen.without_group(subject)
     elif difference.move_class is RangeMove and subject in chosen.range_moves:
-        trial = replace(chosen, range_moves={tensor: choice for tensor, choice in chosen.range_moves.items()
-                                             if tensor != subject})
-    evaluation = next((other for other in end_event.evaluations
-                       if trial is not None and other.config_key == trial.config_key), None)
+        trial = replace(
+            chosen, range_moves={tensor: choice for tensor, choice in chosen.range_moves.items() if tensor != subject}
+        )
+    evaluation = next(
+        (other for other in end_event.evaluations if trial is not None and other.config_key == trial.config_key), None
+    )
     if evaluation is None:
         return ""
     lacks_margin = evaluation.passes and not evaluation.with_required_margins(end_event.margins).passes
-    return (f"{_evaluation_value_text(session, evaluation)} {evaluation.target_result.target_outcome.outcome.value}"
-            f"{' without the margin' if lacks_margin else ''}")
+    return (
+        f"{_evaluation_value_text(session, evaluation)} {evaluation.target_result.target_outcome.outcome.value}"
+        f"{' without the margin' if lacks_margin else ''}"
+    )

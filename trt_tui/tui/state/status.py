@@ -50,9 +50,10 @@ _MIN_SHOWN_S = 0.5
 
 def split_running_and_waiting_jobs(session: Session) -> tuple[list[Job], list[Job]]:
     """Returns the running jobs and the waiting jobs, without very short automatic jobs."""
-    running, waiting = ([
-        job for job in jobs if not job.is_automatic or job.duration_s >= _MIN_SHOWN_S
-    ] for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs))
+    running, waiting = (
+        [job for job in jobs if not job.is_automatic or job.duration_s >= _MIN_SHOWN_S]
+        for jobs in (session.pending_requests.running_jobs, session.pending_requests.waiting_jobs)
+    )
     return running, waiting
 
 
@@ -90,17 +91,19 @@ def job_texts(session: Session, job: Job, stop_key: str = "") -> list[str]:
         short_title = f"{job.title}, {progress.done} tried"
         best = f"best: {best_evaluation_text(search_status)}"
         texts = [
-            f"{progress.pass_name or 'search'}: {tried}, {progress.done} tried; {best}", f"{short_title}; {best}",
-            short_title
+            f"{progress.pass_name or 'search'}: {tried}, {progress.done} tried; {best}",
+            f"{short_title}; {best}",
+            short_title,
         ]
     else:
         texts = [
-            f"{_job_title_text(job)}{progress_text}{time_left}", f"{job.title}{progress_text}{time_left}",
-            f"{job.title}{progress_text}", job.title,
-            job.title.partition(" of ")[0]
+            f"{_job_title_text(job)}{progress_text}{time_left}",
+            f"{job.title}{progress_text}{time_left}",
+            f"{job.title}{progress_text}",
+            job.title,
+            job.title.partition(" of ")[0],
         ]
-    stop_texts = [f"{texts[0]}, {stop_key} stops"
-                  ] if stop_key and not job.is_automatic else []
+    stop_texts = [f"{texts[0]}, {stop_key} stops"] if stop_key and not job.is_automatic else []
     return [*stop_texts, *dict.fromkeys(texts)]
 
 
@@ -117,8 +120,9 @@ def short_jobs_line_forms(session: Session, stop_key: str) -> list[Line]:
     waited_for = [job for job in (*running, *waiting) if not job.is_automatic]
     more_count = len(waited_for) - (listed_jobs[0] in waited_for)
     more_spans: Line = [(f" +{more_count}", "dim")] if more_count else []
-    return [[(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans]
-            for text in job_texts(session, listed_jobs[0], stop_key)]
+    return [
+        [(f" {RUNNING_MARK} ", "key"), (text, ""), *more_spans] for text in job_texts(session, listed_jobs[0], stop_key)
+    ]
 
 
 def wide_jobs_line(session: Session, width: int, stop_key: str) -> Line:
@@ -138,8 +142,13 @@ def _job_bar_spans(session: Session, job: Job, stop_key: str) -> Line:
         return [(f" {RUNNING_MARK} ", "key"), (f"{text}  ", "")]
     text_before, count, text_after = text.partition(f" {progress.done}/{progress.total}")
     full_cells = round(_BAR_CELLS * progress.done / progress.total)
-    return [(f" {RUNNING_MARK} ", "key"), (f"{text_before}{count} ", ""), ("█" * full_cells, "plot"),
-            ("░" * (_BAR_CELLS - full_cells), "rule"), (f"{text_after.removeprefix(',')}  ", "")]
+    return [
+        (f" {RUNNING_MARK} ", "key"),
+        (f"{text_before}{count} ", ""),
+        ("█" * full_cells, "plot"),
+        ("░" * (_BAR_CELLS - full_cells), "rule"),
+        (f"{text_after.removeprefix(',')}  ", ""),
+    ]
 
 
 def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]]]:
@@ -151,14 +160,27 @@ def job_table(session: Session, width: int) -> tuple[Line, list[tuple[Job, Line]
     ended_jobs = [job for job in reversed(pending_requests.jobs) if job.end_time is not None]
     jobs, rows = [*pending_requests.running_jobs, *pending_requests.waiting_jobs, *ended_jobs], list[list[Span]]()
     for job in jobs:
-        time_text = elapsed_text(job.duration_s) if job.end_time is None else duration_text(
-            job.duration_s) if job.begin_time is not None else ""
-        rows.append([(time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time)), "dim"),
-                     (time_text, "" if job.end_time is None else "dim"),
-                     (_job_title_text(job), "strong" if job in pending_requests.running_jobs else ""),
-                     _job_state_text(job)])
-    columns = [Column("asked at", width=8, rank=1, spare_cells=24), Column("time", True, width=11),
-               Column("what", min_width=10, fills=True), Column("", True)]
+        time_text = (
+            elapsed_text(job.duration_s)
+            if job.end_time is None
+            else duration_text(job.duration_s)
+            if job.begin_time is not None
+            else ""
+        )
+        rows.append(
+            [
+                (time.strftime("%H:%M:%S", time.localtime(job.sent_unix_time)), "dim"),
+                (time_text, "" if job.end_time is None else "dim"),
+                (_job_title_text(job), "strong" if job in pending_requests.running_jobs else ""),
+                _job_state_text(job),
+            ]
+        )
+    columns = [
+        Column("asked at", width=8, rank=1, spare_cells=24),
+        Column("time", True, width=11),
+        Column("what", min_width=10, fills=True),
+        Column("", True),
+    ]
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(jobs, lines, strict=True))
 
@@ -176,8 +198,11 @@ def _job_state_text(job: Job) -> tuple[str, str]:
     if job.begin_time is None:
         return "waits", "dim"
     progress = job.progress
-    return (f"{progress.done}/{progress.total}{_time_left_text(job)}",
-            "key") if progress is not None and progress.total else ("runs", "key")
+    return (
+        (f"{progress.done}/{progress.total}{_time_left_text(job)}", "key")
+        if progress is not None and progress.total
+        else ("runs", "key")
+    )
 
 
 def stopped_jobs_text(jobs: Sequence[Job]) -> str:
@@ -186,10 +211,10 @@ def stopped_jobs_text(jobs: Sequence[Job]) -> str:
     return f"{first.title} and {counted_noun_text(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.title
 
 
-def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, width: int
-                  ) -> tuple[Line, list[tuple[str, Line]]]:
-    """Returns the titles and a line for each session: when it was saved, config, result with its samples, and target.
-    """
+def session_table(
+    entries: Mapping[str, SessionEntry], outline: NetworkOutline, width: int
+) -> tuple[Line, list[tuple[str, Line]]]:
+    """Returns the titles and a line for each session: when it was saved, config, result with its samples, and target."""
     rows: list[list[Span]] = []
     for entry in entries.values():
         saved = entry.saved_session
@@ -198,14 +223,24 @@ def session_table(entries: Mapping[str, SessionEntry], outline: NetworkOutline, 
         name = saved.to_config_names().get(config, "c?")
         outcome = saved.outcome or "not measured"
         own_style = "strong" if entry.is_own else ""
-        rows.append([
-            (f" {CURSOR_MARK if entry.is_own else ' '}", "strong"), (clock_text(entry.modified_time), "dim"),
-            (f"{name} · {raised_count} raised" if raised_count else name, own_style),
-            (outcome, "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"),
-            (saved.samples, "dim"),
-            (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", "")])
-    columns = [Column(""), Column("saved"), Column("config"), Column("result"), Column("samples", rank=1),
-               Column("target")]
+        rows.append(
+            [
+                (f" {CURSOR_MARK if entry.is_own else ' '}", "strong"),
+                (clock_text(entry.modified_time), "dim"),
+                (f"{name} · {raised_count} raised" if raised_count else name, own_style),
+                (outcome, "good" if outcome.startswith("PASS") else "bad" if outcome.startswith("FAIL") else "dim"),
+                (saved.samples, "dim"),
+                (f"{'current, ' if entry.is_own else ''}{saved.target or 'default'}", ""),
+            ]
+        )
+    columns = [
+        Column(""),
+        Column("saved"),
+        Column("config"),
+        Column("result"),
+        Column("samples", rank=1),
+        Column("target"),
+    ]
     header, *lines = fit_table(columns, rows, width)
     return header, list(zip(entries, lines, strict=True))
 
@@ -254,8 +289,9 @@ _MEASURING_HINT = Hint(("still measuring",))
 """The hint while values are not final, when no step can be recommended."""
 
 
-def next_step_hint(session: Session, row_values: RowValues | None, cursor_group: str = "",
-                   is_typing: bool = False) -> Hint:
+def next_step_hint(
+    session: Session, row_values: RowValues | None, cursor_group: str = "", is_typing: bool = False
+) -> Hint:
     """Returns the hint for the current state of the session. No step is recommended while its values are not final.
 
     Args:
@@ -268,11 +304,18 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
         return Hint((f"{shown_key('open')} goes to the rows, {shown_key('close')} shows all of them again",))
     if session.data_summary is None:
         return Hint(("next: reopen with --data to measure accuracy",))
-    if session.data_summary.is_random and session.get_run_results(
-            "int8").accuracy is None and not is_measuring_current_config(session):
-        return Hint((f"next: reopen with --data to measure accuracy, or {shown_key('compare')} compares on random "
-                     "inputs",
-                     f"next: reopen with --data, or {shown_key('compare')} compares"), ("compare",))
+    if (
+        session.data_summary.is_random
+        and session.get_run_results("int8").accuracy is None
+        and not is_measuring_current_config(session)
+    ):
+        return Hint(
+            (
+                f"next: reopen with --data to measure accuracy, or {shown_key('compare')} compares on random inputs",
+                f"next: reopen with --data, or {shown_key('compare')} compares",
+            ),
+            ("compare",),
+        )
     if session.is_building:
         return Hint()
     if session.is_searching:
@@ -281,21 +324,34 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
     if _has_search_result_for_config(session):
         return Hint((f"next: {_search_key_text(session)}",), ("find",))
     if has_unfinished_accuracy(session, session.config):
-        return _MEASURING_HINT if is_measuring_current_config(session) else Hint(
-            (f"next: {shown_key('compare')} compares", ), ("compare", ))
+        return (
+            _MEASURING_HINT
+            if is_measuring_current_config(session)
+            else Hint((f"next: {shown_key('compare')} compares",), ("compare",))
+        )
     if engine_hint := _engine_hint(session, row_values, cursor_group):
         return engine_hint
     is_reached = config_meets_target_simulated(session, session.config)
     if is_reached is None and session.target is not None and not reduces_precision(session.outline, session.config):
-        return Hint((f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row",
-                     f"{shown_key('toggle')} lowers a row"), ("toggle",))
+        return Hint(
+            (
+                f"every row is in FP32: {shown_key('undo')} undoes, or {shown_key('toggle')} lowers a row",
+                f"{shown_key('toggle')} lowers a row",
+            ),
+            ("toggle",),
+        )
     if is_reached is None:
         return _raise_row_hint(session, row_values, cursor_group) if session.target is None else Hint()
     if not is_reached:
         return _raise_row_hint(session, row_values, cursor_group)
     if _has_failed_build(session):
-        return Hint((f"{shown_key('log')} shows why {config_name(session)} was not "
-                     f"{'built' if session.builder is not None else 'executed'}",), ("log",))
+        return Hint(
+            (
+                f"{shown_key('log')} shows why {config_name(session)} was not "
+                f"{'built' if session.builder is not None else 'executed'}",
+            ),
+            ("log",),
+        )
     if is_measuring_current_config(session) and (exported_hint := _exported_hint(session)):
         return exported_hint  # the comparison after a resume sends the stored builds and executed exports
     action_text = "builds {} and confirms it" if session.builder is not None else "executes the export of {}"
@@ -305,8 +361,13 @@ def next_step_hint(session: Session, row_values: RowValues | None, cursor_group:
 def _has_search_result_for_config(session: Session) -> bool:
     """Returns True if a search from the current config ended with another config that meets the target."""
     search_status = session.search_status
-    return (search_status is not None and search_status.end_event is not None and search_status.is_target_met
-            and search_status.request.config == session.config and search_status.best_config != session.config)
+    return (
+        search_status is not None
+        and search_status.end_event is not None
+        and search_status.is_target_met
+        and search_status.request.config == session.config
+        and search_status.best_config != session.config
+    )
 
 
 def _exported_hint(session: Session) -> Hint:
@@ -317,8 +378,14 @@ def _exported_hint(session: Session) -> Hint:
 
 def _has_failed_build(session: Session) -> bool:
     """Returns True if the last build of the current config, or the last execution of its export, failed."""
-    outcome = next((job.outcome for job in reversed(session.pending_requests.jobs)
-                    if isinstance(job.request, BuildEngine) and job.request.config == session.config), "")
+    outcome = next(
+        (
+            job.outcome
+            for job in reversed(session.pending_requests.jobs)
+            if isinstance(job.request, BuildEngine) and job.request.config == session.config
+        ),
+        "",
+    )
     return outcome == FAILED
 
 
@@ -342,8 +409,9 @@ def find_first_group_to_raise(session: Session, row_values: RowValues) -> str | 
     shares, config = session.get_run_results("config").shares, session.config
     harmful_groups = [group for group in groups if group.name in shares and shares[group.name].fraction > 0]
     harmful_groups.sort(key=lambda group: -shares[group.name].fraction)
-    raisable_groups = (group for group in harmful_groups
-                       if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32)
+    raisable_groups = (
+        group for group in harmful_groups if config.with_toggled_fp32([group]).precision_of(group) is Precision.FP32
+    )
     first: str | None = None
     for group in itertools.islice(raisable_groups, _MAX_JUDGED_RAISES):
         if _can_improve(session, find_toggle_result(session, [group])):
@@ -365,8 +433,11 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     """Returns the hint for a config that misses the target: start a search, or raise the worst row."""
     if is_measuring_shares(session):
         return Hint(
-            (f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
-             *_MEASURING_HINT.forms))
+            (
+                f"still measuring {'the shares' if not session.get_run_results('config').shares else 'all shares'}",
+                *_MEASURING_HINT.forms,
+            )
+        )
     if session.fp32_miss_text:
         return Hint((f"{session.fp32_miss_text}: no raised row meets it", session.fp32_miss_text))
     search_text = _search_key_text(session)
@@ -376,47 +447,72 @@ def _raise_row_hint(session: Session, row_values: RowValues, cursor_group: str, 
     if all(group.name in session.get_run_results("config").shares for group in outline.groups):
         forms.insert(0, f"{prefix.removeprefix('next: ')}no single raise helps, {search_text}")
     search_hint = Hint(tuple(forms), ("find",))
-    if worst is None or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(
-            outline.get_group(worst)) is not Precision.FP32:
+    if (
+        worst is None
+        or config.with_toggled_fp32([outline.get_group(worst)]).precision_of(outline.get_group(worst))
+        is not Precision.FP32
+    ):
         return search_hint
     toggle = find_toggle_result(session, [outline.get_group(worst)])
     if worst not in row_values.nonfinite_groups and not _can_improve(session, toggle):
         return search_hint
     is_simulated_met = config_meets_target_simulated(session, config)
-    row_count = None if is_simulated_met else count_rows_to_raise_for_target(
-        session, session.results.get_results_or_empty(config))
+    row_count = (
+        None
+        if is_simulated_met
+        else count_rows_to_raise_for_target(session, session.results.get_results_or_empty(config))
+    )
     actions: tuple[str, ...] = ("toggle",) if cursor_group == worst else ("first_nan", "toggle")
     if cursor_group == worst:
         action_texts = [f"{shown_key('toggle')} raises this one"] * 2
     else:
         keys = ", ".join(shown_key(action) for action in actions)
         is_settled = toggle.value_text and not toggle.is_partial or not is_measuring_toggles(session)
-        action_texts = [f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}" if is_settled else
-                        f"{keys} raises the worst row so far" for width in MAX_NAME_CELLS]
+        action_texts = [
+            f"{keys} raises {shorten_path(row_values.model.titles[worst], width)}"
+            if is_settled
+            else f"{keys} raises the worst row so far"
+            for width in MAX_NAME_CELLS
+        ]
     gain = f" → {row_values.metric_title} {toggle.value_text}" if toggle.value_text and not toggle.is_partial else ""
     sure_gain = f"{gain} {toggle.margin_of_error_text}".rstrip() if gain else ""
     rows_text = f"; {row_count} rows to FP32 meet the target" if row_count is not None and row_count > 1 else ""
-    return Hint((f"{prefix}{search_text}, or {action_texts[0]}{sure_gain}{rows_text}",
-                 f"{prefix}{search_text}, or {action_texts[1]}{gain}", f"{prefix}{search_text}, or {action_texts[1]}",
-                 f"{prefix}{action_texts[1]}"), actions, worst)
+    return Hint(
+        (
+            f"{prefix}{search_text}, or {action_texts[0]}{sure_gain}{rows_text}",
+            f"{prefix}{search_text}, or {action_texts[1]}{gain}",
+            f"{prefix}{search_text}, or {action_texts[1]}",
+            f"{prefix}{action_texts[1]}",
+        ),
+        actions,
+        worst,
+    )
 
 
 def count_rows_to_raise_for_target(session: Session, config_results: ConfigResults) -> int | None:
     """Returns the number of worst rows that must be raised together to meet the target; None if it is unknown."""
     if session.target is None:
         return None
-    return next((count for count, accuracy in enumerate(config_results.cumulative, 1)
-                 if all(target.is_met_by(accuracy) for target in session.targets) and meets_target(session, accuracy)),
-                None)
+    return next(
+        (
+            count
+            for count, accuracy in enumerate(config_results.cumulative, 1)
+            if all(target.is_met_by(accuracy) for target in session.targets) and meets_target(session, accuracy)
+        ),
+        None,
+    )
 
 
 def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> Hint:
     """Returns the hint that follows from the engine or the executed export of the config; empty if neither exists."""
-    result, exported_run = session.get_run_results("config").engine_result, session.get_run_results(
-        "config").exported_run
+    result, exported_run = (
+        session.get_run_results("config").engine_result,
+        session.get_run_results("config").exported_run,
+    )
     is_simulated_met = config_meets_target_simulated(session, session.config)
-    export = _exported_hint(session) or Hint((f"next: {shown_key('export')} exports precision.json",
-                                               f"next: {shown_key('export')} exports"), ("export",))
+    export = _exported_hint(session) or Hint(
+        (f"next: {shown_key('export')} exports precision.json", f"next: {shown_key('export')} exports"), ("export",)
+    )
     if result is None and exported_run is not None:
         if is_simulated_met and meets_target(session, exported_run.accuracy) is False:
             return _raise_row_hint(session, row_values, cursor_group, "the exported network misses the target: ")
@@ -426,14 +522,22 @@ def _engine_hint(session: Session, row_values: RowValues, cursor_group: str) -> 
     if alert_line := engine_texts.engine_alert_text(session):
         return Hint((f"engine: {alert_line}",))
     if result.accuracy is None and export.actions:
-        export = Hint((f"next: {shown_key('export')} exports; the engine was built but cannot run here",
-                       f"next: {shown_key('export')} exports"), ("export",))
+        export = Hint(
+            (
+                f"next: {shown_key('export')} exports; the engine was built but cannot run here",
+                f"next: {shown_key('export')} exports",
+            ),
+            ("export",),
+        )
     passes = meets_target(session, result.accuracy) if result.accuracy is not None else None
     if passes is None:
         return export if is_simulated_met else Hint()
     if not passes:
-        return _raise_row_hint(session, row_values, cursor_group,
-                               "the build misses the target: ") if is_simulated_met else Hint()
+        return (
+            _raise_row_hint(session, row_values, cursor_group, "the build misses the target: ")
+            if is_simulated_met
+            else Hint()
+        )
     return export
 
 
@@ -462,11 +566,22 @@ class StatusLines:
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
             return [*lines, [(f"   {shown_key('quit')} quits", "dim")]]
         if self.failure is not None:
-            title = (f"{STOPPED_OPENING_TEXT}." if isinstance(self.failure, ev.JobCancelled) else
-                     "The background process ended while the network was being opened.")
-            return [[], [(f"   {title}", "strong")],
-                    [(f"   {shown_key('compare')} opens it again, {shown_key('log')} shows the log, "
-                      f"{shown_key('quit')} quits", "dim")]]
+            title = (
+                f"{STOPPED_OPENING_TEXT}."
+                if isinstance(self.failure, ev.JobCancelled)
+                else "The background process ended while the network was being opened."
+            )
+            return [
+                [],
+                [(f"   {title}", "strong")],
+                [
+                    (
+                        f"   {shown_key('compare')} opens it again, {shown_key('log')} shows the log, "
+                        f"{shown_key('quit')} quits",
+                        "dim",
+                    )
+                ],
+            ]
         return [[], [(f"   opening {model_path} …", "dim")]]
 
 
@@ -500,10 +615,19 @@ def status_lines(session: Session, status: StatusLines, hint: Hint, width: int, 
         return [wide_jobs_line(session, width, shown_key("stop")), clip_line([(" ", ""), *shown], width)]
     job_lines = short_jobs_line_forms(session, shown_key("stop"))
     job_mark, shortest_job_line = job_lines[-1][:1], job_lines[-1]
-    shown = next((candidate for job_line in (shortest_job_line, job_mark) for candidate in texts
-                  if line_width(job_line) + line_width(candidate) + 2 <= width), texts[-1])
-    job_line = next((line for line in (*job_lines, job_mark) if line_width(line) + line_width(shown) + 2 <= width),
-                    shortest_job_line if 2 * line_width(shortest_job_line) <= width else job_mark)
+    shown = next(
+        (
+            candidate
+            for job_line in (shortest_job_line, job_mark)
+            for candidate in texts
+            if line_width(job_line) + line_width(candidate) + 2 <= width
+        ),
+        texts[-1],
+    )
+    job_line = next(
+        (line for line in (*job_lines, job_mark) if line_width(line) + line_width(shown) + 2 <= width),
+        shortest_job_line if 2 * line_width(shortest_job_line) <= width else job_mark,
+    )
     if not job_line and status.message is not None:
         return [clip_line([(" ", ""), *shown], width)]
     shown_line = clip_line(shown, width - line_width(job_line) - 2)
@@ -521,14 +645,46 @@ class Focus(enum.Enum):
 
 
 _FOOTERS: Mapping[Focus, Mapping[str, str]] = {
-    Focus.BLOCKS: {"open": "go to row", "toggle": "", "higher": "", "lower": "", "precision": "", "undo": "",
-                   "view": "", "explain": "", "next_bad": "", "colour": "", "build": "", "find": "", "quit": ""},
-    Focus.DETAIL: {"pane_detail": "less", "next_bad": "", "toggle": "", "higher": "", "lower": "",
-                   "range": "", "free": "", "undo": "", "explain": "", "precision": "", "pictures": "charts",
-                   "quit": ""},
-    Focus.CONFIGS: {"open": "select", "configs": "name", "pane_tree": "list", "undo": "", "build": "", "export": "",
-                    "quit": ""},
-    Focus.FILTER: {"open": "keep", "close": "clear"}}
+    Focus.BLOCKS: {
+        "open": "go to row",
+        "toggle": "",
+        "higher": "",
+        "lower": "",
+        "precision": "",
+        "undo": "",
+        "view": "",
+        "explain": "",
+        "next_bad": "",
+        "colour": "",
+        "build": "",
+        "find": "",
+        "quit": "",
+    },
+    Focus.DETAIL: {
+        "pane_detail": "less",
+        "next_bad": "",
+        "toggle": "",
+        "higher": "",
+        "lower": "",
+        "range": "",
+        "free": "",
+        "undo": "",
+        "explain": "",
+        "precision": "",
+        "pictures": "charts",
+        "quit": "",
+    },
+    Focus.CONFIGS: {
+        "open": "select",
+        "configs": "name",
+        "pane_tree": "list",
+        "undo": "",
+        "build": "",
+        "export": "",
+        "quit": "",
+    },
+    Focus.FILTER: {"open": "keep", "close": "clear"},
+}
 """The actions in the footer by focus, in the order of their ranks, with their labels there; "" for the usual label.
 
 The layer list has the actions with a rank in `Action.footer`."""
@@ -537,8 +693,12 @@ _WIDGET_FOCUSES = {Focus.CONFIGS, Focus.FILTER}
 """The parts whose widget performs the action of the enter key itself, so that a click in the footer cannot."""
 
 
-def footer_action_line(width: int, disabled_reason: Callable[[str], str], focus: Focus = Focus.LIST,
-                       current_labels: Mapping[str, str] = MappingProxyType({})) -> Line:
+def footer_action_line(
+    width: int,
+    disabled_reason: Callable[[str], str],
+    focus: Focus = Focus.LIST,
+    current_labels: Mapping[str, str] = MappingProxyType({}),
+) -> Line:
     """Returns the footer line: the keys of the actions of the focused part, as many as fit into the width.
 
     The help page is at the right edge. Impossible actions are dim. A click on a key performs the action.
@@ -547,8 +707,9 @@ def footer_action_line(width: int, disabled_reason: Callable[[str], str], focus:
         disabled_reason: Returns the reason why an action is impossible now, by its id; "" if it is possible.
         current_labels: The labels of actions that do something else now, by action.
     """
-    labels = _FOOTERS.get(focus) or {action.id: "" for action in sorted(
-        ACTIONS, key=lambda action: action.footer or 0) if action.footer}
+    labels = _FOOTERS.get(focus) or {
+        action.id: "" for action in sorted(ACTIONS, key=lambda action: action.footer or 0) if action.footer
+    }
     right: Line = [(shown_key("help"), "key@do('help')"), (f" {ACTIONS_BY_ID['help'].label} ", "@do('help')")]
     room = width - line_width(right) - 1
     line: Line = [(" ", "")]
@@ -562,7 +723,9 @@ def footer_action_line(width: int, disabled_reason: Callable[[str], str], focus:
         is_of_widget = focus in _WIDGET_FOCUSES and action_id == "open"
         click_markup = "" if is_of_widget else f"@do('{action_id}')"
         is_disabled = not is_of_widget and bool(disabled_reason(action_id))
-        line += [(key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
-                 (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}")]
+        line += [
+            (key, f"{'dim' if is_disabled else 'key'}{click_markup}"),
+            (f" {label}  ", f"{'dim' if is_disabled else ''}{click_markup}"),
+        ]
         used += size
     return justify_line(line, width, right)

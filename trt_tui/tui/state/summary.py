@@ -77,21 +77,34 @@ def header_line(session: Session, width: int, has_failed: bool = False) -> Line:
     """
     outline = session.outline
     if outline is None:
-        return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"),
-                ("  not opened" if has_failed else "  opening", "dim")]
+        return [
+            (" ", ""),
+            (session.options.model.rpartition("/")[2], "strong"),
+            ("  not opened" if has_failed else "  opening", "dim"),
+        ]
     table = fit_summary_table(session, width)
     right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
     target_texts = [""] * 3 if table.target_text else _target_texts(session)
     sample_text, is_random = _sample_count_text(session)
     devices = [f"  {text}" for text in builder_texts(session.builder)] if session.builder is not None else []
-    choices = [*((target_texts[0], device) for device in (*devices, "")),
-               *((target_text, "") for target_text in (*target_texts[1:], ""))]
-    lines: list[Line] = [[(" ", ""), (outline.name, "strong"), (shown_target, "@do('target')"),
-                          (sample_text, "warn" if is_random else ""), (device, "dim")]
-                         for shown_target, device in choices]
+    choices = [
+        *((target_texts[0], device) for device in (*devices, "")),
+        *((target_text, "") for target_text in (*target_texts[1:], "")),
+    ]
+    lines: list[Line] = [
+        [
+            (" ", ""),
+            (outline.name, "strong"),
+            (shown_target, "@do('target')"),
+            (sample_text, "warn" if is_random else ""),
+            (device, "dim"),
+        ]
+        for shown_target, device in choices
+    ]
     candidates = [*((line, line_width(right) + 2) for line in lines[:-1]), *((line, 0) for line in lines[-3:])]
-    return justify_line(next((line for line, end_cells in candidates if line_width(line) + end_cells <= width),
-                             lines[-1]), width, right)
+    return justify_line(
+        next((line for line, end_cells in candidates if line_width(line) + end_cells <= width), lines[-1]), width, right
+    )
 
 
 def _target_texts(session: Session) -> list[str]:
@@ -115,8 +128,11 @@ def _sample_count_text(session: Session) -> tuple[str, bool]:
     if data.is_random:
         return f"  {data.judged_count} random inputs", True
     used = min(data.what_if_count, data.judged_count)
-    return (f"  {used} of {data.judged_count} samples"
-            if used < data.judged_count else f"  {counted_noun_text(data.judged_count, 'sample')}"), False
+    return (
+        f"  {used} of {data.judged_count} samples"
+        if used < data.judged_count
+        else f"  {counted_noun_text(data.judged_count, 'sample')}"
+    ), False
 
 
 @dataclass(frozen=True)
@@ -146,8 +162,11 @@ class SummaryColumn(Column):
             text = " ".join(filter(None, (value, shown_file, index)))
         if text.endswith("!"):
             return text, "warn"
-        if text == NOT_MEASURED or column.title == MARGIN_MARK or column.path in ("accuracy.worst_output",
-                                                                                  "sqnr_gap_db"):
+        if (
+            text == NOT_MEASURED
+            or column.title == MARGIN_MARK
+            or column.path in ("accuracy.worst_output", "sqnr_gap_db")
+        ):
             return text, "dim"
         if column.path == "accuracy.nonfinite_count":
             return text, "dim" if text == "0" else "bad"
@@ -174,45 +193,69 @@ class SummaryTable:
     def select_columns(self, kind: str) -> list[SummaryColumn]:
         return [column for column in self.columns if column.kind == kind]
 
-    def draw_line(self, title: Span, simulated: RunRow | Sequence[Cell], built: RunRow | Sequence[Cell],
-                  outcome: Cell = ("", "")) -> Line:
+    def draw_line(
+        self, title: Span, simulated: RunRow | Sequence[Cell], built: RunRow | Sequence[Cell], outcome: Cell = ("", "")
+    ) -> Line:
         """Returns a line of the table. The last of too few cells extends over the other columns of its kind."""
         cells: list[Cell] = [title]
         for kind, values in (("simulated", simulated), ("bar", [("│", "rule")]), ("built", built)):
             columns = self.select_columns(kind)
-            cells += ([column.value_span(values) for column in columns] if isinstance(values, RunRow) else
-                      [*values, *[None] * len(columns)][:len(columns)])
-        return draw_row([*cells, outcome], self.columns, {index: column.width
-                                                          for index, column in enumerate(self.columns)})
+            cells += (
+                [column.value_span(values) for column in columns]
+                if isinstance(values, RunRow)
+                else [*values, *[None] * len(columns)][: len(columns)]
+            )
+        return draw_row(
+            [*cells, outcome], self.columns, {index: column.width for index, column in enumerate(self.columns)}
+        )
 
 
 def fit_summary_table(session: Session, width: int) -> SummaryTable:
     """Returns the columns of the summary table that fit into a width."""
     is_wide = width >= 110
     metric = session.metric_name or next(iter(session.results.reference_metric), None)
-    accuracies = [accuracy for run in session.list_run_configs()
-                  if (accuracy := session.get_run_results(run).accuracy) is not None]
+    accuracies = [
+        accuracy
+        for run in session.list_run_configs()
+        if (accuracy := session.get_run_results(run).accuracy) is not None
+    ]
     agreement = metric is None and any(accuracy.agreement is not None for accuracy in accuracies)
     metric_title = (metric.rpartition(":")[2] if metric else "top-1" if agreement else "")[:7]
     titles, displayed_target = {"metric": metric_title}, find_displayed_target(session)
-    simulated_columns = list_run_columns("simulated", titles if any(
-        accuracy.nonfinite_count for accuracy in accuracies) else titles | {"NaN/Inf": ""})
+    simulated_columns = list_run_columns(
+        "simulated", titles if any(accuracy.nonfinite_count for accuracy in accuracies) else titles | {"NaN/Inf": ""}
+    )
     value_title = "SQNR" if displayed_target.kind == "sqnr" else metric_title
     position = next((index for index, column in enumerate(simulated_columns, 1) if column.title == value_title), 1)
-    simulated_columns.insert(position, RunColumn(
-        MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5))
+    simulated_columns.insert(
+        position,
+        RunColumn(
+            MARGIN_MARK, "accuracy", lambda accuracy, mark: value_margin_text(displayed_target, accuracy), width=5
+        ),
+    )
     if sum(output.kind == FLOAT_KIND for output in session.judged_outputs) > 1:
-        simulated_columns.insert(1 + (position == 1), RunColumn(
-            "output", "accuracy.worst_output", lambda output, mark: shorten_middle(output[0], _OUTPUT_CELLS),
-            width=_OUTPUT_CELLS))
+        simulated_columns.insert(
+            1 + (position == 1),
+            RunColumn(
+                "output",
+                "accuracy.worst_output",
+                lambda output, mark: shorten_middle(output[0], _OUTPUT_CELLS),
+                width=_OUTPUT_CELLS,
+            ),
+        )
     shows_layers = is_wide and shows_engine_layers(session)
     hidden_titles = [*([] if shows_layers else ["gap"]), *([] if session.builder is not None else ["ms", "MB"])]
     built_columns = list_run_columns("built", titles | dict.fromkeys(hidden_titles, ""))
     if shows_layers:
         quantized_type = session.config.find_main_quantized_type(session.opened_network.outline)
-        built_columns.append(RunColumn(
-            f"{quantized_type.label} time", "engine",
-            lambda engine, mark: quantized_time_share_text(engine, quantized_type), width=9))
+        built_columns.append(
+            RunColumn(
+                f"{quantized_type.label} time",
+                "engine",
+                lambda engine, mark: quantized_time_share_text(engine, quantized_type),
+                width=9,
+            )
+        )
     title = built_column_title(session, width < 72)
     if is_wide and metric_title and title == EXPORTED_NETWORK:  # the metric has a column too
         title = f"{EXPORTED} SQNR"
@@ -220,28 +263,52 @@ def fit_summary_table(session: Session, width: int) -> SummaryTable:
     built_columns[0] = replace(built_columns[0], title=title, width=title_cells, narrow_width=title_cells)
     ranks = {"simulated": {MARGIN_MARK: 1, "output": 4}, "built": {"MB": 2, "ms": 3, metric_title: 5}}
     has_built = has_built_values(session)
-    columns = {kind: [SummaryColumn(column.title if is_wide else column.narrow_title or column.title, True,
-                                    column.width if is_wide else column.narrow_width or column.width,
-                                    rank=ranks[kind].get(column.title, 0), kind=kind, run_column=column)
-                      for column in run_columns]
-               for kind, run_columns in (("simulated", simulated_columns),
-                                         ("built", built_columns if has_built else []))}
-    every_column = [SummaryColumn("run", width=12, max_width=23), *columns["simulated"],
-                    SummaryColumn("│", True, 2, kind="bar"), *columns["built"],
-                    SummaryColumn("outcome", width=6, fills=True, kind="outcome",
-                                  roomy_width=15 if is_wide else _OUTCOME_AND_GAUGE_CELLS)]
+    columns = {
+        kind: [
+            SummaryColumn(
+                column.title if is_wide else column.narrow_title or column.title,
+                True,
+                column.width if is_wide else column.narrow_width or column.width,
+                rank=ranks[kind].get(column.title, 0),
+                kind=kind,
+                run_column=column,
+            )
+            for column in run_columns
+        ]
+        for kind, run_columns in (("simulated", simulated_columns), ("built", built_columns if has_built else []))
+    }
+    every_column = [
+        SummaryColumn("run", width=12, max_width=23),
+        *columns["simulated"],
+        SummaryColumn("│", True, 2, kind="bar"),
+        *columns["built"],
+        SummaryColumn(
+            "outcome", width=6, fills=True, kind="outcome", roomy_width=15 if is_wide else _OUTCOME_AND_GAUGE_CELLS
+        ),
+    ]
     widths = fit_columns(every_column, width)
     starts = accumulate((cells + 1 for cells in widths.values()), initial=0)
-    shown = [replace(every_column[index], width=cells, start=start)
-             for (index, cells), start in zip(widths.items(), starts, strict=False)]
-    lost_metric = [column for column in columns["built"] if column.title == metric_title == value_title
-                   and all(column.run_column is not other.run_column for other in shown)]
+    shown = [
+        replace(every_column[index], width=cells, start=start)
+        for (index, cells), start in zip(widths.items(), starts, strict=False)
+    ]
+    lost_metric = [
+        column
+        for column in columns["built"]
+        if column.title == metric_title == value_title
+        and all(column.run_column is not other.run_column for other in shown)
+    ]
     if lost_metric:  # the value of the target stays
         first = next(index for index, column in enumerate(shown) if column.kind == "built")
         shown[first] = replace(shown[first], run_column=lost_metric[0].run_column)
     target_text = session.target_descriptions[0] if is_wide and session.target is not None else ""
-    return SummaryTable(shown, metric_title, is_wide, target_text if cell_width(target_text) < shown[-1].width else "",
-                        SIMULATED_MARK if has_built else "")
+    return SummaryTable(
+        shown,
+        metric_title,
+        is_wide,
+        target_text if cell_width(target_text) < shown[-1].width else "",
+        SIMULATED_MARK if has_built else "",
+    )
 
 
 def list_summary_columns(session: Session, width: int) -> list[SummaryColumn]:
@@ -258,8 +325,10 @@ def has_built_values(session: Session) -> bool:
     if session.results.fp32_engine is not None or session.list_stage_accuracies():
         return True
     runs = session.list_run_configs()
-    return any(find_shown_engine(session, run) is not None or session.get_run_results(run).exported_run is not None
-               for run in runs)
+    return any(
+        find_shown_engine(session, run) is not None or session.get_run_results(run).exported_run is not None
+        for run in runs
+    )
 
 
 FULL_WIDTH = 79
@@ -301,11 +370,18 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
     if session.outline is None:
         return [SummaryRow("text", [])] * 4
     table = fit_summary_table(session, width)
-    simulated_titles, built_titles = ([(column.title, "dim") for column in table.select_columns(kind)]
-                                      for kind in ("simulated", "built"))
+    simulated_titles, built_titles = (
+        [(column.title, "dim") for column in table.select_columns(kind)] for kind in ("simulated", "built")
+    )
     heading = f" {'' if table.mark else f'{SIMULATED_MARK} '}vs {session.reference_name}"
-    rows = [SummaryRow("titles", table.draw_line((heading, "dim"), simulated_titles, built_titles,
-                                                 (f" {table.target_text}", "dim@do('target')")))]
+    rows = [
+        SummaryRow(
+            "titles",
+            table.draw_line(
+                (heading, "dim"), simulated_titles, built_titles, (f" {table.target_text}", "dim@do('target')")
+            ),
+        )
+    ]
     engine = session.results.fp32_engine
     has_fault = engine is not None and bool(engine.failure_reason or fp32_engine_fault_text(engine))
     if session.opened_network.reference is not None or has_fault or table.is_wide and height >= _MIN_TALL_ROWS:
@@ -321,38 +397,67 @@ def summary_rows(session: Session, width: int, height: int = 40) -> list[Summary
         old_engine = last_engine if last_engine is not None and last_engine.is_stale else None
         title_width = table.columns[0].width - 1
         title = (config_title(session, title_width), "strong") if is_current else (run_title(run), "")
-        if session.data_summary is not None and session.count_judging_samples(
-                config) < session.data_summary.what_if_count:
+        if (
+            session.data_summary is not None
+            and session.count_judging_samples(config) < session.data_summary.what_if_count
+        ):
             longer_text = f"{title[0]} on {session.count_judging_samples(config)}"
             title = (longer_text if cell_width(longer_text) <= title_width else title[0]), title[1]
         values = RunRow(results.accuracy, table.mark, results.engine_result, results.exported_run)
-        built: RunRow | Sequence[Cell] = _engine_cells(None if old_engine is not None else last_engine,
-                                                       results.accuracy, table)
+        built: RunRow | Sequence[Cell] = _engine_cells(
+            None if old_engine is not None else last_engine, results.accuracy, table
+        )
         if results.exported_run is not None and results.engine_result is None:
-            built = (RunRow(results.exported_run.accuracy) if results.exported_run.accuracy is not None else
-                     [fitting_cell(" not executed", is_left_aligned=True)])
-        entries = [(run, title, values, built,
-                    partial(_run_outcome_line, session, run, results.accuracy, is_target_met and not is_current))]
+            built = (
+                RunRow(results.exported_run.accuracy)
+                if results.exported_run.accuracy is not None
+                else [fitting_cell(" not executed", is_left_aligned=True)]
+            )
+        entries = [
+            (
+                run,
+                title,
+                values,
+                built,
+                partial(_run_outcome_line, session, run, results.accuracy, is_target_met and not is_current),
+            )
+        ]
         if old_engine is not None and height >= _MIN_TALL_ROWS:
             accuracy, name = session.results.get_results_or_empty(old_engine.config).accuracy, old_engine.name
             texts = [f"{name}, built before", f"{name}, built", name]
             outcomes = session.config_target_outcomes(old_engine.config)
-            entries.append(("engine", (choose_fitting_text(texts, title_width), "dim"),
-                            RunRow(accuracy, table.mark, old_engine.result),
-                            _engine_cells(old_engine, accuracy, table),
-                            partial(_target_outcome_spans, session, accuracy, outcomes, is_target_met)))
+            entries.append(
+                (
+                    "engine",
+                    (choose_fitting_text(texts, title_width), "dim"),
+                    RunRow(accuracy, table.mark, old_engine.result),
+                    _engine_cells(old_engine, accuracy, table),
+                    partial(_target_outcome_spans, session, accuracy, outcomes, is_target_met),
+                )
+            )
         if (accuracy := results.get_accuracy(RunKind.TYPED_NETWORK)) is not None:
-            entries.append(("exported", (run_title(EXPORTED), ""), RunRow(accuracy, table.mark),
-                            _engine_cells(None, accuracy, table),
-                            partial(_target_outcome_spans, session, accuracy, None, False)))
-        rows += [SummaryRow(kind, table.draw_line((f" {title}", style), values, built, outcome), run, values)
-                 for kind, (title, style), values, built, outcome in entries]
+            entries.append(
+                (
+                    "exported",
+                    (run_title(EXPORTED), ""),
+                    RunRow(accuracy, table.mark),
+                    _engine_cells(None, accuracy, table),
+                    partial(_target_outcome_spans, session, accuracy, None, False),
+                )
+            )
+        rows += [
+            SummaryRow(kind, table.draw_line((f" {title}", style), values, built, outcome), run, values)
+            for kind, (title, style), values, built, outcome in entries
+        ]
         if is_current and results.accuracy is not None:
-            rows += _list_output_rows(session, table, results.accuracy)[:height // 8]
+            rows += _list_output_rows(session, table, results.accuracy)[: height // 8]
     if table.is_wide and height >= _MIN_TALL_ROWS:
-        rows += [SummaryRow("text", line) for heading, reasons in _list_outcome_reasons(session)
-                 if (particular_reasons := [reason for reason in reasons if not reason.endswith(NO_ENGINE_DOUBT)])
-                 for line in _outcome_reason_rows(heading, particular_reasons, width, height // 20)]
+        rows += [
+            SummaryRow("text", line)
+            for heading, reasons in _list_outcome_reasons(session)
+            if (particular_reasons := [reason for reason in reasons if not reason.endswith(NO_ENGINE_DOUBT)])
+            for line in _outcome_reason_rows(heading, particular_reasons, width, height // 20)
+        ]
     return [*rows, *_stage_rows(session, table, width, height)]
 
 
@@ -364,10 +469,17 @@ def _list_output_rows(session: Session, table: SummaryTable, accuracy: Accuracy)
         value, outcomes = target.measured_value(accuracy), session.config_target_outcomes(session.config, [target])
         if value is not None and outcomes:
             value_text = target.bounded_value.value_with_unit_text(value, table.mark)
-            rows.append(SummaryRow("text", table.draw_line(
-                (f"   {shorten_middle(target.output_name or '', table.columns[0].width - 3)}", "dim"),
-                [fitting_cell(f"{value_text}: {target.description}", value_text, is_left_aligned=True)], [],
-                partial(_target_outcome_spans, session, accuracy, outcomes, False))))
+            rows.append(
+                SummaryRow(
+                    "text",
+                    table.draw_line(
+                        (f"   {shorten_middle(target.output_name or '', table.columns[0].width - 3)}", "dim"),
+                        [fitting_cell(f"{value_text}: {target.description}", value_text, is_left_aligned=True)],
+                        [],
+                        partial(_target_outcome_spans, session, accuracy, outcomes, False),
+                    ),
+                )
+            )
     return rows
 
 
@@ -399,9 +511,9 @@ def _outcome_reason_rows(heading: str, reasons: Sequence[str], width: int, max_l
         texts = [f"{heading}: {'; '.join(reasons[:count])}; {key_text}" for count in range(len(reasons) - 1, 0, -1)]
         fitting_text = next((candidate for candidate in texts if cell_width(candidate) <= width - 4), "")
         lines = [fitting_text.removesuffix(key_text) or text]
-    lines = lines[:max(1, max_lines)]
+    lines = lines[: max(1, max_lines)]
     end = take_first_cells(lines[-1], width - 4 - cell_width(key_text))
-    lines[-1] = f"{end[:move_index_outside_number(lines[-1], len(end))]}{key_text}"
+    lines[-1] = f"{end[: move_index_outside_number(lines[-1], len(end))]}{key_text}"
     return [[(f" {'  ' if index else ''}{line}", "dim@do('log')")] for index, line in enumerate(lines)]
 
 
@@ -416,10 +528,13 @@ def _stage_rows(session: Session, table: SummaryTable, width: int, height: int) 
     """
     stages, summary = session.list_stage_accuracies(), session.stage_summary_lines()
     room = max(1, height - _RESERVED_ROWS - len(summary))
-    met_stages = [stage.run.name for stage, accuracy in stages
-                  if accuracy is not None and meets_target(session, accuracy) is not False]
+    met_stages = [
+        stage.run.name
+        for stage, accuracy in stages
+        if accuracy is not None and meets_target(session, accuracy) is not False
+    ]
     missed_stages = [stage.run.name for stage, _ in stages if stage.run.name not in met_stages]
-    shown_stages = {*missed_stages[:room], *met_stages[:max(0, room - len(missed_stages))]}
+    shown_stages = {*missed_stages[:room], *met_stages[: max(0, room - len(missed_stages))]}
     rows: list[SummaryRow] = []
     for stage, accuracy in stages:
         if stage.run.name not in shown_stages:
@@ -436,12 +551,14 @@ def _stage_rows(session: Session, table: SummaryTable, width: int, height: int) 
             text, style = sqnr_span(stage.accuracy_to_previous.worst_errors, is_simulated)
             texts = [f" {add_decibel_unit(text)}{suffix}" for suffix in (" from the one before", " from before", "")]
             built = fitting_cell(*texts, style=style, is_left_aligned=True)
-        rows.append(SummaryRow("stage", table.draw_line((f" {stage.run.name}", ""), values, [built], outcome),
-                               values=values))
+        rows.append(
+            SummaryRow("stage", table.draw_line((f" {stage.run.name}", ""), values, [built], outcome), values=values)
+        )
     ends = [(text, "strong") for text in summary]
     if stages and len(shown_stages) < len(stages):
-        ends.insert(0, (f"{counted_noun_text(len(stages) - len(shown_stages), 'more stage')} on a taller screen",
-                        "dim"))
+        ends.insert(
+            0, (f"{counted_noun_text(len(stages) - len(shown_stages), 'more stage')} on a taller screen", "dim")
+        )
     return [*rows, *(SummaryRow("stage", clip_line([(f" {text}", style)], width)) for text, style in ends)]
 
 
@@ -457,16 +574,19 @@ def _fp32_row(session: Session, table: SummaryTable, has_fault: bool) -> Summary
         simulated = [fitting_cell(*fp32_engine_texts(engine), style="warn", is_left_aligned=True)]
     elif accuracy is None:
         metric = metric_text(next(iter(session.results.reference_metric.values()), None)) if session.metric_name else ""
-        simulated = [(metric if column.title == table.metric_title else "", "")
-                     for column in table.select_columns("simulated")]
+        simulated = [
+            (metric if column.title == table.metric_title else "", "") for column in table.select_columns("simulated")
+        ]
     outcome_texts = [" FP32 engine OK", " FP32 OK", ""] if engine is not None and not has_fault else [""]
-    line = table.draw_line((f" {FP32_TITLE}", ""), simulated, _engine_cells(shown_engine, None, table),
-                           fitting_cell(*outcome_texts))
+    line = table.draw_line(
+        (f" {FP32_TITLE}", ""), simulated, _engine_cells(shown_engine, None, table), fitting_cell(*outcome_texts)
+    )
     return SummaryRow("fp32", line, values=RunRow(accuracy, engine=engine))
 
 
-def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: SummaryTable
-                  ) -> list[Cell]:
+def _engine_cells(
+    shown_engine: ShownEngine | None, simulated_accuracy: Accuracy | None, table: SummaryTable
+) -> list[Cell]:
     """Returns the cells of a built engine."""
     columns = table.select_columns("built")
     if shown_engine is None:
@@ -474,8 +594,14 @@ def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy
     engine, accuracy = shown_engine.result, shown_engine.result.accuracy
     if accuracy is None:
         texts = ("not built",) if engine.failure_reason else (CANNOT_RUN_TEXT, "cannot run here", "cannot run")
-        sizes: list[Cell] = [(column.run_column.text(RunRow(engine=engine)) or NOT_MEASURED, "") if column.title == "MB"
-                             else ("", "") if column.title.endswith(" time") else None for column in columns]
+        sizes: list[Cell] = [
+            (column.run_column.text(RunRow(engine=engine)) or NOT_MEASURED, "")
+            if column.title == "MB"
+            else ("", "")
+            if column.title.endswith(" time")
+            else None
+            for column in columns
+        ]
         return [fitting_cell(*texts), *sizes[1:]]
     gap_db = sqnr_gap_of_engine_db(engine.select_comparable_simulation(simulated_accuracy), accuracy)
     spans = [column.value_span(RunRow(accuracy, engine=engine, sqnr_gap_db=gap_db)) for column in columns]
@@ -484,9 +610,13 @@ def _engine_cells(shown_engine: ShownEngine | None, simulated_accuracy: Accuracy
     return [*spans]
 
 
-def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
-                          target_results: Mapping[RunKind, TargetOutcome] | None, dim_failures: bool,
-                          max_cells: int) -> Line:
+def _target_outcome_spans(
+    session: Session,
+    accuracy: Accuracy | None,
+    target_results: Mapping[RunKind, TargetOutcome] | None,
+    dim_failures: bool,
+    max_cells: int,
+) -> Line:
     """Returns the styled target outcome of a run, or the number of measured samples if samples are missing.
 
     Args:
@@ -495,26 +625,36 @@ def _target_outcome_spans(session: Session, accuracy: Accuracy | None,
     """
     if accuracy is None:
         return [(" …" if session.is_busy else "", "dim")]
-    required_samples = min(accuracy.total,
-                           session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
+    required_samples = (
+        min(accuracy.total, session.data_summary.what_if_count) if session.data_summary is not None else accuracy.total
+    )
     if accuracy.samples < required_samples:
         samples_text = f" on {accuracy.samples} of {required_samples}"
-        return [(next(
-            (candidate for candidate in (samples_text, f" on {accuracy.samples}") if len(candidate) <= max_cells),
-            " …"), "dim")]
+        return [
+            (
+                next(
+                    (
+                        candidate
+                        for candidate in (samples_text, f" on {accuracy.samples}")
+                        if len(candidate) <= max_cells
+                    ),
+                    " …",
+                ),
+                "dim",
+            )
+        ]
     if target_results is None:
         result = session.target_outcome(accuracy)
         target_results = {RunKind.SIMULATED_CONFIG: result} if result is not None else {}
-    line = target_outcome_line({run: candidate
-                                for run, candidate in target_results.items()
-                                if run is not RunKind.TYPED_NETWORK}, dim_failures)  # with its own line
+    line = target_outcome_line(
+        {run: candidate for run, candidate in target_results.items() if run is not RunKind.TYPED_NETWORK}, dim_failures
+    )  # with its own line
     line = [(f" {line[0][0]}", line[0][1]), *line[1:]] if line else []
     return line if line_width(line) <= max_cells else line[:1]
 
 
 def outcome_reason_lines(session: Session) -> list[str]:
-    """Returns the reasons why the target outcome of the config is uncertain (PASS?, FAIL?), or fails despite its value.
-    """
+    """Returns the reasons why the target outcome of the config is uncertain (PASS?, FAIL?), or fails despite its value."""
     return [f"{heading}: {'; '.join(reasons)}" for heading, reasons in _list_outcome_reasons(session)]
 
 
@@ -523,8 +663,12 @@ def _list_outcome_reasons(session: Session) -> list[tuple[str, tuple[str, ...]]]
 
     The outcome that counts is the first. A failed engine or exported network has its missed target as the reason.
     """
-    titles = {RunKind.SIMULATED_CONFIG: "", RunKind.BUILT_ENGINE: "as built ", RunKind.TYPED_NETWORK: f"{EXPORTED} ",
-              RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} "}
+    titles = {
+        RunKind.SIMULATED_CONFIG: "",
+        RunKind.BUILT_ENGINE: "as built ",
+        RunKind.TYPED_NETWORK: f"{EXPORTED} ",
+        RunKind.EXPORTED_FILE: f"{EXPORTED_NETWORK} ",
+    }
     outcomes = session.config_target_outcomes(session.config)
     decisive = find_decisive_outcome(outcomes)
     accuracies = collect_run_accuracies(session.results.get_results_or_empty(session.config))
@@ -533,7 +677,7 @@ def _list_outcome_reasons(session: Session) -> list[tuple[str, tuple[str, ...]]]
         is_outvoted = run is RunKind.SIMULATED_CONFIG and result is not decisive
         reasons = result.reasons
         if result is decisive and run is not RunKind.SIMULATED_CONFIG and not result.passes and not reasons:
-            reasons = (session.missed_target_text(result, accuracies[run]), )
+            reasons = (session.missed_target_text(result, accuracies[run]),)
         if reasons:
             mark = SIMULATED_MARK if is_outvoted else ""
             listed.append((f"{config_name(session)} {titles[run]}{mark}{result.outcome.value}", reasons))

@@ -41,8 +41,9 @@ def bar_height_in_eighths(fraction: float, row_count: int = 1) -> int:
     return max(1, round(min(1.0, fraction) * row_count * 8))
 
 
-def bar_lines(fractions: Sequence[float], row_count: int, cell_width: int = 1,
-              styles: Sequence[str] = ()) -> list[Line]:
+def bar_lines(
+    fractions: Sequence[float], row_count: int, cell_width: int = 1, styles: Sequence[str] = ()
+) -> list[Line]:
     """Returns vertical bars beside each other, each ``cell_width`` wide, in ``row_count`` lines.
 
     Args:
@@ -52,9 +53,14 @@ def bar_lines(fractions: Sequence[float], row_count: int, cell_width: int = 1,
     lines: list[Line] = []
     for row in reversed(range(row_count)):
         lines.append(
-            join_spans((HEIGHT_BLOCKS[max(0, min(8,
-                                                 bar_height_in_eighths(fraction, row_count) - row * 8))] * cell_width,
-                        styles[index] if styles else "plot") for index, fraction in enumerate(fractions)))
+            join_spans(
+                (
+                    HEIGHT_BLOCKS[max(0, min(8, bar_height_in_eighths(fraction, row_count) - row * 8))] * cell_width,
+                    styles[index] if styles else "plot",
+                )
+                for index, fraction in enumerate(fractions)
+            )
+        )
     return lines
 
 
@@ -69,8 +75,9 @@ def join_spans(spans: Iterable[Span]) -> Line:
     return line
 
 
-def bin_values(values: Sequence[float], max_bins: int, reduce_bin: Callable[[Iterable[float]],
-                                                                            float] = max) -> list[float]:
+def bin_values(
+    values: Sequence[float], max_bins: int, reduce_bin: Callable[[Iterable[float]], float] = max
+) -> list[float]:
     """Returns values in at most ``max_bins`` bins of neighbouring values; ``reduce_bin`` computes the value of a bin.
 
     If there are at most ``max_bins`` values, they are returned unchanged.
@@ -83,8 +90,13 @@ def bin_values(values: Sequence[float], max_bins: int, reduce_bin: Callable[[Ite
 
 def find_bin_of_index(value_index: int, value_count: int, max_bins: int) -> int:
     """Returns the index of the bin of `bin_values` that contains a value."""
-    return value_index if value_count <= max_bins else next(bin_number for bin_number in range(max_bins)
-                                                            if value_index < (bin_number + 1) * value_count // max_bins)
+    return (
+        value_index
+        if value_count <= max_bins
+        else next(
+            bin_number for bin_number in range(max_bins) if value_index < (bin_number + 1) * value_count // max_bins
+        )
+    )
 
 
 def sparkline_text(values: Sequence[float], width: int) -> str:
@@ -107,8 +119,10 @@ def channel_range_strip(amaxes: Sequence[float], width: int) -> str:
     bins = bin_values(amaxes, width)
     max_value = max(bins, default=0.0)
     cell_width = max(1, min(3, width // max(1, len(bins))))
-    return "".join(HEIGHT_BLOCKS[0 if value <= 0 else max(1, 8 + round(math.log2(value / max_value)))] * cell_width
-                   for value in bins)
+    return "".join(
+        HEIGHT_BLOCKS[0 if value <= 0 else max(1, 8 + round(math.log2(value / max_value)))] * cell_width
+        for value in bins
+    )
 
 
 @dataclass(frozen=True)
@@ -126,8 +140,9 @@ def bar_label_lines(labels: Sequence[BarLabel], width: int) -> list[Line]:
 
     The labels use several lines if one line is too short.
     """
-    inside = sorted((bar_label for bar_label in labels if 0 <= bar_label.column < width),
-                    key=lambda entry: entry.column)
+    inside = sorted(
+        (bar_label for bar_label in labels if 0 <= bar_label.column < width), key=lambda entry: entry.column
+    )
     if not inside:
         return []
     ticks: Line = []
@@ -138,8 +153,10 @@ def bar_label_lines(labels: Sequence[BarLabel], width: int) -> list[Line]:
     rows: list[Line] = []
     while inside:
         fitting_count = len(inside)
-        while fitting_count > 1 and sum(cell_width(bar_label.text) + 2
-                                        for bar_label in inside[:fitting_count]) - 2 > width:
+        while (
+            fitting_count > 1
+            and sum(cell_width(bar_label.text) + 2 for bar_label in inside[:fitting_count]) - 2 > width
+        ):
             fitting_count -= 1
         rows.append(_bar_label_line(inside[:fitting_count], width))
         inside = inside[fitting_count:]
@@ -173,8 +190,9 @@ _MAX_CLIPPING_SHARE = 0.999
 """A range below this fraction of amax is displayed as clipping."""
 
 
-def histogram_lines(tensor: str, tensor_stats: TensorStats, width: int, row_count: int = 3, amax: float | None = None
-                    ) -> list[Line]:
+def histogram_lines(
+    tensor: str, tensor_stats: TensorStats, width: int, row_count: int = 3, amax: float | None = None
+) -> list[Line]:
     """Returns a histogram of ``|x|`` over powers of two with logarithmic counts, and labels for percentiles, amax and
     range.
 
@@ -187,34 +205,48 @@ def histogram_lines(tensor: str, tensor_stats: TensorStats, width: int, row_coun
         return []
     is_clipped = amax is not None and 0 < amax < tensor_stats.amax * _MAX_CLIPPING_SHARE
     shown_range = amax if amax is not None and not math.isclose(amax, tensor_stats.amax, rel_tol=0.001) else None
-    last = min(_BIN_COUNT - 1,
-               max(present[-1],
-                   math.ceil(_histogram_bin_position(shown_range)) - 1 if shown_range is not None else 0))
+    last = min(
+        _BIN_COUNT - 1,
+        max(present[-1], math.ceil(_histogram_bin_position(shown_range)) - 1 if shown_range is not None else 0),
+    )
     first = max(present[0], last - min(_MAX_BINS - 1, width - 6))
-    shown_counts = counts[first:last + 1]
+    shown_counts = counts[first : last + 1]
     cell = max(1, min(4, (width - 4) // len(shown_counts)))
     peak = math.log1p(max(shown_counts))
     clip_position = _histogram_bin_position(amax) if is_clipped and amax is not None else math.inf
     lines: list[Line] = [
         clip_line([(" |x| of ", "dim"), (shorten_middle(tensor, width - 20), ""), ("  log counts", "dim")], width)
     ]
-    drawn = bar_lines([math.log1p(count) / peak for count in shown_counts], row_count, cell,
-                      ["warn" if first + index >= clip_position else "plot" for index in range(len(shown_counts))])
+    drawn = bar_lines(
+        [math.log1p(count) / peak for count in shown_counts],
+        row_count,
+        cell,
+        ["warn" if first + index >= clip_position else "plot" for index in range(len(shown_counts))],
+    )
     lines += [[("  ", ""), *line] for line in drawn]
 
     def find_histogram_column(value: float) -> int:
-        return 2 + min(cell * len(shown_counts) - 1, math.floor(
-            (_histogram_bin_position(value) - first) * cell)) if value > 0 else -1
+        return (
+            2 + min(cell * len(shown_counts) - 1, math.floor((_histogram_bin_position(value) - first) * cell))
+            if value > 0
+            else -1
+        )
 
-    marks = [BarLabel(find_histogram_column(tensor_stats.p99), f"p99 {number_text(tensor_stats.p99)}"),
-             BarLabel(find_histogram_column(tensor_stats.p9999), f"p99.99 {number_text(tensor_stats.p9999)}"),
-             BarLabel(find_histogram_column(tensor_stats.amax), f"amax {number_text(tensor_stats.amax)}")]
+    marks = [
+        BarLabel(find_histogram_column(tensor_stats.p99), f"p99 {number_text(tensor_stats.p99)}"),
+        BarLabel(find_histogram_column(tensor_stats.p9999), f"p99.99 {number_text(tensor_stats.p9999)}"),
+        BarLabel(find_histogram_column(tensor_stats.amax), f"amax {number_text(tensor_stats.amax)}"),
+    ]
     if shown_range is not None:
         clipped_text = percent_text(1 - tensor_stats.estimate_value_share_below(shown_range)) if is_clipped else ""
         clip_text = f", clips {'hardly any' if clipped_text == '·' else clipped_text}" if is_clipped else ""
         marks.append(
-            BarLabel(find_histogram_column(shown_range), f"range {number_text(shown_range)}{clip_text}",
-                     "warn" if is_clipped else "strong"))
+            BarLabel(
+                find_histogram_column(shown_range),
+                f"range {number_text(shown_range)}{clip_text}",
+                "warn" if is_clipped else "strong",
+            )
+        )
     return [*lines, *bar_label_lines(marks, width)]
 
 
@@ -223,8 +255,7 @@ def _histogram_bin_position(value: float | None) -> float:
 
 
 def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int) -> list[Line]:
-    """Returns a strip of the ranges of a tensor's channels, with their maximum and median; empty for a single channel.
-    """
+    """Returns a strip of the ranges of a tensor's channels, with their maximum and median; empty for a single channel."""
     count, amaxes = top_channels.channel_count, top_channels.amaxes
     if len(amaxes) < 2:
         return []
@@ -233,8 +264,9 @@ def channel_range_lines(tensor: str, top_channels: DominantChannels, width: int)
     summary = f"{short_summary}, median {number_text(ranked[len(ranked) // 2])}"
     summary = summary if len(summary) < width else short_summary
     room = width - len(summary) - 3
-    head: Line = [(f" {shorten_middle(tensor, room)}  ", ""),
-                  (summary, "dim")] if room >= 8 else [(f" {summary}", "dim")]
+    head: Line = (
+        [(f" {shorten_middle(tensor, room)}  ", ""), (summary, "dim")] if room >= 8 else [(f" {summary}", "dim")]
+    )
     return [clip_line(head, width), [(f"  {channel_range_strip(amaxes, width - 4)}", "plot")]]
 
 
@@ -246,7 +278,9 @@ def group_channel_range_lines(session: Session, group: FusionGroup, width: int) 
     channels_by_tensor += details.weights.items()
     short_names = shorten_distinctly((tensor for tensor, _ in channels_by_tensor), max(8, width - 40))
     lines = [
-        line for tensor, top_channels in channels_by_tensor if top_channels is not None
+        line
+        for tensor, top_channels in channels_by_tensor
+        if top_channels is not None
         for line in channel_range_lines(short_names[tensor], top_channels, width)
     ]
     titles = " ranges by channel: each step down halves the range", " ranges by channel, step ÷2", " ranges"

@@ -27,8 +27,16 @@ def bind_keys(**actions: str) -> list[BindingType]:
 class KeyedOptionList(OptionList, inherit_bindings=False):
     """A list whose keys can be changed by the user, because its binding ids are action ids of `trt_tui.tui.keys`."""
 
-    BINDINGS = bind_keys(down="cursor_down", up="cursor_up", page_down="page_down", page_up="page_up", first="first",
-                         last="last", open="select", toggle="select")
+    BINDINGS = bind_keys(
+        down="cursor_down",
+        up="cursor_up",
+        page_down="page_down",
+        page_up="page_up",
+        first="first",
+        last="last",
+        open="select",
+        toggle="select",
+    )
 
     def action_page_up(self) -> None:
         """Moves the cursor up by a page, if the list has room for a line. Without room, Textual 8.2 would fail."""
@@ -105,8 +113,14 @@ def _build_line_content(line: Line) -> Content:
     return Content.assemble(*((escape_hidden_characters(text), _CONTENT_STYLES.get(style, "")) for text, style in line))
 
 
-_CONTENT_STYLES = {"dim": "$quiet", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success",
-                   "warn": "$warning"}
+_CONTENT_STYLES = {
+    "dim": "$quiet",
+    "strong": "bold",
+    "key": "bold $accent",
+    "bad": "bold $error",
+    "good": "$success",
+    "warn": "$warning",
+}
 
 
 class TextField(Input):

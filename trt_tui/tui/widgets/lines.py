@@ -15,8 +15,28 @@ from textual.widget import Widget
 from trt_tui.formatting import cell_width, escape_hidden_characters
 from trt_tui.tui.spans import Line, clip_line, line_width, shorten_middle
 
-SPAN_STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor", "raised",
-               "band0", "band1", "band2", "band3", "band4", "chip32", "chip16", "chip8", "chip4")
+SPAN_STYLES = (
+    "dim",
+    "strong",
+    "bad",
+    "good",
+    "warn",
+    "stale",
+    "key",
+    "rule",
+    "plot",
+    "cursor",
+    "raised",
+    "band0",
+    "band1",
+    "band2",
+    "band3",
+    "band4",
+    "chip32",
+    "chip16",
+    "chip8",
+    "chip4",
+)
 
 SPAN_COMPONENT_CLASSES = {f"span--{name}" for name in SPAN_STYLES}
 """Component classes of the span styles. They belong to the app, and all widgets that draw spans share them. Separate
@@ -41,7 +61,8 @@ class StyledStrips(Widget):
             return Style.null()
         if style_name not in self._span_styles:
             self._span_styles[style_name] = Style.combine(
-                self.app.get_component_styles(f"span--{part}").partial_rich_style for part in style_name.split())
+                self.app.get_component_styles(f"span--{part}").partial_rich_style for part in style_name.split()
+            )
         return self._span_styles[style_name]
 
     def make_strip(self, line: Line, width: int, *overlays: str) -> Strip:
@@ -67,8 +88,7 @@ class StyledStrips(Widget):
 
 
 class LinePane(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
-    """A base class of panes with a cursor that scroll lines. Only visible lines are built, and drawn if they changed.
-    """
+    """A base class of panes with a cursor that scroll lines. Only visible lines are built, and drawn if they changed."""
 
     class Moved(Message):
         """A message that the cursor of the pane moved."""
@@ -183,9 +203,10 @@ class Lines(StyledStrips):
 
     def scroll_lines(self, line_count: int) -> bool:
         """Scrolls by a number of lines, up if negative, and returns True if the visible part changed."""
-        old_top, self.top_line = self.top_line, max(
-            0, min(self.top_line + line_count,
-                   len(self._lines) - self.size.height))
+        old_top, self.top_line = (
+            self.top_line,
+            max(0, min(self.top_line + line_count, len(self._lines) - self.size.height)),
+        )
         if self.top_line != old_top:
             self.refresh()
         return self.top_line != old_top
@@ -238,8 +259,9 @@ class TitleRule(Lines):
         self._right_spans: Line = [(right, "dim")] if right else []
 
     def set_texts(self, title: str, right_text: str | Line = "") -> None:
-        right_spans: Line = right_text if not isinstance(right_text, str) else [(right_text,
-                                                                                 "dim")] if right_text else []
+        right_spans: Line = (
+            right_text if not isinstance(right_text, str) else [(right_text, "dim")] if right_text else []
+        )
         if (title, right_spans) != (self._title, self._right_spans):
             self._title, self._right_spans = title, right_spans
             self.refresh()

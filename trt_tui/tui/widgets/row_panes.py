@@ -128,8 +128,11 @@ class BlockMap(LinePane):
         if index == 0:
             titles = [(name, "dim") for name in self.blocks.columns[shown]]
             end = "  ›" if shown.stop < len(self.blocks.columns) else ""
-            return self._draw_row((("", ""), (BLOCK_TITLE, "dim"), ("‹" if self._first_column else "", "dim")), titles,
-                                  f"{end}   precision")
+            return self._draw_row(
+                (("", ""), (BLOCK_TITLE, "dim"), ("‹" if self._first_column else "", "dim")),
+                titles,
+                f"{end}   precision",
+            )
         if role == len(self.blocks.roles):
             return clip_line([(f"  {block_cell_text(self._row_values)}", "dim")], self.size.width)
         if role == len(self.blocks.roles) + 1:
@@ -145,15 +148,22 @@ class BlockMap(LinePane):
             end = end if self._row_values.raised_groups.isdisjoint(names) else RAISED_MARK
             spans.append((f"{'[' if is_chosen else ' '}{glyph}{end}", style))
         if role not in self._notes:
-            self._notes[role] = block_precisions_text(self._row_values,
-                                                      [name for names in self.blocks.cells[role] for name in names])
+            self._notes[role] = block_precisions_text(
+                self._row_values, [name for names in self.blocks.cells[role] for name in names]
+            )
         label = self.blocks.roles[role], "cursor" if is_current_role and self.column_index < 0 else ""
-        return self._draw_row(((">" if is_current_role else "", "strong"), label, ("", "")), spans,
-                              f"   {self._notes[role]}")
+        return self._draw_row(
+            ((">" if is_current_role else "", "strong"), label, ("", "")), spans, f"   {self._notes[role]}"
+        )
 
     def _draw_row(self, start: Sequence[Span], cells: Sequence[Span], note: str) -> Line:
-        columns = [Column("", width=2), Column("", width=self._label_width), Column("", width=1),
-                   *[Column("", True, width=self._cell_width)] * len(cells), Column("", width=self.size.width)]
+        columns = [
+            Column("", width=2),
+            Column("", width=self._label_width),
+            Column("", width=1),
+            *[Column("", True, width=self._cell_width)] * len(cells),
+            Column("", width=self.size.width),
+        ]
         widths = {index: column.width for index, column in enumerate(columns)}
         return draw_row([*start, *cells, (note, "dim")], columns, widths, gap=0)
 
@@ -207,8 +217,13 @@ class LayerTree(LinePane):
 
     # -- contents -----------------------------------------------------------------------------------------------
 
-    def show_rows(self, rows: Sequence[VisibleRow], row_values: RowValues | None, full_names: bool = False,
-                  cursor_key: str | None = None) -> None:
+    def show_rows(
+        self,
+        rows: Sequence[VisibleRow],
+        row_values: RowValues | None,
+        full_names: bool = False,
+        cursor_key: str | None = None,
+    ) -> None:
         """Shows rows with their values, and repaints the lines that changed.
 
         Args:
@@ -217,8 +232,13 @@ class LayerTree(LinePane):
         """
         key = cursor_key if cursor_key is not None else (self.current_row.key if self.current_row else None)
         is_same = rows is self.rows
-        if not is_same or full_names != self._shows_full_names or row_values is None or self._row_values is None or (
-                row_values.has_engines != self._row_values.has_engines):
+        if (
+            not is_same
+            or full_names != self._shows_full_names
+            or row_values is None
+            or self._row_values is None
+            or (row_values.has_engines != self._row_values.has_engines)
+        ):
             self._short_names = {}
         self.rows = rows if isinstance(rows, list) else list(rows)
         self._shows_full_names = full_names
@@ -246,8 +266,12 @@ class LayerTree(LinePane):
     def visible_signs(self) -> set[str]:
         """The glyphs before the names of the visible rows, and the marks behind their precisions."""
         top = self.scroll_offset.y
-        return {sign for row in self.rows[top:top + self.size.height] if self._row_values is not None
-                for sign in list_row_signs(self._row_values, row)}
+        return {
+            sign
+            for row in self.rows[top : top + self.size.height]
+            if self._row_values is not None
+            for sign in list_row_signs(self._row_values, row)
+        }
 
     # -- the cursor ---------------------------------------------------------------------------------------------
 
@@ -267,8 +291,7 @@ class LayerTree(LinePane):
 
     @property
     def row_width(self) -> int:
-        """The width of a row in cells. The scrollbar is not part of the width: it would cover the last mark of a row.
-        """
+        """The width of a row in cells. The scrollbar is not part of the width: it would cover the last mark of a row."""
         return self.scrollable_content_region.width
 
     @property
@@ -286,9 +309,11 @@ class LayerTree(LinePane):
         if cell_width(model.get_row_name(visible_row, self._shows_full_names)) <= room:
             return None
         if room not in self._short_names:
-            names = (model.get_row_name(row, self._shows_full_names)
-                     for row in self.rows
-                     if row_name_width(row.depth, column_widths) == room and not isinstance(row.row, SmallSharesRow))
+            names = (
+                model.get_row_name(row, self._shows_full_names)
+                for row in self.rows
+                if row_name_width(row.depth, column_widths) == room and not isinstance(row.row, SmallSharesRow)
+            )
             self._short_names[room] = shorten_distinctly(names, room)
         return self._short_names[room].get(model.get_row_name(visible_row, self._shows_full_names))
 
@@ -303,8 +328,9 @@ class LayerTree(LinePane):
             return []
         row, columns = self.rows[index], fit_columns(self.row_width, self._row_values.has_engines)
         cells = build_row_cells(self._row_values, row, self._shows_full_names)
-        return layer_row_line(cells, row.depth, columns, index == self.cursor_index,
-                              self._find_short_name(row, columns))
+        return layer_row_line(
+            cells, row.depth, columns, index == self.cursor_index, self._find_short_name(row, columns)
+        )
 
     def render_line(self, y: int) -> Strip:
         width = self.size.width

@@ -50,7 +50,7 @@ def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
                 order.append(begun.pop(unit.name))
                 continue
             if unit.name in begun:
-                raise _cycle_error(network, list(begun)[list(begun).index(unit.name):])
+                raise _cycle_error(network, list(begun)[list(begun).index(unit.name) :])
             begun[unit.name] = unit
             stack.append((unit, True))
             stack.extend((units[name], False) for name in _list_layer_dependencies(network, unit))
@@ -59,8 +59,11 @@ def sort_by_dependency(network: Network) -> list[FusionGroup | Layer]:
 
 def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Layer) -> Iterable[str]:
     """Yields the outside layers that compute the inputs of a group or layer."""
-    layer_names = (*group_or_layer.layers,
-                   *group_or_layer.shape_layers) if isinstance(group_or_layer, FusionGroup) else (group_or_layer.name, )
+    layer_names = (
+        (*group_or_layer.layers, *group_or_layer.shape_layers)
+        if isinstance(group_or_layer, FusionGroup)
+        else (group_or_layer.name,)
+    )
     own = set(layer_names)
     for name in layer_names:
         for tensor in network.input_tensors(name):
@@ -70,9 +73,11 @@ def _list_layer_dependencies(network: Network, group_or_layer: FusionGroup | Lay
 
 
 def _cycle_error(network: Network, group_names: Sequence[str]) -> TrtTuiError:
-    return TrtTuiError(f"groups of {network.name} depend on each other",
-                       " → ".join((*group_names, group_names[0])),
-                       "This is a defect of trt-tui; please report it with the network's structure.")
+    return TrtTuiError(
+        f"groups of {network.name} depend on each other",
+        " → ".join((*group_names, group_names[0])),
+        "This is a defect of trt-tui; please report it with the network's structure.",
+    )
 
 
 def build_gated_graph(
@@ -125,11 +130,17 @@ def build_gated_graph(
     """
     if with_isolated and not with_reference:
         raise ValueError("the isolated branch reads the reference")
-    features = replace(GatedFeatures.from_precisions(float_types, boundary_types, quantized_types),
-                       editable_constants=editable_constants, norm_operators=norm_operators)
+    features = replace(
+        GatedFeatures.from_precisions(float_types, boundary_types, quantized_types),
+        editable_constants=editable_constants,
+        norm_operators=norm_operators,
+    )
     outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
-    names = tuple(measured_groups) if measured_groups is not None else tuple(
-        group.name for group in network.groups if group.final_tensor not in network.blocking_plugins)
+    names = (
+        tuple(measured_groups)
+        if measured_groups is not None
+        else tuple(group.name for group in network.groups if group.final_tensor not in network.blocking_plugins)
+    )
     emitter = NodeEmitter(network)
     _add_network_inputs(emitter)
     inputs = GatedGraphInputs(emitter, features, gates_as_data=gates_as_data)
@@ -137,12 +148,14 @@ def build_gated_graph(
     for layer in network.layers:
         # Without a reference branch, shape arithmetic uses the tensors of the test branch.
         if with_reference or layer.kind is LayerKind.CONSTANT:
-            emitter.copy_layer(layer, emitter.values, emitter.nodes,
-                               f"{'ref' if with_reference else 'shared'}/{layer.name}")
+            emitter.copy_layer(
+                layer, emitter.values, emitter.nodes, f"{'ref' if with_reference else 'shared'}/{layer.name}"
+            )
     test_tensors = _emit_test_branch(emitter, flow, frozenset(outputs))
     for tensor, value in test_tensors.items():  # errors are measured in the units of the network
-        test_tensors[tensor] = flow.rounding.scale_channels("Mul", value, inputs.find_channel_factors(tensor),
-                                                            emitter.nodes)
+        test_tensors[tensor] = flow.rounding.scale_channels(
+            "Mul", value, inputs.find_channel_factors(tensor), emitter.nodes
+        )
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
         if with_accumulated:
@@ -151,10 +164,12 @@ def build_gated_graph(
             graph_outputs.append(_add_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
     for compared_tensor in compared_tensors:
         rank = len(network.shape(compared_tensor.tensor) or ())
-        reference_value = emitter.add_input(f"reference/{compared_tensor.name}", ir.DataType.FLOAT,
-                                            ir.Shape([None] * rank))
-        sums = emit_error_sums_per_sample(emitter, compared_tensor, test_tensors[compared_tensor.tensor],
-                                          reference_value)
+        reference_value = emitter.add_input(
+            f"reference/{compared_tensor.name}", ir.DataType.FLOAT, ir.Shape([None] * rank)
+        )
+        sums = emit_error_sums_per_sample(
+            emitter, compared_tensor, test_tensors[compared_tensor.tensor], reference_value
+        )
         graph_outputs.append(_add_output(emitter, sums, f"compared/{compared_tensor.name}"))
     counting: str | None = None
     padding: dict[tuple[bool, ...], ir.Value] = {}
@@ -164,9 +179,14 @@ def build_gated_graph(
             shape = emitter.add_operator(emitter.nodes, "Shape", [emitter.values[tensor]], f"shape/{tensor}")
             shape.name, shape.dtype, shape.shape = f"shape/{tensor}", ir.DataType.INT64, ir.Shape([None])
             graph_outputs.append(shape)
-        padding = {axes: emitter.add_input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
-                                           ir.Shape([None if has else 1 for has in axes]))
-                   for axes in dict.fromkeys((mask_axes or {}).values())}
+        padding = {
+            axes: emitter.add_input(
+                f"present/{''.join('01'[has] for has in axes)}",
+                ir.DataType.BOOL,
+                ir.Shape([None if has else 1 for has in axes]),
+            )
+            for axes in dict.fromkeys((mask_axes or {}).values())
+        }
         share = _emit_true_fraction(emitter, next(iter(padding.values()))) if padding else None
         present = {tensor: padding[axes] for tensor, axes in (mask_axes or {}).items()}
         sums_emitter: ErrorSumsEmitter
@@ -174,33 +194,43 @@ def build_gated_graph(
             sums_emitter = DataFlowErrorSumsEmitter(flow, present, share)
         else:
             gate = emitter.add_input("counting", ir.DataType.BOOL)
-            counting, sums_emitter = value_name(gate), ControlFlowErrorSumsEmitter(flow, gate, present, share,
-                                                                                   expects_finite_sums)
-        graph_outputs += sums_emitter.emit_error_tables([network.get_group(name) for name in names], test_tensors,
-                                                        kinds, extreme_tensors)
+            counting, sums_emitter = (
+                value_name(gate),
+                ControlFlowErrorSumsEmitter(flow, gate, present, share, expects_finite_sums),
+            )
+        graph_outputs += sums_emitter.emit_error_tables(
+            [network.get_group(name) for name in names], test_tensors, kinds, extreme_tensors
+        )
     return GatedGraph(
-        _build_model(emitter, graph_outputs), network, features,
-        gates={group: {kind: value_name(value) for kind, value in gates.items()}
-               for group, gates in inputs.gates.items()},
+        _build_model(emitter, graph_outputs),
+        network,
+        features,
+        gates={
+            group: {kind: value_name(value) for kind, value in gates.items()} for group, gates in inputs.gates.items()
+        },
         scale_inputs={key: value_name(value) for key, value in inputs.scales.items()},
-        weight_inputs=inputs.weight_inputs, factor_inputs=inputs.factor_input_names, compared_outputs={
-            compared_tensor.name: f"compared/{compared_tensor.name}"
-            for compared_tensor in compared_tensors
-        }, reference_inputs={
-            compared_tensor.name: f"reference/{compared_tensor.name}"
-            for compared_tensor in compared_tensors
-        }, edge_gates=flow.edge_gates if isinstance(flow, DataFlowEmitter) else {}, split_inputs={
-            value_name(value): group_and_count
-            for group_and_count, value in inputs.split_factors.items()
-        }, results_by_group={name: _list_compute_type_results(network, network.get_group(name))
-                             for name in inputs.operand_types},
+        weight_inputs=inputs.weight_inputs,
+        factor_inputs=inputs.factor_input_names,
+        compared_outputs={
+            compared_tensor.name: f"compared/{compared_tensor.name}" for compared_tensor in compared_tensors
+        },
+        reference_inputs={
+            compared_tensor.name: f"reference/{compared_tensor.name}" for compared_tensor in compared_tensors
+        },
+        edge_gates=flow.edge_gates if isinstance(flow, DataFlowEmitter) else {},
+        split_inputs={value_name(value): group_and_count for group_and_count, value in inputs.split_factors.items()},
+        results_by_group={
+            name: _list_compute_type_results(network, network.get_group(name)) for name in inputs.operand_types
+        },
         test_outputs={tensor: f"test/{tensor}" for tensor in outputs} if with_accumulated else {},
         reference_outputs={tensor: f"reference/{tensor}" for tensor in outputs} if with_reference else {},
         accumulated_sums=SUMS_OUTPUTS["accumulated"] if with_reference and with_accumulated else None,
-        isolated_sums=SUMS_OUTPUTS["isolated"] if with_isolated else None, measured_groups=names,
-        counting_gate=counting, mask_inputs={axes: value_name(value)
-                     for axes, value in padding.items()
-                     }, kept_feeds=2 if gates_as_data or inputs.weight_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1)
+        isolated_sums=SUMS_OUTPUTS["isolated"] if with_isolated else None,
+        measured_groups=names,
+        counting_gate=counting,
+        mask_inputs={axes: value_name(value) for axes, value in padding.items()},
+        kept_feeds=2 if gates_as_data or inputs.weight_bytes <= _MAX_KEPT_WEIGHT_BYTES else 1,
+    )
 
 
 def _emit_true_fraction(emitter: NodeEmitter, mask: ir.Value) -> ir.Value:
@@ -220,8 +250,9 @@ def _add_network_inputs(emitter: NodeEmitter) -> None:
         emitter.values[name] = emitter.add_shared_constant(name, value.const_value)
 
 
-def _emit_test_branch(emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter,
-                      requested_outputs: frozenset[str]) -> dict[str, ir.Value]:
+def _emit_test_branch(
+    emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter, requested_outputs: frozenset[str]
+) -> dict[str, ir.Value]:
     """Emits the test branch; returns its tensors by their names in the network."""
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static_tensors
@@ -252,14 +283,21 @@ def _add_output(emitter: NodeEmitter, value: ir.Value, name: str) -> ir.Value:
 
 
 def _list_compute_type_results(network: Network, group: FusionGroup) -> frozenset[str]:
-    return frozenset(tensor for name in group.layers
-                     for tensor in find_compute_type_results(network, network.get_layer(name)))
+    return frozenset(
+        tensor for name in group.layers for tensor in find_compute_type_results(network, network.get_layer(name))
+    )
 
 
 def _build_model(emitter: NodeEmitter, outputs: Sequence[ir.Value]) -> ir.Model:
     base = emitter.network.model
-    graph = ir.Graph(emitter.inputs, outputs, nodes=emitter.nodes, initializers=list(emitter.initializers.values()),
-                     opset_imports=dict(base.graph.opset_imports), name="gated")
+    graph = ir.Graph(
+        emitter.inputs,
+        outputs,
+        nodes=emitter.nodes,
+        initializers=list(emitter.initializers.values()),
+        opset_imports=dict(base.graph.opset_imports),
+        name="gated",
+    )
     graph.sort()
     model = ir.Model(graph, ir_version=max(base.ir_version, 8))
     prune_model(model)

@@ -42,8 +42,9 @@ class NodeEmitter:
         self._name_count += 1
         return f"{name_prefix}#{self._name_count}"
 
-    def add_operator(self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], name_prefix: str,
-                     **attributes: int) -> ir.Value:
+    def add_operator(
+        self, nodes: Nodes, operator: str, inputs: Sequence[ir.Value], name_prefix: str, **attributes: int
+    ) -> ir.Value:
         """Appends an operator with one output and returns the output. Its name begins with ``name_prefix``."""
         node = ir.node(operator, inputs, attributes, name=self.make_unique_name(name_prefix))
         output = node.outputs[0]
@@ -64,11 +65,23 @@ class NodeEmitter:
         nodes.append(node)
         return node.outputs[0]
 
-    def add_if_node(self, nodes: Nodes, condition: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph,
-                    name_prefix: str, output_count: int = 1) -> Sequence[ir.Value]:
+    def add_if_node(
+        self,
+        nodes: Nodes,
+        condition: ir.Value,
+        then_graph: ir.Graph,
+        else_graph: ir.Graph,
+        name_prefix: str,
+        output_count: int = 1,
+    ) -> Sequence[ir.Value]:
         """Appends an ``If`` and returns its outputs, which the caller must name."""
-        node = ir.node("If", [condition], {"then_branch": then_graph, "else_branch": else_graph},
-                       num_outputs=output_count, name=self.make_unique_name(name_prefix))
+        node = ir.node(
+            "If",
+            [condition],
+            {"then_branch": then_graph, "else_branch": else_graph},
+            num_outputs=output_count,
+            name=self.make_unique_name(name_prefix),
+        )
         nodes.append(node)
         return node.outputs
 
@@ -112,27 +125,37 @@ class NodeEmitter:
     def clone_node(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
         """Returns a copy of a layer's node with other inputs. The copy is not yet part of a graph."""
         original = self.network.node(layer.name)
-        node = ir.Node(original.domain, original.op_type, inputs, list(original.attributes.values()),
-                       num_outputs=len(original.outputs), overload=original.overload, name=name)
+        node = ir.Node(
+            original.domain,
+            original.op_type,
+            inputs,
+            list(original.attributes.values()),
+            num_outputs=len(original.outputs),
+            overload=original.overload,
+            name=name,
+        )
         for source, output in zip(original.outputs, node.outputs, strict=True):
             output.name = self.make_unique_name(source.name) if source.name else ""
             output.type, output.shape = source.type, _remove_dimension_names(source.shape)
         return node
 
-    def copy_layer(self, layer: Layer, values_by_tensor: MutableMapping[str, ir.Value], nodes: Nodes,
-                   name: str) -> None:
+    def copy_layer(
+        self, layer: Layer, values_by_tensor: MutableMapping[str, ir.Value], nodes: Nodes, name: str
+    ) -> None:
         """Appends a copy of a layer that reads its inputs from ``values_by_tensor`` and stores its results there."""
-        node = self.clone_node(layer,
-                               [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs],
-                               name)
+        node = self.clone_node(
+            layer, [values_by_tensor[input_name] if input_name else None for input_name in layer.inputs], name
+        )
         original = self.network.node(layer.name)
         for attr in original.attributes.values():
             if attr.type == ir.AttributeType.GRAPH:
-                node.attributes[attr.name] = ir.AttrGraph(attr.name,
-                                                          _rebind_subgraph_inputs(attr.as_graph(), values_by_tensor))
+                node.attributes[attr.name] = ir.AttrGraph(
+                    attr.name, _rebind_subgraph_inputs(attr.as_graph(), values_by_tensor)
+                )
             elif attr.type == ir.AttributeType.GRAPHS:
                 node.attributes[attr.name] = ir.AttrGraphs(
-                    attr.name, [_rebind_subgraph_inputs(subgraph, values_by_tensor) for subgraph in attr.as_graphs()])
+                    attr.name, [_rebind_subgraph_inputs(subgraph, values_by_tensor) for subgraph in attr.as_graphs()]
+                )
         nodes.append(node)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             if tensor:
@@ -173,5 +196,3 @@ def _rebind_subgraph_inputs(subgraph: ir.Graph, values_by_tensor: MutableMapping
             if mapped is not None:
                 nested_graph.outputs[index] = mapped
     return copy
-
-

@@ -21,8 +21,19 @@ from trt_tui.core.network.layers import FusionGroup
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, FP16_MIN, Precision
 
-ERROR_SUM_COLUMNS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count", "fp16_over",
-                     "fp16_under")
+ERROR_SUM_COLUMNS = (
+    "diff2",
+    "ref2",
+    "test2",
+    "diff1",
+    "diff_max",
+    "ref_max",
+    "nan",
+    "inf",
+    "count",
+    "fp16_over",
+    "fp16_under",
+)
 """The columns of the sums for each pair of tensors (test and reference).
 
 - diff2, ref2, test2: sums of squares of the difference, the reference and the test;
@@ -92,16 +103,21 @@ class ErrorSumsEmitter(ABC):
         present_share: The fraction of elements that count, float64.
     """
 
-    def __init__(self, flow: GroupEmitter, presence_masks: Mapping[str, ir.Value],
-                 present_share: ir.Value | None) -> None:
+    def __init__(
+        self, flow: GroupEmitter, presence_masks: Mapping[str, ir.Value], present_share: ir.Value | None
+    ) -> None:
         self._emitter, self._flow = flow.emitter, flow
         self._presence_masks, self._present_share = presence_masks, present_share
         self._reference_sums: dict[str, ReferenceSums] = {}
         self._unmasked_flags: dict[str, ir.Value] = {}
 
-    def emit_error_tables(self, groups: Sequence[FusionGroup], test_tensors: Mapping[str, ir.Value],
-                          error_kinds: Sequence[str],
-                          extreme_tensors: Mapping[str, Sequence[str]] | None = None) -> list[ir.Value]:
+    def emit_error_tables(
+        self,
+        groups: Sequence[FusionGroup],
+        test_tensors: Mapping[str, ir.Value],
+        error_kinds: Sequence[str],
+        extreme_tensors: Mapping[str, Sequence[str]] | None = None,
+    ) -> list[ir.Value]:
         """Emits a table of error sums for each kind of error, with one row per group: ``(len(groups),
         len(ERROR_SUM_COLUMNS))``.
 
@@ -125,14 +141,18 @@ class ErrorSumsEmitter(ABC):
         for group in groups:
             counts = self._get_reference_sums(group.final_tensor).counts
             for kind in error_kinds:
-                row = self._emit_isolated_error_row(group) if kind == "isolated" else self._emit_error_sums_row(
-                    group.final_tensor, test_tensors[group.final_tensor], nodes)
+                row = (
+                    self._emit_isolated_error_row(group)
+                    if kind == "isolated"
+                    else self._emit_error_sums_row(group.final_tensor, test_tensors[group.final_tensor], nodes)
+                )
                 row_numbers[SUMS_OUTPUTS[kind]].append(len(rows))
                 emitter.add_operator(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
             for tensor in (extreme_tensors or {}).get(group.name, ()):
                 row_numbers[EXTREMES_OUTPUT].append(len(rows))
-                emitter.add_operator(rows, "Concat", [self._emit_extremes(tensor), padding], f"extremes/{tensor}",
-                                     axis=0)
+                emitter.add_operator(
+                    rows, "Concat", [self._emit_extremes(tensor), padding], f"extremes/{tensor}", axis=0
+                )
         columns = [node.outputs[0] for node in rows]
         nodes.extend(reversed(rows))
         joined = emitter.add_operator(nodes, "Concat", columns, "rows", axis=0)
@@ -158,13 +178,12 @@ class ErrorSumsEmitter(ABC):
         for masked in dict.fromkeys((value, self._set_padding_to_zero(tensor, value, nodes))):
             flat = self._flatten(masked, nodes)
             columns += [self._emit_reduction(operator, flat, nodes) for operator in ("ReduceMax", "ReduceMin")]
-        columns = (columns * 2)[:len(EXTREME_COLUMNS)]
+        columns = (columns * 2)[: len(EXTREME_COLUMNS)]
         return self._cast_to_float64(emitter.add_operator(nodes, "Concat", columns, "extremes", axis=0), nodes)
 
     @abstractmethod
     def _emit_isolated_error_row(self, group: FusionGroup) -> ir.Value:
-        """Emits the error sums of a group whose inputs come from the reference. They are 0 if the group runs in FP32.
-        """
+        """Emits the error sums of a group whose inputs come from the reference. They are 0 if the group runs in FP32."""
 
     @abstractmethod
     def _emit_error_sums_row(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
@@ -178,8 +197,9 @@ class ErrorSumsEmitter(ABC):
 
     # -- shared values of the rows of a tensor-------------------------------------------------------------------
 
-    def _prepare_reference_inputs(self, group: FusionGroup,
-                                  clamp_mask: Callable[[ir.Value, str], ir.Value]) -> BranchTensors:
+    def _prepare_reference_inputs(
+        self, group: FusionGroup, clamp_mask: Callable[[ir.Value, str], ir.Value]
+    ) -> BranchTensors:
         """Returns the reference tensors that a group reads, with scaled channels and clamped masks like those of the
         test branch.
 
@@ -190,7 +210,8 @@ class ErrorSumsEmitter(ABC):
         scope = BranchTensors({}, emitter.values)
         for tensor in group.inputs:
             scope[tensor] = self._flow.rounding.scale_channels(
-                "Div", emitter.values[tensor], self._flow.inputs.find_channel_factors(tensor), emitter.nodes)
+                "Div", emitter.values[tensor], self._flow.inputs.find_channel_factors(tensor), emitter.nodes
+            )
             if tensor in emitter.network.masked_tensors:
                 scope[tensor] = clamp_mask(scope[tensor], tensor)
         return scope
@@ -215,9 +236,9 @@ class ErrorSumsEmitter(ABC):
                 length = self._emitter.add_operator(nodes, "Mul", [length, self._present_share], "present")
                 length = self._emitter.add_operator(nodes, "Round", [length], "length")
             largest = self._emit_max_magnitude(flat, nodes)
-            counts = self._emitter.add_operator(nodes, "Concat",
-                                                [length, self._count_values_beyond_fp16(flat, largest)], "counts",
-                                                axis=0)
+            counts = self._emitter.add_operator(
+                nodes, "Concat", [length, self._count_values_beyond_fp16(flat, largest)], "counts", axis=0
+            )
             self._reference_sums[tensor] = ReferenceSums(squares, largest, flat, counts)
         return self._reference_sums[tensor]
 
@@ -228,20 +249,33 @@ class ErrorSumsEmitter(ABC):
         emitter = self._emitter
         nodes: Nodes = []
         size = emitter.add_operator(nodes, "Abs", [flat_tensor], "size")
-        below_fp16 = emitter.add_operator(nodes, "And", [
-            emitter.add_operator(nodes, "Less", [size, emitter.get_scalar_constant(FP16_MIN)], "small"),
-            emitter.add_operator(nodes, "Greater", [size, emitter.get_scalar_constant(0.0)], "nonzero")], "under")
+        below_fp16 = emitter.add_operator(
+            nodes,
+            "And",
+            [
+                emitter.add_operator(nodes, "Less", [size, emitter.get_scalar_constant(FP16_MIN)], "small"),
+                emitter.add_operator(nodes, "Greater", [size, emitter.get_scalar_constant(0.0)], "nonzero"),
+            ],
+            "under",
+        )
         over = self._count_magnitudes_above_fp16(size, max_magnitude, nodes)
-        counts = emitter.add_operator(nodes, "Concat", [over, self._count_true_flags(below_fp16, nodes)], "counts",
-                                      axis=0)
+        counts = emitter.add_operator(
+            nodes, "Concat", [over, self._count_true_flags(below_fp16, nodes)], "counts", axis=0
+        )
         return self._apply_counting_gate(self._cast_to_float64(counts, nodes), nodes)
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the number of magnitudes that are too large for FP16, without infinities, int32 ``(1,)``."""
         emitter = self._emitter
-        over = emitter.add_operator(nodes, "And", [
-            emitter.add_operator(nodes, "Greater", [magnitudes, emitter.get_scalar_constant(FP16_MAX)], "large"),
-            emitter.add_operator(nodes, "Less", [magnitudes, emitter.get_scalar_constant(np.inf)], "finite")], "over")
+        over = emitter.add_operator(
+            nodes,
+            "And",
+            [
+                emitter.add_operator(nodes, "Greater", [magnitudes, emitter.get_scalar_constant(FP16_MAX)], "large"),
+                emitter.add_operator(nodes, "Less", [magnitudes, emitter.get_scalar_constant(np.inf)], "finite"),
+            ],
+            "over",
+        )
         return self._count_true_flags(over, nodes)
 
     def _count_true_flags(self, flags: ir.Value, nodes: Nodes) -> ir.Value:
@@ -257,10 +291,18 @@ class ErrorSumsEmitter(ABC):
         if tensor not in self._unmasked_flags:
             reference = self._flatten(emitter.values[tensor], emitter.nodes)
             size = emitter.add_operator(emitter.nodes, "Abs", [reference], "size")
-            self._unmasked_flags[tensor] = emitter.add_operator(emitter.nodes, "Less",
-                                                                [size, emitter.get_scalar_constant(FP16_MAX)], "kept")
-        return self._copy_type_and_shape(flat_tensor, emitter.add_operator(
-            nodes, "Where", [self._unmasked_flags[tensor], flat_tensor, emitter.get_scalar_constant(0.0)], "unmasked"))
+            self._unmasked_flags[tensor] = emitter.add_operator(
+                emitter.nodes, "Less", [size, emitter.get_scalar_constant(FP16_MAX)], "kept"
+            )
+        return self._copy_type_and_shape(
+            flat_tensor,
+            emitter.add_operator(
+                nodes,
+                "Where",
+                [self._unmasked_flags[tensor], flat_tensor, emitter.get_scalar_constant(0.0)],
+                "unmasked",
+            ),
+        )
 
     def _align_size_with_reference(self, tensor: str, test_value: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the test tensor cut, or extended with zeros, to the size of the reference.
@@ -272,14 +314,19 @@ class ErrorSumsEmitter(ABC):
             return test_value
         reference, start = emitter.values[tensor], emitter.get_array_constant(np.zeros(1, np.int64), "start")
         flat = emitter.get_array_constant(np.array([-1], np.int64), "flat")
-        size = emitter.add_operator(nodes, "Reshape", [emitter.add_operator(nodes, "Size", [reference], "size"), flat],
-                                    "size")
-        zeros = emitter.add_operator(nodes, "CastLike",
-                                     [emitter.add_operator(nodes, "ConstantOfShape", [size], "zeros"), test_value],
-                                     "zeros")
-        longer = emitter.add_operator(nodes, "Concat",
-                                      [emitter.add_operator(nodes, "Reshape", [test_value, flat], "flat"), zeros],
-                                      "longer", axis=0)
+        size = emitter.add_operator(
+            nodes, "Reshape", [emitter.add_operator(nodes, "Size", [reference], "size"), flat], "size"
+        )
+        zeros = emitter.add_operator(
+            nodes, "CastLike", [emitter.add_operator(nodes, "ConstantOfShape", [size], "zeros"), test_value], "zeros"
+        )
+        longer = emitter.add_operator(
+            nodes,
+            "Concat",
+            [emitter.add_operator(nodes, "Reshape", [test_value, flat], "flat"), zeros],
+            "longer",
+            axis=0,
+        )
         cut = emitter.add_operator(nodes, "Slice", [longer, start, size], "cut")
         shape = emitter.add_operator(nodes, "Shape", [reference], "shape")
         return self._copy_type_and_shape(reference, emitter.add_operator(nodes, "Reshape", [cut, shape], "aligned"))
@@ -288,8 +335,15 @@ class ErrorSumsEmitter(ABC):
         """Returns the tensor with 0 for padding elements."""
         if tensor not in self._presence_masks:
             return value
-        return self._copy_type_and_shape(value, self._emitter.add_operator(
-            nodes, "Where", [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)], "unpadded"))
+        return self._copy_type_and_shape(
+            value,
+            self._emitter.add_operator(
+                nodes,
+                "Where",
+                [self._presence_masks[tensor], value, self._emitter.get_scalar_constant(0.0)],
+                "unpadded",
+            ),
+        )
 
     def _copy_type_and_shape(self, source: ir.Value, result: ir.Value) -> ir.Value:
         """Gives ``result`` the type and shape of ``source`` and returns ``result``."""
@@ -306,7 +360,8 @@ class ErrorSumsEmitter(ABC):
 
     def _flatten(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(
-            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([-1], np.int64), "flat")], "flat")
+            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([-1], np.int64), "flat")], "flat"
+        )
 
     def _emit_element_count(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(nodes, "Shape", [flat_tensor], "shape")
@@ -315,11 +370,12 @@ class ErrorSumsEmitter(ABC):
         return self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=1)
 
     def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
-        negated_minimum = self._emitter.add_operator(nodes, "Neg",
-                                                     [self._emit_reduction("ReduceMin", flat_tensor, nodes)], "negated")
-        return self._emitter.add_operator(nodes, "Max",
-                                          [self._emit_reduction("ReduceMax", flat_tensor, nodes), negated_minimum],
-                                          "largest")
+        negated_minimum = self._emitter.add_operator(
+            nodes, "Neg", [self._emit_reduction("ReduceMin", flat_tensor, nodes)], "negated"
+        )
+        return self._emitter.add_operator(
+            nodes, "Max", [self._emit_reduction("ReduceMax", flat_tensor, nodes), negated_minimum], "largest"
+        )
 
     def _arrange_test_columns(self, columns: Mapping[str, ir.Value]) -> list[ir.Value]:
         """Returns the columns that depend on the test branch in the order of `ERROR_SUM_COLUMNS`; zeros for absent
@@ -328,13 +384,16 @@ class ErrorSumsEmitter(ABC):
         return [columns.get(name) or self._get_column_of_zeros() for name in ERROR_SUM_COLUMNS[:_TEST_COLUMN_COUNT]]
 
     def _concatenate_exact_columns(self, reference: ReferenceSums, nodes: Nodes) -> ir.Value:
-        return self._concatenate_columns({"ref2": reference.sum_of_squares, "test2": reference.sum_of_squares,
-                                          "ref_max": reference.max_magnitude}, nodes)
+        return self._concatenate_columns(
+            {"ref2": reference.sum_of_squares, "test2": reference.sum_of_squares, "ref_max": reference.max_magnitude},
+            nodes,
+        )
 
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
         """Returns a row of the named float32 columns, converted to float64."""
         row = self._cast_to_float64(
-            self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "columns", axis=0), nodes)
+            self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "columns", axis=0), nodes
+        )
         return self._set_row_type_and_shape(row)
 
     def _set_row_type_and_shape(self, row: ir.Value) -> ir.Value:
@@ -352,8 +411,14 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
     _flow: ControlFlowEmitter
 
-    def __init__(self, flow: ControlFlowEmitter, counting_gate: ir.Value, presence_masks: Mapping[str, ir.Value],
-                 present_share: ir.Value | None, expects_finite_sums: bool = False) -> None:
+    def __init__(
+        self,
+        flow: ControlFlowEmitter,
+        counting_gate: ir.Value,
+        presence_masks: Mapping[str, ir.Value],
+        present_share: ir.Value | None,
+        expects_finite_sums: bool = False,
+    ) -> None:
         super().__init__(flow, presence_masks, present_share)
         self._counting_gate = counting_gate
         self._expects_finite_sums = expects_finite_sums
@@ -368,8 +433,9 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         if not self._expects_finite_sums:
             fast, exact = exact, []
             finite = self._emit_comparison(reference.sum_of_squares, _MAX_FLOAT32, "finite", exact)
-            row = self._emit_if(finite, (row, fast),
-                                    self._emit_float64_row(reference.flat_tensor, reference.flat_tensor), exact)
+            row = self._emit_if(
+                finite, (row, fast), self._emit_float64_row(reference.flat_tensor, reference.flat_tensor), exact
+            )
         gates = flow.inputs.gates.get(group.name)
         if gates is None:
             emitter.nodes.extend(exact)
@@ -377,12 +443,15 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
 
         def prepare_inputs(boundary_type: Precision) -> BranchTensors:
             limit = MASK_LIMITS.get(boundary_type)
-            return self._prepare_reference_inputs(group, lambda value, tensor: value if limit is None else
-                                                  flow.rounding.clamp(value, limit, emitter.nodes))
+            return self._prepare_reference_inputs(
+                group,
+                lambda value, tensor: value if limit is None else flow.rounding.clamp(value, limit, emitter.nodes),
+            )
 
         isolated_value, nodes = flow.emit_reduced_precision_group(
-            group, {boundary_type: prepare_inputs(boundary_type)
-                    for boundary_type in flow.inputs.operand_types[group.name]})
+            group,
+            {boundary_type: prepare_inputs(boundary_type) for boundary_type in flow.inputs.operand_types[group.name]},
+        )
         measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
         return self._emit_if(gates["fp32"], (row, exact), (measured, nodes), emitter.nodes)
 
@@ -396,15 +465,22 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         squares, largest, reference, _ = self._get_reference_sums(tensor)
         flat = self._prepare_test_tensor(tensor, test_value, nodes)
         difference = emitter.add_operator(nodes, "Sub", [flat, reference], "difference")
-        columns = {"diff2": self._emit_reduction("ReduceSumSquare", difference, nodes), "ref2": squares,
-                   "test2": self._emit_reduction("ReduceSumSquare", flat, nodes),
-                   "diff1": self._emit_reduction("ReduceL1", difference, nodes),
-                   "diff_max": self._emit_max_magnitude(difference, nodes), "ref_max": largest}
+        columns = {
+            "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
+            "ref2": squares,
+            "test2": self._emit_reduction("ReduceSumSquare", flat, nodes),
+            "diff1": self._emit_reduction("ReduceL1", difference, nodes),
+            "diff_max": self._emit_max_magnitude(difference, nodes),
+            "ref_max": largest,
+        }
         if self._expects_finite_sums:
             return self._concatenate_columns(columns, nodes)
         probe = emitter.add_operator(
-            nodes, "Add",
-            [emitter.add_operator(nodes, "Add", [columns["diff2"], columns["test2"]], "probe"), squares], "probe")
+            nodes,
+            "Add",
+            [emitter.add_operator(nodes, "Add", [columns["diff2"], columns["test2"]], "probe"), squares],
+            "probe",
+        )
         finite = self._emit_comparison(probe, _MAX_FLOAT32, "finite", nodes)
         fast: Nodes = []
         row = self._concatenate_columns(columns, fast)
@@ -420,8 +496,9 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
             return self._emitter.add_operator(nodes, operator, inputs, operator.lower())
 
         def count_values_only_in_test(operator: str) -> ir.Value:
-            flags = add_operator("And", add_operator(operator, test_value),
-                                 add_operator("Not", add_operator(operator, reference_value)))
+            flags = add_operator(
+                "And", add_operator(operator, test_value), add_operator("Not", add_operator(operator, reference_value))
+            )
             return self._emit_reduction("ReduceSum", self._cast_to_float64(flags, nodes), nodes)
 
         wide, expected = self._cast_to_float64(test_value, nodes), self._cast_to_float64(reference_value, nodes)
@@ -431,16 +508,24 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         absolute = add_operator("Abs", difference)
         both = add_operator("And", equal, add_operator("IsInf", expected))  # masks: neither signal nor noise
         signal, test_values = (add_operator("Where", both, zero, float64_tensor) for float64_tensor in (expected, wide))
-        return self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns({
-            "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
-            "ref2": self._emit_reduction("ReduceSumSquare", signal, nodes),
-            "test2": self._emit_reduction("ReduceSumSquare", test_values, nodes),
-            "diff1": self._emit_reduction("ReduceSum", absolute, nodes),
-            "diff_max": self._emit_reduction("ReduceMax", absolute, nodes),
-            "ref_max": self._emit_reduction("ReduceMax", add_operator("Abs", expected), nodes),
-            "nan": count_values_only_in_test("IsNaN"),
-            "inf": count_values_only_in_test("IsInf")
-        }), "row", axis=0), nodes
+        return self._emitter.add_operator(
+            nodes,
+            "Concat",
+            self._arrange_test_columns(
+                {
+                    "diff2": self._emit_reduction("ReduceSumSquare", difference, nodes),
+                    "ref2": self._emit_reduction("ReduceSumSquare", signal, nodes),
+                    "test2": self._emit_reduction("ReduceSumSquare", test_values, nodes),
+                    "diff1": self._emit_reduction("ReduceSum", absolute, nodes),
+                    "diff_max": self._emit_reduction("ReduceMax", absolute, nodes),
+                    "ref_max": self._emit_reduction("ReduceMax", add_operator("Abs", expected), nodes),
+                    "nan": count_values_only_in_test("IsNaN"),
+                    "inf": count_values_only_in_test("IsInf"),
+                }
+            ),
+            "row",
+            axis=0,
+        ), nodes
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
         """Implements `ErrorSumsEmitter._count_magnitudes_above_fp16`. It counts only if the largest magnitude is too
@@ -449,12 +534,14 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         counting: Nodes = []
         over = super()._count_magnitudes_above_fp16(magnitudes, max_magnitude, counting)
         within = self._emit_comparison(max_magnitude, _NEXT_ABOVE_FP16_MAX, "within", nodes)
-        return self._emit_if(within, self._emit_zeros(np.zeros(1, np.int32)), (over, counting), nodes,
-                                 ir.DataType.INT32, 1)
+        return self._emit_if(
+            within, self._emit_zeros(np.zeros(1, np.int32)), (over, counting), nodes, ir.DataType.INT32, 1
+        )
 
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emit_if(self._counting_gate, (counts, nodes), self._emit_zeros(np.zeros(2)),
-                                 self._emitter.nodes, size=2)
+        return self._emit_if(
+            self._counting_gate, (counts, nodes), self._emit_zeros(np.zeros(2)), self._emitter.nodes, size=2
+        )
 
     # -- choices ------------------------------------------------------------------------------------------------
 
@@ -466,9 +553,15 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         constant = self._emitter.get_array_constant(zeros, f"none/{zeros.dtype}/{zeros.size}")
         return self._emitter.add_operator(nodes, "Identity", [constant], "none"), nodes
 
-    def _emit_if(self, condition: ir.Value, then_branch: tuple[ir.Value, Nodes],
-                     else_branch: tuple[ir.Value, Nodes], nodes: Nodes, dtype: ir.DataType = ir.DataType.DOUBLE,
-                     size: int = _TEST_COLUMN_COUNT) -> ir.Value:
+    def _emit_if(
+        self,
+        condition: ir.Value,
+        then_branch: tuple[ir.Value, Nodes],
+        else_branch: tuple[ir.Value, Nodes],
+        nodes: Nodes,
+        dtype: ir.DataType = ir.DataType.DOUBLE,
+        size: int = _TEST_COLUMN_COUNT,
+    ) -> ir.Value:
         """Emits an ``If`` that returns one of two values of the same type and size, by default rows.
 
         Args:
@@ -478,7 +571,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
         for value, branch_nodes in (then_branch, else_branch):
             value.type, value.shape = ir.TensorType(dtype), ir.Shape([size])
             graphs.append(emitter.build_graph([value], branch_nodes, "row"))
-        (result, ) = emitter.add_if_node(nodes, condition, graphs[0], graphs[1], "if/row")
+        (result,) = emitter.add_if_node(nodes, condition, graphs[0], graphs[1], "if/row")
         result.name = emitter.make_unique_name("row")
         result.type, result.shape = ir.TensorType(dtype), ir.Shape([size])
         return result
@@ -511,7 +604,8 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
 
         # an emitter of its own, which does not reuse rounded values of the test branch
         isolated_value = DataFlowEmitter(emitter, flow.inputs, flow.rounding).emit_group(
-            group, self._prepare_reference_inputs(group, clamp_mask), (tail, ))[tail]
+            group, self._prepare_reference_inputs(group, clamp_mask), (tail,)
+        )[tail]
         measured = self._emit_error_sums_row(tail, self._restore_channels(tail, isolated_value, nodes), nodes)
         lowered = gates[0]
         for gate in gates[1:]:
@@ -524,11 +618,17 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         difference = self._emitter.add_operator(nodes, "Sub", [test_tensor, reference], "difference")
         magnitudes = self._emitter.add_operator(nodes, "Abs", [self._cast_to_float64(difference, nodes)], "size")
         magnitudes.shape = reference.shape
-        return self._concatenate_columns({
-            "diff2": self._sum_squares(magnitudes, nodes), "ref2": squares,
-            "test2": self._emit_reduction("ReduceSumSquare", test_tensor, nodes),
-            "diff1": self._emit_reduction("ReduceSum", magnitudes, nodes),
-            "diff_max": self._emit_maximum(magnitudes, nodes), "ref_max": largest}, nodes)
+        return self._concatenate_columns(
+            {
+                "diff2": self._sum_squares(magnitudes, nodes),
+                "ref2": squares,
+                "test2": self._emit_reduction("ReduceSumSquare", test_tensor, nodes),
+                "diff1": self._emit_reduction("ReduceSum", magnitudes, nodes),
+                "diff_max": self._emit_maximum(magnitudes, nodes),
+                "ref_max": largest,
+            },
+            nodes,
+        )
 
     def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         self._emitter.nodes.extend(nodes)
@@ -549,12 +649,13 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
         if operator == "ReduceSumSquare":
             return self._sum_squares(self._cast_to_float64(flat_tensor, nodes), nodes)
         return self._reshape_to_one_element(
-            self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=0), nodes)
+            self._emitter.add_operator(nodes, operator, [flat_tensor], operator.lower(), keepdims=0), nodes
+        )
 
     def _sum_squares(self, float64_value: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emit_reduction("ReduceSum",
-                                    self._emitter.add_operator(nodes, "Mul", [float64_value, float64_value], "squares"),
-                                    nodes)
+        return self._emit_reduction(
+            "ReduceSum", self._emitter.add_operator(nodes, "Mul", [float64_value, float64_value], "squares"), nodes
+        )
 
     def _emit_max_magnitude(self, flat_tensor: ir.Value, nodes: Nodes) -> ir.Value:
         size = self._copy_type_and_shape(flat_tensor, self._emitter.add_operator(nodes, "Abs", [flat_tensor], "size"))
@@ -568,11 +669,13 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
 
     def _concatenate_columns(self, columns: Mapping[str, ir.Value], nodes: Nodes) -> ir.Value:
         return self._set_row_type_and_shape(
-            self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "row", axis=0))
+            self._emitter.add_operator(nodes, "Concat", self._arrange_test_columns(columns), "row", axis=0)
+        )
 
     def _reshape_to_one_element(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emitter.add_operator(
-            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([1], np.int64), "single")], "single")
+            nodes, "Reshape", [value, self._emitter.get_array_constant(np.array([1], np.int64), "single")], "single"
+        )
 
 
 SAMPLE_SUM_COLUMNS = ("diff2", "test2", "diff1", "diff_max")
@@ -606,8 +709,9 @@ def _find_chunk_length(network: Network, compared_tensor: ComparedTensor) -> int
     return max(size for size in range(1, math.isqrt(row_length) + 1) if row_length % size == 0)
 
 
-def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTensor, test_value: ir.Value,
-                               reference_value: ir.Value) -> ir.Value:
+def emit_error_sums_per_sample(
+    emitter: NodeEmitter, compared_tensor: ComparedTensor, test_value: ir.Value, reference_value: ir.Value
+) -> ir.Value:
     """Emits the error sums of a compared tensor for each sample, float64 ``(rows, len(SAMPLE_SUM_COLUMNS))``.
 
     Args:
@@ -626,21 +730,26 @@ def emit_error_sums_per_sample(emitter: NodeEmitter, compared_tensor: ComparedTe
         """Emits the maximum of each row in two steps, because the CUDA provider reduces each row in a single thread
         block."""
         part = _find_chunk_length(emitter.network, compared_tensor)
-        split = add_operator("Reshape", value,
-                             emitter.get_array_constant(np.array([0, -1, part], np.int64), f"parts/{part}"))
+        split = add_operator(
+            "Reshape", value, emitter.get_array_constant(np.array([0, -1, part], np.int64), f"parts/{part}")
+        )
         row_maximum = emitter.add_reduction(nodes, "ReduceMax", emitter.add_reduction(nodes, "ReduceMax", split, 2), 1)
         return add_operator("Reshape", row_maximum, emitter.get_array_constant(np.array([-1, 1], np.int64), "column"))
 
     last = emitter.get_array_constant(np.array([1], np.int64), "int64/1")
     for axis, start, stop in compared_tensor.slices:
-        ends = [emitter.get_array_constant(np.array([number], np.int64), f"int64/{number}")
-                for number in (start, np.iinfo(np.int64).max if stop is None else stop, axis)]
+        ends = [
+            emitter.get_array_constant(np.array([number], np.int64), f"int64/{number}")
+            for number in (start, np.iinfo(np.int64).max if stop is None else stop, axis)
+        ]
         test_value = add_operator("Slice", test_value, *ends)
     test_rows = reshape_to_rows(test_value)
     difference = add_operator("Sub", test_rows, reshape_to_rows(reference_value))
     size = add_operator("Abs", difference)
-    columns = {name: add_operator("ReduceSum", add_operator("Mul", row_values, row_values), last, keepdims=1)
-               for name, row_values in (("diff2", difference), ("test2", test_rows))}
+    columns = {
+        name: add_operator("ReduceSum", add_operator("Mul", row_values, row_values), last, keepdims=1)
+        for name, row_values in (("diff2", difference), ("test2", test_rows))
+    }
     columns |= {"diff1": add_operator("ReduceSum", size, last, keepdims=1), "diff_max": emit_row_maximum(size)}
     result = add_operator("Concat", *(columns[name] for name in SAMPLE_SUM_COLUMNS), axis=1)
     result.type, result.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([None, len(SAMPLE_SUM_COLUMNS)])

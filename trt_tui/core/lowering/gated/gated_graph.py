@@ -81,15 +81,17 @@ class GatedGraphInputs:
         self._channel_factors: dict[str, ir.Value] = {}
         self.factor_input_names: dict[str, str] = {}
         for index, group in enumerate(network.groups):
-            constants = _iterate_editable_constants(
-                network, group, self.operand_types) if features.editable_constants else ()
+            constants = (
+                _iterate_editable_constants(network, group, self.operand_types) if features.editable_constants else ()
+            )
             for number, weight_input in enumerate(constants):
                 self._add_weight_input(emitter, f"constant/{index}/{number}", weight_input)
             if group.name not in self.operand_types:
                 continue
             operand_types = self.operand_types[group.name]
-            for precision in dict.fromkeys(operand_type for precisions in operand_types.values()
-                                           for operand_type in sorted(precisions)):
+            for precision in dict.fromkeys(
+                operand_type for precisions in operand_types.values() for operand_type in sorted(precisions)
+            ):
                 for site in group.calibrated_qdq_sites(precision):
                     if (group.name, site.tensor) not in self.scales:
                         self.scales[group.name, site.tensor] = self._add_scale_input(emitter, site.tensor, features)
@@ -100,13 +102,15 @@ class GatedGraphInputs:
                 self.weight_inputs[name] = WeightInput(group.name, site)
             kinds = _list_data_flow_gate_kinds(operand_types) if gates_as_data else _list_gate_kinds(operand_types)
             if Precision.FP16 in operand_types.get(Precision.FP16, ()) and any(
-                    fp16_accumulation.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers):
+                fp16_accumulation.has_repeated_rounding(network, network.get_layer(name)) for name in group.layers
+            ):
                 self.summing_groups.add(group.name)
                 kinds += [] if gates_as_data else ["sums"]
             if self.find_normalisation_operator(group.name) is not None:
                 kinds.append("operator")
             self.gates[group.name] = {
-                kind: emitter.add_input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
+                kind: emitter.add_input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds
+            }
 
     def _add_scale_input(self, emitter: NodeEmitter, tensor: str, features: GatedFeatures) -> ir.Value:
         """Adds the scale input of a tensor. Groups share one input if their scales cannot differ."""
@@ -120,15 +124,17 @@ class GatedGraphInputs:
     def _add_weight_input(self, emitter: NodeEmitter, name: str, weight_input: WeightInput) -> None:
         tensor = weight_input.site.tensor
         shape = ir.Shape(weight_input.shape) if weight_input.shape else emitter.network.ir_value(tensor).shape
-        self.weights[weight_input.group, weight_input.site.layer,
-                     weight_input.site.index] = emitter.add_input(name, ir.DataType.FLOAT, shape)
+        self.weights[weight_input.group, weight_input.site.layer, weight_input.site.index] = emitter.add_input(
+            name, ir.DataType.FLOAT, shape
+        )
         self.weight_inputs[name] = weight_input
 
     def find_channel_factors(self, tensor: str) -> ir.Value | None:
         """Returns the input for the channel divisors of a tensor; None if no move can scale its channels."""
         if tensor in self._scaled_shapes and tensor not in self._channel_factors:
-            factors = self._emitter.add_input(f"factors/{len(self._channel_factors)}", ir.DataType.FLOAT,
-                                              ir.Shape(self._scaled_shapes[tensor]))
+            factors = self._emitter.add_input(
+                f"factors/{len(self._channel_factors)}", ir.DataType.FLOAT, ir.Shape(self._scaled_shapes[tensor])
+            )
             self._channel_factors[tensor] = factors
             self.factor_input_names[tensor] = value_name(factors)
         return self._channel_factors.get(tensor)
@@ -136,8 +142,11 @@ class GatedGraphInputs:
     @property
     def weight_bytes(self) -> int:
         """The size of all weights that are inputs. Sizes that shape inference leaves open count as 1."""
-        return 4 * sum(math.prod(size for size in value.shape if isinstance(size, int))
-                       for value in self.weights.values() if value.shape is not None)
+        return 4 * sum(
+            math.prod(size for size in value.shape if isinstance(size, int))
+            for value in self.weights.values()
+            if value.shape is not None
+        )
 
     def find_normalisation_operator(self, group_name: str) -> Normalisation | None:
         """Returns the normalisation of a group that the graph can compute as its operator; None if there is none."""
@@ -145,8 +154,9 @@ class GatedGraphInputs:
         return norm if norm is not None and not norm.no_rewrite_reason else None
 
 
-def _iterate_editable_constants(network: Network, group: FusionGroup,
-                                gated_groups: Container[str]) -> Iterator[WeightInput]:
+def _iterate_editable_constants(
+    network: Network, group: FusionGroup, gated_groups: Container[str]
+) -> Iterator[WeightInput]:
     """Yields the constants of a fusion group that a config can edit, besides its weights."""
     zero_cost_support, group_layers = network.zero_cost_support, set(group.layers)
     # the weights of gated groups are inputs already
@@ -166,13 +176,12 @@ def _list_gate_kinds(operand_types: OperandTypes) -> list[str]:
     """Returns the kinds of gates that a group needs if gates are If nodes."""
     kinds = ["fp32", *(boundary_type.value for boundary_type in list(operand_types)[:-1])]
     mixed_types = {
-        operand_type
-        for precisions in operand_types.values() if len(precisions) > 1 for operand_type in precisions
+        operand_type for precisions in operand_types.values() if len(precisions) > 1 for operand_type in precisions
     }
     if mixed_types:
         kinds += [
             *(quantized_type.value for quantized_type in REDUCED_OPERAND_TYPES if quantized_type in mixed_types),
-            "clean"
+            "clean",
         ]
     if any(boundary_type in precisions for boundary_type, precisions in operand_types.items()):
         kinds.append("direct")
@@ -269,13 +278,14 @@ class GatedGraph:
     mask_inputs: Mapping[tuple[bool, ...], str] = field(default_factory=dict)
     kept_feeds: int = 1
     _weight_cache: weakref.WeakValueDictionary[_WeightKey, np.ndarray] = field(
-       default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
+        default_factory=weakref.WeakValueDictionary, repr=False, compare=False
+    )
     _amax_cache: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     _scale_cache: rulebook.ScaleCache = field(default_factory=dict, repr=False, compare=False)
     _scalar_cache: dict[float, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
-    _group_feed_cache: dict[str, tuple[tuple[object, ...], Mapping[QdqSite, QdqScale],
-                                       Mapping[str, np.ndarray]]] = field(default_factory=dict, repr=False,
-                                                                          compare=False)
+    _group_feed_cache: dict[str, tuple[tuple[object, ...], Mapping[QdqSite, QdqScale], Mapping[str, np.ndarray]]] = (
+        field(default_factory=dict, repr=False, compare=False)
+    )
     _recent_weights: deque[list[np.ndarray]] = field(default_factory=deque, repr=False, compare=False)
 
     def make_feed(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -294,8 +304,9 @@ class GatedGraph:
         folded_constants = FoldedConstants(network, config, self._amax_cache)
         if len(self._scale_cache) > _MAX_SCALES_PER_GROUP * len(network.groups):
             self._scale_cache.clear()
-        group_lowerings = rulebook.plan_lowering(network, config, ranges, folded_constants=folded_constants,
-                                                 scale_cache=self._scale_cache)
+        group_lowerings = rulebook.plan_lowering(
+            network, config, ranges, folded_constants=folded_constants, scale_cache=self._scale_cache
+        )
         operators = list_normalisation_rewrites(config)
         feed.update(dict.fromkeys(self.scale_inputs.values(), self._get_cached_scalar(_UNIT_SCALE)))
         gates_are_data = bool(self.edge_gates or self.split_inputs)
@@ -305,7 +316,8 @@ class GatedGraph:
                 continue
             group_lowering = group_lowerings[group.name]
             already_rounded = not gates_are_data and all(
-                type_by_tensor.get(tensor) is group_lowering.boundary_type for tensor in group.inputs)
+                type_by_tensor.get(tensor) is group_lowering.boundary_type for tensor in group.inputs
+            )
             feed.update(self._make_group_feed(group, gates, group_lowering, already_rounded, group.name in operators))
             if gates_are_data:
                 continue
@@ -313,8 +325,13 @@ class GatedGraph:
             type_by_tensor.update(
                 (tensor, tensor_type)
                 for tensor in self.results_by_group[group.name]
-                if (tensor_type := group_lowering.boundary_type if source_model is None else PRECISION_BY_FLOAT_TYPE.
-                    get(source_model.find_dtype(tensor), Precision.FP32)) is not Precision.FP32)
+                if (
+                    tensor_type := group_lowering.boundary_type
+                    if source_model is None
+                    else PRECISION_BY_FLOAT_TYPE.get(source_model.find_dtype(tensor), Precision.FP32)
+                )
+                is not Precision.FP32
+            )
         weights = {
             name: self._make_weight_array(weight, group_lowerings[weight.group], folded_constants)
             for name, weight in self.weight_inputs.items()
@@ -331,20 +348,33 @@ class GatedGraph:
             for name, group_lowering in group_lowerings.items()
             if group_lowering.boundary_type is not Precision.FP32
         }
-        feed.update((name, _GATE_VALUES[producer in reduced_groups or reader in reduced_groups])
-                    for name, (producer, reader) in self.edge_gates.items())
         feed.update(
-            (name,
-             self._get_cached_scalar(
-                 np.array(
-                     veltkamp_split_factor(count) if _accumulates_in_fp16(group_lowerings[group]) else 1, np.float32)))
-            for name, (group, count) in self.split_inputs.items())
+            (name, _GATE_VALUES[producer in reduced_groups or reader in reduced_groups])
+            for name, (producer, reader) in self.edge_gates.items()
+        )
+        feed.update(
+            (
+                name,
+                self._get_cached_scalar(
+                    np.array(
+                        veltkamp_split_factor(count) if _accumulates_in_fp16(group_lowerings[group]) else 1, np.float32
+                    )
+                ),
+            )
+            for name, (group, count) in self.split_inputs.items()
+        )
         if self.counting_gate is not None:
             feed[self.counting_gate] = _GATE_VALUES[False]
         return feed | weights
 
-    def _make_group_feed(self, group: FusionGroup, gate_names: Mapping[str, str], group_lowering: GroupLowering,
-                         inputs_are_rounded: bool, uses_norm_operator: bool) -> Mapping[str, np.ndarray]:
+    def _make_group_feed(
+        self,
+        group: FusionGroup,
+        gate_names: Mapping[str, str],
+        group_lowering: GroupLowering,
+        inputs_are_rounded: bool,
+        uses_norm_operator: bool,
+    ) -> Mapping[str, np.ndarray]:
         """Returns the gates and scales of a group; the same arrays as before if nothing that they depend on has
         changed.
         """
@@ -356,21 +386,26 @@ class GatedGraph:
         operand_type_read = group_lowering.operand_type
         is_plain_fp32 = group.file_precision is None or group.file_precision.is_plain_fp32
         values = {
-            "fp32": is_plain_fp32 if boundary_type is Precision.FILE else boundary_type is Precision.FP32
-            and operand_type_read is None, "clean": inputs_are_rounded, "direct": inputs_are_rounded
-            and operand_type_read is None, "operator": uses_norm_operator, "sums": _accumulates_in_fp16(group_lowering)
+            "fp32": is_plain_fp32
+            if boundary_type is Precision.FILE
+            else boundary_type is Precision.FP32 and operand_type_read is None,
+            "clean": inputs_are_rounded,
+            "direct": inputs_are_rounded and operand_type_read is None,
+            "operator": uses_norm_operator,
+            "sums": _accumulates_in_fp16(group_lowering),
         }
         values |= {
-            operand_type.value: operand_type_read is operand_type
-            for operand_type in rulebook.REDUCED_OPERAND_TYPES
+            operand_type.value: operand_type_read is operand_type for operand_type in rulebook.REDUCED_OPERAND_TYPES
         }
         group_feed = {
             name: _GATE_VALUES[values[kind] if kind in values else kind == boundary_type.value]
             for kind, name in gate_names.items()
         }
-        group_feed.update((self.scale_inputs[group.name, site.tensor], self._get_cached_scalar(scale.values))
-                          for site, scale in group_lowering.scales.items()
-                          if site.role != "weight" and scale.quantized_type.needs_ranges)
+        group_feed.update(
+            (self.scale_inputs[group.name, site.tensor], self._get_cached_scalar(scale.values))
+            for site, scale in group_lowering.scales.items()
+            if site.role != "weight" and scale.quantized_type.needs_ranges
+        )
         self._group_feed_cache[group.name] = key, group_lowering.scales, group_feed
         return group_feed
 
@@ -382,18 +417,24 @@ class GatedGraph:
         """Returns a scalar as an array. Equal values always give the same array."""
         return self._scalar_cache.setdefault(float(value), np.asarray(value))
 
-    def _make_weight_array(self, weight_input: WeightInput, group_lowering: GroupLowering,
-                           folded_constants: FoldedConstants) -> np.ndarray:
+    def _make_weight_array(
+        self, weight_input: WeightInput, group_lowering: GroupLowering, folded_constants: FoldedConstants
+    ) -> np.ndarray:
         site = weight_input.site
         port, scale = (site.layer, site.index), group_lowering.scales.get(site)
         edit_key = folded_constants.constant_edit_key(port)
         if not site.tensor and edit_key is None:
             return np.zeros(weight_input.shape, np.float32)
         tf32 = group_lowering.precision is Precision.TF32 and site.role == "weight"
-        precision_key = (group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision)
-        key = (site.tensor or port, weight_input.shape, precision_key, edit_key,
-               port if group_lowering.precision is Precision.FILE else
-               (), *(scale.weight_cache_key if scale is not None else ()))
+        precision_key = group_lowering.boundary_type if scale is None and not tf32 else group_lowering.precision
+        key = (
+            site.tensor or port,
+            weight_input.shape,
+            precision_key,
+            edit_key,
+            port if group_lowering.precision is Precision.FILE else (),
+            *(scale.weight_cache_key if scale is not None else ()),
+        )
         array = self._weight_cache.get(key)
         if array is None:
             constant = folded_constants.compute_constant(port)
@@ -427,8 +468,11 @@ class GatedGraph:
     def _read_file_weight(self, qdq_site: QdqSite) -> np.ndarray | None:
         """Returns the weight in the file; None if the FP32 network has the same weight."""
         source_model = self.network.source_model
-        return source_model.constant_value(self.network.get_layer(qdq_site.layer),
-                                           qdq_site.index) if source_model is not None else None
+        return (
+            source_model.constant_value(self.network.get_layer(qdq_site.layer), qdq_site.index)
+            if source_model is not None
+            else None
+        )
 
 
 def _accumulates_in_fp16(group_lowering: GroupLowering) -> bool:

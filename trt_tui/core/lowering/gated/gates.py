@@ -35,36 +35,42 @@ EmitFunction = Callable[[Nodes], ir.Value]
 class ControlFlowEmitter(GroupEmitter):
     """An emitter of fusion groups whose gates are ``If`` nodes."""
 
-    def emit_group(self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                   requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
+    def emit_group(
+        self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value], requested_tensors: Sequence[str]
+    ) -> dict[str, ir.Value]:
         """Implements `GroupEmitter.emit_group`."""
         reduced = self._build_reduced_precision_graph(
-            group, dict.fromkeys(self.inputs.operand_types[group.name], values_by_tensor), requested_tensors)
+            group, dict.fromkeys(self.inputs.operand_types[group.name], values_by_tensor), requested_tensors
+        )
         fp32 = _PrecisionBranch(self, group, values_by_tensor, requested_tensors, Precision.FP32).build_graph("fp32")
         gate = self.inputs.gates[group.name]["fp32"]
         outputs = self._add_if_node(gate, fp32, reduced, requested_tensors, group.name, self.emitter.nodes)
         return dict(zip(requested_tensors, outputs, strict=True))
 
     def emit_reduced_precision_group(
-            self, group: FusionGroup,
-            values_by_boundary_type: Mapping[Precision, MutableMapping[str, ir.Value]]) -> tuple[ir.Value, Nodes]:
+        self, group: FusionGroup, values_by_boundary_type: Mapping[Precision, MutableMapping[str, ir.Value]]
+    ) -> tuple[ir.Value, Nodes]:
         """Emits a gated group in its requested precision below FP32; returns its final tensor and the nodes that
         compute it.
 
         Args:
             values_by_boundary_type: The tensors that the group reads, unrounded, by boundary type.
         """
-        reduced = self._build_reduced_precision_graph(group, values_by_boundary_type, (group.final_tensor, ),
-                                                      inputs_may_be_rounded=False)
+        reduced = self._build_reduced_precision_graph(
+            group, values_by_boundary_type, (group.final_tensor,), inputs_may_be_rounded=False
+        )
         tail, nodes = reduced.outputs[0], list(reduced)
         reduced.outputs.clear()
         reduced.remove(nodes)
         return tail, nodes
 
-    def _build_reduced_precision_graph(self, group: FusionGroup, values_by_boundary_type: Mapping[
-                                           Precision, MutableMapping[str, ir.Value]],
-                                       requested_tensors: Sequence[str],
-                                       inputs_may_be_rounded: bool = True) -> ir.Graph:
+    def _build_reduced_precision_graph(
+        self,
+        group: FusionGroup,
+        values_by_boundary_type: Mapping[Precision, MutableMapping[str, ir.Value]],
+        requested_tensors: Sequence[str],
+        inputs_may_be_rounded: bool = True,
+    ) -> ir.Graph:
         """Builds the graph of a fusion group in all of its precisions below FP32, one of which its gates select.
 
         Args:
@@ -87,14 +93,18 @@ class ControlFlowEmitter(GroupEmitter):
             else:
                 body = partial(_PrecisionBranch, self, group, scope, requested_tensors, boundary_type)
                 branch = body(
-                    type_gates={quantized_type: gates[quantized_type.value] if len(precisions) > 1 else None
-                                for quantized_type in rulebook.REDUCED_OPERAND_TYPES if quantized_type in precisions},
+                    type_gates={
+                        quantized_type: gates[quantized_type.value] if len(precisions) > 1 else None
+                        for quantized_type in rulebook.REDUCED_OPERAND_TYPES
+                        if quantized_type in precisions
+                    },
                     allow_floats=boundary_type in precisions,
-                    already_rounded_gate=gates["clean"] if inputs_may_be_rounded and len(precisions) > 1 else None
+                    already_rounded_gate=gates["clean"] if inputs_may_be_rounded and len(precisions) > 1 else None,
                 ).build_graph(boundary_type.value)
                 if inputs_may_be_rounded and boundary_type in precisions:
                     branch = build_if_graph(
-                        "direct", body(already_rounded=True).build_graph(boundary_type.value), branch)
+                        "direct", body(already_rounded=True).build_graph(boundary_type.value), branch
+                    )
                 norm = self.inputs.find_normalisation_operator(group.name)
                 if norm is not None and boundary_type is not Precision.FP32:
                     branch = build_if_graph("operator", body(norm=norm).build_graph(boundary_type.value), branch)
@@ -102,15 +112,23 @@ class ControlFlowEmitter(GroupEmitter):
         assert result is not None  # a gated group has at least one precision below FP32
         return result
 
-    def _add_if_node(self, gate: ir.Value, then_graph: ir.Graph, else_graph: ir.Graph, requested_tensors: Sequence[str],
-                     name: str, nodes: Nodes) -> Sequence[ir.Value]:
+    def _add_if_node(
+        self,
+        gate: ir.Value,
+        then_graph: ir.Graph,
+        else_graph: ir.Graph,
+        requested_tensors: Sequence[str],
+        name: str,
+        nodes: Nodes,
+    ) -> Sequence[ir.Value]:
         outputs = self.emitter.add_if_node(nodes, gate, then_graph, else_graph, f"if/{name}", len(requested_tensors))
         for tensor, output in zip(requested_tensors, outputs, strict=True):
             self.emitter.copy_type_and_shape(output, tensor)
         return outputs
 
-    def select_by_gate(self, gate: ir.Value, emit_then_value: EmitFunction, emit_else_value: EmitFunction, tensor: str,
-                       nodes: Nodes) -> ir.Value:
+    def select_by_gate(
+        self, gate: ir.Value, emit_then_value: EmitFunction, emit_else_value: EmitFunction, tensor: str, nodes: Nodes
+    ) -> ir.Value:
         """Emits an ``If`` that returns one of two values for a tensor."""
         graphs = []
         for emit in (emit_then_value, emit_else_value):
@@ -134,22 +152,39 @@ class _PrecisionBranch(PrecisionBody):
         norm: The normalisation that is computed by its operator; None if there is none.
     """
 
-    def __init__(self, flow: ControlFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                 requested_tensors: Sequence[str], boundary_type: Precision, *,
-                 type_gates: Mapping[Precision, ir.Value | None] | None = None, allow_floats: bool = True,
-                 already_rounded_gate: ir.Value | None = None, already_rounded: bool = False,
-                 norm: Normalisation | None = None) -> None:
+    def __init__(
+        self,
+        flow: ControlFlowEmitter,
+        group: FusionGroup,
+        values_by_tensor: MutableMapping[str, ir.Value],
+        requested_tensors: Sequence[str],
+        boundary_type: Precision,
+        *,
+        type_gates: Mapping[Precision, ir.Value | None] | None = None,
+        allow_floats: bool = True,
+        already_rounded_gate: ir.Value | None = None,
+        already_rounded: bool = False,
+        norm: Normalisation | None = None,
+    ) -> None:
         self._type_gates = type_gates or {}
-        super().__init__(flow, group, values_by_tensor, requested_tensors, boundary_type is not Precision.FP32,
-                         self._type_gates, norm=norm)
+        super().__init__(
+            flow,
+            group,
+            values_by_tensor,
+            requested_tensors,
+            boundary_type is not Precision.FP32,
+            self._type_gates,
+            norm=norm,
+        )
         self._flow, self._boundary_type = flow, boundary_type
         self._allows_floats, self._already_rounded_gate = allow_floats, already_rounded_gate
         self._known_inputs = group.inputs if already_rounded else ()
         self._sums_gate = self.inputs.gates[group.name].get("sums") if boundary_type is Precision.FP16 else None
         self.rounded_tensors.update(self._known_inputs)
 
-    def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
-                            has_compute_type: bool) -> ir.Value:
+    def convert_layer_input(
+        self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
+    ) -> ir.Value:
         """Returns an input of a layer: quantized at a Q/DQ site, rounded if it comes from outside the group, or else
         unchanged.
         """
@@ -159,8 +194,11 @@ class _PrecisionBranch(PrecisionBody):
             return value
         key = (tensor, operand_types)
         if key not in self.prepared_values:
-            self.prepared_values[key] = self._quantize_input(value, tensor, operand_types) if operand_types \
+            self.prepared_values[key] = (
+                self._quantize_input(value, tensor, operand_types)
+                if operand_types
                 else self.rounding.round_input(value, tensor, self._boundary_type, self.nodes)
+            )
         if not operand_types:
             self.rounded_tensors.add(tensor)
         return self.prepared_values[key]
@@ -171,9 +209,14 @@ class _PrecisionBranch(PrecisionBody):
         if self._sums_gate is None or rounding_count == 1:
             return round_value(self.nodes)
         return self._flow.select_by_gate(
-            self._sums_gate, lambda nodes: self.rounding.round_to_precision(
-                self._round_fp16_sum(value, rounding_count, nodes), self._boundary_type, nodes), round_value, tensor,
-            self.nodes)
+            self._sums_gate,
+            lambda nodes: self.rounding.round_to_precision(
+                self._round_fp16_sum(value, rounding_count, nodes), self._boundary_type, nodes
+            ),
+            round_value,
+            tensor,
+            self.nodes,
+        )
 
     def _round_fp16_sum(self, value: ir.Value, rounding_count: int, nodes: Nodes) -> ir.Value:
         factor = self.emitter.get_scalar_constant(fp16_accumulation.veltkamp_split_factor(rounding_count))
@@ -188,18 +231,21 @@ class _PrecisionBranch(PrecisionBody):
         self.nodes.remove(node)
 
         def emit_rounded_sum_with_bias(nodes: Nodes) -> ir.Value:
-            unbiased_node = self.emitter.clone_node(layer, node.inputs[:bias_index],
-                                                    self.emitter.make_unique_name(layer.name))
+            unbiased_node = self.emitter.clone_node(
+                layer, node.inputs[:bias_index], self.emitter.make_unique_name(layer.name)
+            )
             nodes.append(unbiased_node)
             return self.rounding.add_bias(
-                layer, self._round_fp16_sum(unbiased_node.outputs[0], rounding_count, nodes), bias, nodes)
+                layer, self._round_fp16_sum(unbiased_node.outputs[0], rounding_count, nodes), bias, nodes
+            )
 
         def emit_unchanged_node(nodes: Nodes) -> ir.Value:
             nodes.append(node)
             return node.outputs[0]
 
-        return self._flow.select_by_gate(self._sums_gate, emit_rounded_sum_with_bias, emit_unchanged_node,
-                                         layer.outputs[0], self.nodes)
+        return self._flow.select_by_gate(
+            self._sums_gate, emit_rounded_sum_with_bias, emit_unchanged_node, layer.outputs[0], self.nodes
+        )
 
     def _quantize_input(self, value: ir.Value, tensor: str, operand_types: Sequence[Precision]) -> ir.Value:
         """Returns an activation rounded to the boundary type and converted to the type that the gates select."""
@@ -215,20 +261,37 @@ class _PrecisionBranch(PrecisionBody):
         def emit_converted_value(operand_type: Precision, nodes: Nodes) -> ir.Value:
             if not rounds or self._already_rounded_gate is None:
                 return convert_value(operand_type, emit_rounded_value(nodes), nodes)
-            return select(self._already_rounded_gate, lambda inner: convert_value(operand_type, value, inner),
-                          lambda inner: convert_value(operand_type, emit_rounded_value(inner), inner), tensor, nodes)
+            return select(
+                self._already_rounded_gate,
+                lambda inner: convert_value(operand_type, value, inner),
+                lambda inner: convert_value(operand_type, emit_rounded_value(inner), inner),
+                tensor,
+                nodes,
+            )
 
         def emit_choice_of_types(candidate_types: Sequence[Precision], nodes: Nodes) -> ir.Value:
             """Emits the conversion to the candidate type whose gate is true, or else to floats."""
             if not candidate_types:
-                return emit_rounded_value(nodes) if rounds else self.emitter.add_operator(nodes, "Identity", [value],
-                                                                                          "as_is")
+                return (
+                    emit_rounded_value(nodes)
+                    if rounds
+                    else self.emitter.add_operator(nodes, "Identity", [value], "as_is")
+                )
             gate = self._type_gates[candidate_types[0]]
-            if gate is None or len(candidate_types) == 1 and not self._allows_floats and len(operand_types) == len(
-                    self._type_gates):
+            if (
+                gate is None
+                or len(candidate_types) == 1
+                and not self._allows_floats
+                and len(operand_types) == len(self._type_gates)
+            ):
                 return emit_converted_value(candidate_types[0], nodes)
-            return select(gate, partial(emit_converted_value, candidate_types[0]),
-                          partial(emit_choice_of_types, candidate_types[1:]), tensor, nodes)
+            return select(
+                gate,
+                partial(emit_converted_value, candidate_types[0]),
+                partial(emit_choice_of_types, candidate_types[1:]),
+                tensor,
+                nodes,
+            )
 
         return emit_choice_of_types(operand_types, self.nodes)
 
@@ -245,11 +308,13 @@ class DataFlowEmitter(GroupEmitter):
 
     edge_gates: dict[str, tuple[str, str]] = field(default_factory=dict)
     converted_values: dict[tuple[Precision, int | None, ir.Value, ir.Value | None], ir.Value] = field(
-        default_factory=dict)
+        default_factory=dict
+    )
     unrounded_results: dict[str, tuple[str, ir.Value, ir.Value]] = field(default_factory=dict)
 
-    def emit_group(self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                   requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
+    def emit_group(
+        self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value], requested_tensors: Sequence[str]
+    ) -> dict[str, ir.Value]:
         """Implements `GroupEmitter.emit_group`."""
         body = _DataFlowBody(self, group, values_by_tensor, requested_tensors)
         body.emit_layers()
@@ -266,8 +331,9 @@ class DataFlowEmitter(GroupEmitter):
 
     def select_by_gate(self, gate: ir.Value, then_value: ir.Value, else_value: ir.Value, tensor: str) -> ir.Value:
         """Emits a ``Where`` that returns one of two values for a tensor."""
-        result = self.emitter.add_operator(self.emitter.nodes, "Where", [gate, then_value, else_value],
-                                           f"{tensor}/chosen")
+        result = self.emitter.add_operator(
+            self.emitter.nodes, "Where", [gate, then_value, else_value], f"{tensor}/chosen"
+        )
         result.type, result.shape = else_value.type, else_value.shape
         return result
 
@@ -275,36 +341,54 @@ class DataFlowEmitter(GroupEmitter):
     def has_single_half_type(self) -> bool:
         """True if the groups use only one float type below FP32."""
         operand_types = self.inputs.operand_types.values()
-        return len({boundary_type for types in operand_types for boundary_type in types}.intersection(
-            HALF_PRECISIONS)) == 1
+        return (
+            len({boundary_type for types in operand_types for boundary_type in types}.intersection(HALF_PRECISIONS))
+            == 1
+        )
 
 
 class _DataFlowBody(PrecisionBody):
-    """The emission of a fusion group into the main graph, where Where nodes select the rounded results of its layers.
-    """
+    """The emission of a fusion group into the main graph, where Where nodes select the rounded results of its layers."""
 
-    def __init__(self, flow: DataFlowEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                 requested_tensors: Sequence[str]) -> None:
+    def __init__(
+        self,
+        flow: DataFlowEmitter,
+        group: FusionGroup,
+        values_by_tensor: MutableMapping[str, ir.Value],
+        requested_tensors: Sequence[str],
+    ) -> None:
         operand_types = flow.inputs.operand_types[group.name]
         self._gates = flow.inputs.gates[group.name]
         self._boundary_types = sorted(set(operand_types).intersection(HALF_PRECISIONS))
         offered = {operand_type for types in operand_types.values() for operand_type in types}
-        super().__init__(flow, group, values_by_tensor, requested_tensors, bool(self._boundary_types),
-                         sorted(offered.intersection(rulebook.REDUCED_OPERAND_TYPES)), flow.emitter.nodes)
+        super().__init__(
+            flow,
+            group,
+            values_by_tensor,
+            requested_tensors,
+            bool(self._boundary_types),
+            sorted(offered.intersection(rulebook.REDUCED_OPERAND_TYPES)),
+            flow.emitter.nodes,
+        )
         self._flow = flow
 
-    def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
-                            has_compute_type: bool) -> ir.Value:
+    def convert_layer_input(
+        self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
+    ) -> ir.Value:
         """Returns an input of a layer: rounded if it comes from outside the group, and quantized at a Q/DQ site."""
         operand_types = self.types_by_input.get((layer.name, input_index), ())
-        rounds = self.reduces_precision and self.is_computed_outside(tensor) if operand_types \
+        rounds = (
+            self.reduces_precision and self.is_computed_outside(tensor)
+            if operand_types
             else has_compute_type and self.is_rounded_at_input(layer, tensor)
+        )
         if rounds and (tensor, ()) not in self.prepared_values:
             self.rounded_tensors.add(tensor)
             self.prepared_values[tensor, ()] = self._round_input(tensor, value)
         if operand_types and (tensor, operand_types) not in self.prepared_values:
             self.prepared_values[tensor, operand_types] = self._quantize_input(
-                tensor, self.prepared_values[tensor, ()] if rounds else value, operand_types)
+                tensor, self.prepared_values[tensor, ()] if rounds else value, operand_types
+            )
         return self.prepared_values[tensor, operand_types] if rounds or operand_types else value
 
     def _round_input(self, tensor: str, value: ir.Value) -> ir.Value:
@@ -326,16 +410,20 @@ class _DataFlowBody(PrecisionBody):
         for operand_type in operand_types:
             axis = self.rounding.find_block_axis(operand_type, self.group, tensor)
             if (key := (operand_type, axis, unquantized, scale)) not in converted_values:
-                converted_values[key] = self.rounding.convert_operand(operand_type, self.group, tensor, unquantized,
-                                                                      scale, self.nodes)
+                converted_values[key] = self.rounding.convert_operand(
+                    operand_type, self.group, tensor, unquantized, scale, self.nodes
+                )
             value = self._flow.select_by_gate(self._gates[operand_type.value], converted_values[key], value, tensor)
         return value
 
     def round_result(self, tensor: str, value: ir.Value, rounding_count: int) -> ir.Value:
         """Implements `PrecisionBody.round_result`."""
         for boundary_type in self._boundary_types:
-            rounded_sum = self._round_fp16_sum(
-                value, rounding_count) if boundary_type is Precision.FP16 and rounding_count > 1 else value
+            rounded_sum = (
+                self._round_fp16_sum(value, rounding_count)
+                if boundary_type is Precision.FP16 and rounding_count > 1
+                else value
+            )
             low = self.rounding.round_to_precision(rounded_sum, boundary_type, self.nodes)
             low.type, low.shape = value.type, value.shape  # a graph is divided into pieces where types are known
             if self._flow.has_single_half_type:
@@ -370,5 +458,6 @@ class _DataFlowBody(PrecisionBody):
             return node.outputs
         norm_output = self.emit_normalisation_operator(norm).outputs[0]
         selected = self.branch_tensors[norm.result] = self._flow.select_by_gate(
-            self._gates["operator"], norm_output, node.outputs[0], norm.result)
+            self._gates["operator"], norm_output, node.outputs[0], norm.result
+        )
         return [selected]

@@ -26,8 +26,9 @@ class GroupEmitter(ABC):
     rounding: RoundingEmitter
 
     @abstractmethod
-    def emit_group(self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                   requested_tensors: Sequence[str]) -> dict[str, ir.Value]:
+    def emit_group(
+        self, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value], requested_tensors: Sequence[str]
+    ) -> dict[str, ir.Value]:
         """Emits a gated fusion group into the main graph; returns the requested tensors of the group."""
 
 
@@ -46,9 +47,15 @@ class GroupBody(ABC):
         rounded_tensors: The tensors whose values have a type below FP32.
     """
 
-    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                 requested_tensors: Sequence[str], nodes: Nodes | None = None,
-                 norm: Normalisation | None = None) -> None:
+    def __init__(
+        self,
+        group_emitter: GroupEmitter,
+        group: FusionGroup,
+        values_by_tensor: MutableMapping[str, ir.Value],
+        requested_tensors: Sequence[str],
+        nodes: Nodes | None = None,
+        norm: Normalisation | None = None,
+    ) -> None:
         self.emitter, self.inputs, self.rounding = group_emitter.emitter, group_emitter.inputs, group_emitter.rounding
         self.network, self.group, self.norm = self.emitter.network, group, norm
         self.requested_tensors = requested_tensors
@@ -58,8 +65,9 @@ class GroupBody(ABC):
         self.rounded_tensors: set[str] = set()
 
     @abstractmethod
-    def convert_layer_input(self, layer: Layer, input_index: int, tensor: str, value: ir.Value,
-                            has_compute_type: bool) -> ir.Value:
+    def convert_layer_input(
+        self, layer: Layer, input_index: int, tensor: str, value: ir.Value, has_compute_type: bool
+    ) -> ir.Value:
         """Returns the value that a layer reads at one of its inputs.
 
         Args:
@@ -105,8 +113,9 @@ class GroupBody(ABC):
                 values.append(extra_input)
             node = self.emitter.clone_node(layer, values, self.emitter.make_unique_name(name))
             self.nodes.append(node)
-            self.branch_tensors.update((tensor, output) for tensor, output
-                                       in zip(layer.outputs, node.outputs, strict=True) if tensor)
+            self.branch_tensors.update(
+                (tensor, output) for tensor, output in zip(layer.outputs, node.outputs, strict=True) if tensor
+            )
             self.round_layer_results(layer, node, typed_inputs)
 
     def _read_input(self, layer: Layer, index: int, has_compute_type: bool) -> ir.Value:
@@ -131,8 +140,9 @@ class GroupBody(ABC):
         not.
         """
         network, emitter = self.network, self.emitter
-        source_layer = next(layer for name in normalisation.layers
-                            if normalisation.source in (layer := network.get_layer(name)).inputs)
+        source_layer = next(
+            layer for name in normalisation.layers if normalisation.source in (layer := network.get_layer(name)).inputs
+        )
 
         def emit_converted_input(layer_name: str, input_index: int) -> ir.Value:
             layer = network.get_layer(layer_name)
@@ -142,19 +152,27 @@ class GroupBody(ABC):
             if tensor == normalisation.source or len(network.shape(tensor) or ()) == -normalisation.axis:
                 return input_value
             sizes = emitter.get_array_constant(
-                np.array(network.shape(tensor), np.int64)[normalisation.axis:], f"last/{tensor}")
+                np.array(network.shape(tensor), np.int64)[normalisation.axis :], f"last/{tensor}"
+            )
             return emitter.add_operator(self.nodes, "Reshape", [input_value, sizes], "last")
 
         values = [emit_converted_input(source_layer.name, source_layer.inputs.index(normalisation.source))]
         if normalisation.scale is None:
-            values.append(emitter.get_array_constant(np.ones(normalisation.channels, np.float32),
-                                                     f"ones/{normalisation.channels}"))
-        values += [emit_converted_input(*port) for port in (normalisation.scale, normalisation.bias)
-                   if port is not None]
+            values.append(
+                emitter.get_array_constant(
+                    np.ones(normalisation.channels, np.float32), f"ones/{normalisation.channels}"
+                )
+            )
+        values += [
+            emit_converted_input(*port) for port in (normalisation.scale, normalisation.bias) if port is not None
+        ]
         if normalisation.operator == "LayerNormalization":
-            node = ir.node(normalisation.operator, values,
-                           {"axis": normalisation.axis, "epsilon": normalisation.epsilon},
-                           name=emitter.make_unique_name(normalisation.layers[-1]))
+            node = ir.node(
+                normalisation.operator,
+                values,
+                {"axis": normalisation.axis, "epsilon": normalisation.epsilon},
+                name=emitter.make_unique_name(normalisation.layers[-1]),
+            )
             node.outputs[0].name = emitter.make_unique_name(normalisation.result)
             self.nodes.append(node)
         else:
@@ -169,11 +187,13 @@ class GroupBody(ABC):
         The square is a Mul. ONNX Runtime would fuse a Pow between roundings into an operator of mixed types, and then
         refuse that operator.
         """
+
         def add_operator(operator: str, *inputs: ir.Value) -> ir.Value:
             return self.emitter.add_operator(self.nodes, operator, inputs, operator.lower())
 
-        mean = self.emitter.add_reduction(self.nodes, "ReduceMean", add_operator("Mul", source, source),
-                                          *range(normalisation.axis, 0), keepdims=1)
+        mean = self.emitter.add_reduction(
+            self.nodes, "ReduceMean", add_operator("Mul", source, source), *range(normalisation.axis, 0), keepdims=1
+        )
         root = add_operator("Sqrt", add_operator("Add", mean, self.emitter.get_scalar_constant(normalisation.epsilon)))
         add_operator("Mul", add_operator("Div", source, root), scale)
 
@@ -188,9 +208,17 @@ class PrecisionBody(GroupBody):
         operand_types: The types that activations at Q/DQ sites can be converted to, in order.
     """
 
-    def __init__(self, group_emitter: GroupEmitter, group: FusionGroup, values_by_tensor: MutableMapping[str, ir.Value],
-                 requested_tensors: Sequence[str], reduces_precision: bool, operand_types: Iterable[Precision],
-                 nodes: Nodes | None = None, norm: Normalisation | None = None) -> None:
+    def __init__(
+        self,
+        group_emitter: GroupEmitter,
+        group: FusionGroup,
+        values_by_tensor: MutableMapping[str, ir.Value],
+        requested_tensors: Sequence[str],
+        reduces_precision: bool,
+        operand_types: Iterable[Precision],
+        nodes: Nodes | None = None,
+        norm: Normalisation | None = None,
+    ) -> None:
         super().__init__(group_emitter, group, values_by_tensor, requested_tensors, nodes, norm)
         self.reduces_precision = reduces_precision
         self.types_by_input: dict[tuple[str, int], tuple[Precision, ...]] = {}
@@ -219,8 +247,11 @@ class PrecisionBody(GroupBody):
         A copy of a large constant, such as a look-up in an embedding table, is cheaper to round after the copy.
         """
         network = self.network
-        return self.reduces_precision and self.is_computed_outside(tensor) and (
-            layer.kind is not LayerKind.COPY or tensor in network.constant_tensors and network.is_mask(tensor))
+        return (
+            self.reduces_precision
+            and self.is_computed_outside(tensor)
+            and (layer.kind is not LayerKind.COPY or tensor in network.constant_tensors and network.is_mask(tensor))
+        )
 
     def round_layer_results(self, layer: Layer, node: ir.Node, inputs_of_compute_type: Sequence[str]) -> None:
         """Rounds the results of a layer unless its operator returns only values that the precision can represent."""
@@ -230,8 +261,12 @@ class PrecisionBody(GroupBody):
         if rulebook.preserves_precision_of_values(layer) and self.rounded_tensors.issuperset(inputs_of_compute_type):
             self.rounded_tensors.update(own)
             return
-        rounding_count = max([fp16_accumulation.count_accumulator_roundings(self.network, layer),
-                              *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs)])
+        rounding_count = max(
+            [
+                fp16_accumulation.count_accumulator_roundings(self.network, layer),
+                *(self._deferred_counts.get(tensor, 1) for tensor in layer.inputs),
+            ]
+        )
         outputs = self.list_unrounded_results(layer, node)
         if (port := fp16_accumulation.find_bias_input_index(self.network, layer)) is not None:
             outputs, rounding_count = [self.add_bias_after_rounding(layer, node, port, rounding_count)], 1
@@ -246,12 +281,21 @@ class PrecisionBody(GroupBody):
     def _can_defer_rounding_to_reader(self, tensor: str) -> bool:
         """Returns True if a tensor can be rounded after its only reader instead, with the same result."""
         users = self.network.consumers.get(tensor, [])
-        return (len(users) == 1 and users[0] in self.group.layers and tensor not in self.requested_tensors
-                and rulebook.commutes_with_rounding(self.network.get_layer(users[0])))
+        return (
+            len(users) == 1
+            and users[0] in self.group.layers
+            and tensor not in self.requested_tensors
+            and rulebook.commutes_with_rounding(self.network.get_layer(users[0]))
+        )
 
 
-def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GatedGraphInputs, group: FusionGroup,
-                       branch_tensors: BranchTensors, nodes: Nodes) -> None:
+def emit_ungated_group(
+    emitter: NodeEmitter,
+    graph_inputs: GatedGraphInputs,
+    group: FusionGroup,
+    branch_tensors: BranchTensors,
+    nodes: Nodes,
+) -> None:
     """Emits a fusion group without gates. Constants that are graph inputs replace those of the network."""
     for name in group.layers:
         layer = emitter.network.get_layer(name)
@@ -266,20 +310,26 @@ def emit_ungated_group(emitter: NodeEmitter, graph_inputs: GatedGraphInputs, gro
         branch_tensors.update({tensor: scope[tensor] for tensor in layer.outputs if tensor})
 
 
-def resolve_group_tensor(emitter: NodeEmitter, group: FusionGroup, branch_tensors: BranchTensors, tensor: str,
-                         nodes: Nodes) -> ir.Value:
+def resolve_group_tensor(
+    emitter: NodeEmitter, group: FusionGroup, branch_tensors: BranchTensors, tensor: str, nodes: Nodes
+) -> ir.Value:
     """Returns the value of a tensor that a fusion group reads. Shape arithmetic on the group's tensors is copied into
     the group.
     """
     network = emitter.network
     producer_name = network.producer.get(tensor)
-    if (tensor in branch_tensors or producer_name is None or producer_name not in group.shape_layers
-            or tensor in emitter.values):
+    if (
+        tensor in branch_tensors
+        or producer_name is None
+        or producer_name not in group.shape_layers
+        or tensor in emitter.values
+    ):
         return branch_tensors[tensor]
 
     def list_shape_layers(layer: str) -> list[str]:
-        producers = [network.producer.get(name, "") for name in network.input_tensors(layer)
-                     if name not in branch_tensors]
+        producers = [
+            network.producer.get(name, "") for name in network.input_tensors(layer) if name not in branch_tensors
+        ]
         return [name for name in producers if name in group.shape_layers]
 
     needed = set(iterate_reachable([producer_name], list_shape_layers))

@@ -21,8 +21,14 @@ def freeze_inputs(model: ir.Model, arrays: Mapping[str, np.ndarray]) -> None:
     """
     graph = model.graph
     fixed = {value_name(value): value for value in graph.inputs if value.name in arrays}
-    _select_branches(graph, {id(value): bool(arrays[name]) for name, value in fixed.items()
-                             if value.dtype == ir.DataType.BOOL and not arrays[name].ndim})
+    _select_branches(
+        graph,
+        {
+            id(value): bool(arrays[name])
+            for name, value in fixed.items()
+            if value.dtype == ir.DataType.BOOL and not arrays[name].ndim
+        },
+    )
     used = remove_unused_nodes(graph)
     graph.inputs[:] = [value for value in graph.inputs if value.name not in fixed]
     for name, value in fixed.items():
@@ -70,8 +76,9 @@ _MACS_PER_ELEMENT, _MACS_PER_LAYER = 50, 100_000
 """The cost of an element of a result, and of a layer, in multiply-accumulates, besides its own multiply-accumulates."""
 
 
-def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES, *,
-                      for_device: bool = False) -> Iterator[ir.Model]:
+def split_into_pieces(
+    gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES, *, for_device: bool = False
+) -> Iterator[ir.Model]:
     """Yields the graph of a gated network in pieces: models that run in this order.
 
     A piece reads inputs of the graph and results of earlier pieces, by name. There is a single piece if the graph is
@@ -101,10 +108,19 @@ def split_into_pieces(gated_graph: GatedGraph, piece_count: int = DEFAULT_PIECES
         initializers = [value for value in model.graph.initializers.values() if id(value) in needed[piece]]
         inputs = [value for value in model.graph.inputs if id(value) in needed[piece]]
         inputs += [value for node in nodes[:start] for value in node.outputs if id(value) in needed[piece]]
-        yielded = [value for value in piece_values if id(value) in outputs
-                   or any(id(value) in later for later in needed[piece + 1:])]
-        view = ir.GraphView(inputs, yielded, nodes=[*constant_nodes, *nodes[start:stop]], initializers=initializers,
-                            opset_imports=dict(model.graph.opset_imports), name=f"piece {piece}")
+        yielded = [
+            value
+            for value in piece_values
+            if id(value) in outputs or any(id(value) in later for later in needed[piece + 1 :])
+        ]
+        view = ir.GraphView(
+            inputs,
+            yielded,
+            nodes=[*constant_nodes, *nodes[start:stop]],
+            initializers=initializers,
+            opset_imports=dict(model.graph.opset_imports),
+            name=f"piece {piece}",
+        )
         yield ir.Model(view.clone(), ir_version=model.ir_version)
 
 
@@ -130,16 +146,20 @@ def _find_needed_values(nodes: Sequence[ir.Node], constant_nodes: dict[ir.Node, 
     return needed
 
 
-def _choose_cut_positions(gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int,
-                          for_device: bool) -> list[int]:
+def _choose_cut_positions(
+    gated_graph: GatedGraph, nodes: list[ir.Node], piece_count: int, for_device: bool
+) -> list[int]:
     """Returns positions that cut the graph into pieces of similar cost, where few elements cross the cut."""
     cumulated_costs = list(accumulate(_iterate_node_costs(gated_graph, nodes)))
     cuts: list[int] = []
     crossing = list(_iterate_element_counts_at_cuts(nodes, for_device))
     for piece in range(1, piece_count):
         middle, reach = cumulated_costs[-1] * piece / piece_count, cumulated_costs[-1] / (4 * piece_count)
-        near = [position for position in range(1, len(nodes)) if abs(cumulated_costs[position - 1] - middle) <= reach
-                and math.isfinite(crossing[position])]
+        near = [
+            position
+            for position in range(1, len(nodes))
+            if abs(cumulated_costs[position - 1] - middle) <= reach and math.isfinite(crossing[position])
+        ]
         if near:
             cuts.append(min(near, key=lambda place: crossing[place]))
     return sorted(set(cuts))
@@ -176,8 +196,12 @@ def _iterate_element_counts_at_cuts(nodes: list[ir.Node], for_device: bool) -> I
         yield math.inf if unknown else crossing
         for value in nodes[position].outputs if position < len(nodes) else ():
             if last.get(id(value), -1) > position:
-                has_known_size = isinstance(value.type, ir.TensorType) and value.dtype is not None and bool(
-                    value_name(value)) and not (for_device and _must_stay_in_piece(value))
+                has_known_size = (
+                    isinstance(value.type, ir.TensorType)
+                    and value.dtype is not None
+                    and bool(value_name(value))
+                    and not (for_device and _must_stay_in_piece(value))
+                )
                 size = float(_count_elements(value.shape)) if has_known_size else math.inf
                 ending.setdefault(last[id(value)] + 1, []).append(size)
                 unknown, crossing = (unknown, crossing + size) if has_known_size else (unknown + 1, crossing)

@@ -32,8 +32,11 @@ class RoundingEmitter:
 
     def round_to_type(self, value: ir.Value, dtype: ir.DataType, nodes: Nodes) -> ir.Value:
         """Returns a value rounded to FP16 or BF16; for any other type, the value itself."""
-        return self.round_to_precision(value, PRECISION_BY_HALF_TYPE[dtype],
-                                       nodes) if dtype in PRECISION_BY_HALF_TYPE else value
+        return (
+            self.round_to_precision(value, PRECISION_BY_HALF_TYPE[dtype], nodes)
+            if dtype in PRECISION_BY_HALF_TYPE
+            else value
+        )
 
     def emit_qdq_step(self, step: QdqStep, value: ir.Value, nodes: Nodes) -> ir.Value:
         """Emits a Cast, Q or DQ node of the file, with its scale and zero point as constants, and returns the result.
@@ -42,13 +45,16 @@ class RoundingEmitter:
         returns dequantized values. The DQ after it returns them unchanged.
         """
         if step.computes_scales and step.block_type is not None and step.scale is not None:
-            tensor_scale = self._emitter.get_scalar_constant(float(step.scale)) if step.block_type.needs_ranges \
-                else None
+            tensor_scale = (
+                self._emitter.get_scalar_constant(float(step.scale)) if step.block_type.needs_ranges else None
+            )
             return self.quantize_dequantize_blocks(value, tensor_scale, step.block_type, step.axis, step.shape, nodes)
         if step.scale is None or step.zero_point is None:  # a Cast, or they are computed at run time
             return self.round_to_type(value, step.dtype, nodes)
-        pair = [self._emitter.get_array_constant(array, f"file/{step.node_name}/{name}")
-                for name, array in (("scale", step.scale), ("zero", step.zero_point))]
+        pair = [
+            self._emitter.get_array_constant(array, f"file/{step.node_name}/{name}")
+            for name, array in (("scale", step.scale), ("zero", step.zero_point))
+        ]
         operator = "QuantizeLinear" if step.operator == "quantize" else "DequantizeLinear"
         attributes = {"axis": step.axis} if step.scale.ndim else {}
         if step.block_size:
@@ -93,8 +99,7 @@ class RoundingEmitter:
         return self.round_to_precision(value, precision, nodes)
 
     def scale_channels(self, operator: str, value: ir.Value, factors: ir.Value | None, nodes: Nodes) -> ir.Value:
-        """Returns a value divided ("Div") or multiplied ("Mul") by channel factors; unchanged if there are no factors.
-        """
+        """Returns a value divided ("Div") or multiplied ("Mul") by channel factors; unchanged if there are no factors."""
         if factors is None:
             return value
         result = self._emitter.add_operator(nodes, operator, [value, factors], "scaled")
@@ -106,20 +111,29 @@ class RoundingEmitter:
         low, high = self._emitter.get_scalar_constant(-limit), self._emitter.get_scalar_constant(limit)
         return self._emitter.add_operator(nodes, "Clip", [value, low, high], "clamped")
 
-    def quantize_dequantize(self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType,
-                            nodes: Nodes) -> ir.Value:
+    def quantize_dequantize(
+        self, value: ir.Value, scale: ir.Value, quantized_type: QuantizedType, nodes: Nodes
+    ) -> ir.Value:
         """Returns a value after quantization with a scale that is an input of the graph, and dequantization."""
         add = self._emitter.add_operator
         if quantized_type.is_float:
             ratio = add(nodes, "Div", [value, scale], "ratio")
-            return add(nodes, "Mul", [self._round_to_float_type(ratio, quantized_type.onnx_type, nodes), scale],
-                       "dequantized")
+            return add(
+                nodes, "Mul", [self._round_to_float_type(ratio, quantized_type.onnx_type, nodes), scale], "dequantized"
+            )
         pair = [scale, self._emitter.get_array_constant(np.zeros((), np.int8), "zero")]
         quantized = add(nodes, "QuantizeLinear", [value, *pair], "codes")
         return add(nodes, "DequantizeLinear", [quantized, *pair], "dequantized")
 
-    def quantize_dequantize_blocks(self, value: ir.Value, tensor_scale: ir.Value | None, quantized_type: QuantizedType,
-                                   axis: int, shape: Shape, nodes: Nodes) -> ir.Value:
+    def quantize_dequantize_blocks(
+        self,
+        value: ir.Value,
+        tensor_scale: ir.Value | None,
+        quantized_type: QuantizedType,
+        axis: int,
+        shape: Shape,
+        nodes: Nodes,
+    ) -> ir.Value:
         """Returns a value after quantization with computed block scales, and dequantization.
 
         `trt_tui.core.quantized_types` defines the arithmetic. For blocks with a NaN or an infinity, NaN is added to the
@@ -136,8 +150,15 @@ class RoundingEmitter:
 
         def reshape(source: ir.Value, sizes: list[int]) -> ir.Value:
             target = [0] * axis + sizes + inner_sizes
-            return add(nodes, "Reshape", [source, self._emitter.get_array_constant(
-                np.array(target, np.int64), f"sizes/{'/'.join(map(str, target))}")], "blocks")
+            return add(
+                nodes,
+                "Reshape",
+                [
+                    source,
+                    self._emitter.get_array_constant(np.array(target, np.int64), f"sizes/{'/'.join(map(str, target))}"),
+                ],
+                "blocks",
+            )
 
         def reduce_blocks(operator: str, source: ir.Value) -> ir.Value:
             reduced = self._emitter.add_reduction(nodes, operator, source, axis + 1)
@@ -165,23 +186,35 @@ class RoundingEmitter:
         return reshape(add(nodes, "Mul", [quantized, scale], "dequantized"), [size])
 
     def find_block_axis(self, precision: Precision, group: FusionGroup, tensor: str) -> int | None:
-        """Returns the axis along which an operand is quantized in blocks at run time; None if the type has no blocks.
-        """
+        """Returns the axis along which an operand is quantized in blocks at run time; None if the type has no blocks."""
         quantized_type = QUANTIZED_TYPES.get(precision)
         if quantized_type is None or not quantized_type.block_scale_type:
             return None
-        return next(site.reduced_axis for site in group.activation_qdq_sites_at_precision(precision)
-                    if site.tensor == tensor)
+        return next(
+            site.reduced_axis for site in group.activation_qdq_sites_at_precision(precision) if site.tensor == tensor
+        )
 
-    def convert_operand(self, precision: Precision, group: FusionGroup, tensor: str, value: ir.Value,
-                        scale: ir.Value | None, nodes: Nodes) -> ir.Value:
+    def convert_operand(
+        self,
+        precision: Precision,
+        group: FusionGroup,
+        tensor: str,
+        value: ir.Value,
+        scale: ir.Value | None,
+        nodes: Nodes,
+    ) -> ir.Value:
         """Returns an operand of a product converted to a quantized type or TF32. TF32 and MXFP8 need no scale."""
         axis = self.find_block_axis(precision, group, tensor)
         if axis is not None:
             quantized_type = QUANTIZED_TYPES[precision]
-            return self.quantize_dequantize_blocks(value, scale if quantized_type.needs_ranges else None,
-                                                   quantized_type, axis, self._find_operand_shape(group, tensor, axis),
-                                                   nodes)
+            return self.quantize_dequantize_blocks(
+                value,
+                scale if quantized_type.needs_ranges else None,
+                quantized_type,
+                axis,
+                self._find_operand_shape(group, tensor, axis),
+                nodes,
+            )
         if precision is Precision.TF32 or scale is None:
             return self.round_to_tf32(value, nodes)
         return self.quantize_dequantize(value, scale, QUANTIZED_TYPES[precision], nodes)
@@ -242,6 +275,6 @@ class RoundingEmitter:
         clipped = add(nodes, "Clip", [value, number(-max_value), number(max_value)], "clipped")
         power = self._find_power_of_two(clipped, nodes)
         power = add(nodes, "Max", [power, number(float(limits.smallest_normal))], "normal")
-        steps = add(nodes, "Mul", [power, number(1.5 * 2.0**(23 - bits))], "steps")
+        steps = add(nodes, "Mul", [power, number(1.5 * 2.0 ** (23 - bits))], "steps")
         raised = add(nodes, "Add", [clipped, steps], "raised")
         return add(nodes, "Sub", [raised, steps], "codes")

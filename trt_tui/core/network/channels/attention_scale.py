@@ -30,8 +30,14 @@ _MAX_SCALAR_DEPTH = 12
 """The maximum number of layers that compute a number, one after the other."""
 
 _SCALAR_OPERATORS: Mapping[str, Callable[..., np.floating]] = {
-    "Sqrt": np.sqrt, "Mul": np.multiply, "Div": np.divide, "Add": np.add, "Sub": np.subtract, "Pow": np.power,
-    "Reciprocal": lambda number: np.divide(np.float32(1), number)}
+    "Sqrt": np.sqrt,
+    "Mul": np.multiply,
+    "Div": np.divide,
+    "Add": np.add,
+    "Sub": np.subtract,
+    "Pow": np.power,
+    "Reciprocal": lambda number: np.divide(np.float32(1), number),
+}
 """The operators on numbers that are computed here, in float32 like the network."""
 
 _SCALAR_COPIES = frozenset("Identity Unsqueeze Squeeze Reshape Cast Flatten".split())
@@ -50,8 +56,11 @@ def find_attention_scales(tracer: ChannelTracer, groups: Sequence[FusionGroup]) 
         if group.attention_role != SCORES_ROLE:
             continue
         layer = tracer.graph.by_name[group.name]
-        product = layer if layer.op_type == "MatMul" else next(
-            (other for name in group.layers if (other := tracer.graph.by_name[name]).name in products), None)
+        product = (
+            layer
+            if layer.op_type == "MatMul"
+            else next((other for name in group.layers if (other := tracer.graph.by_name[name]).name in products), None)
+        )
         if product is not None and product.op_type == "MatMul":
             scales[group.name] = _ScaleFinder(tracer, roots, product).find_scale()
     return scales
@@ -64,8 +73,11 @@ class _ScaleFinder:
 
     def find_scale(self) -> AttentionScale:
         query_tensor, key_tensor = self._product.inputs[:2]
-        scalings = [*self._find_scalings(query_tensor, "query"), *self._find_scalings(key_tensor, "key"),
-                    *self._find_scalings(self._product.outputs[0], "scores")]
+        scalings = [
+            *self._find_scalings(query_tensor, "query"),
+            *self._find_scalings(key_tensor, "key"),
+            *self._find_scalings(self._product.outputs[0], "scores"),
+        ]
         if not scalings:
             return AttentionScale(self._product.name, refusal_reason="its scores are not scaled by one number")
         if not all(0 < scaling.multiplier < np.inf for scaling in scalings):
@@ -91,32 +103,53 @@ class _ScaleFinder:
             if layer is None or not is_behind and reader is not previous_layer:
                 return
             passed.append(tensor)
-            source = tensor if is_behind else next(
-                (name for name in layer.inputs if name not in self._graph.static_tensors), "")
+            source = (
+                tensor
+                if is_behind
+                else next((name for name in layer.inputs if name not in self._graph.static_tensors), "")
+            )
             if (number := self._match_scaling(layer, source)) is not None:
-                yield ScoreScaling(layer.name, (layer.name, number[0]), layer.inputs[number[0]], number[1],
-                                   layer.op_type == "Div", side, tuple(passed))
+                yield ScoreScaling(
+                    layer.name,
+                    (layer.name, number[0]),
+                    layer.inputs[number[0]],
+                    number[1],
+                    layer.op_type == "Div",
+                    side,
+                    tuple(passed),
+                )
             elif layer.op_type not in RANGE_PRESERVING_COPIES:
                 return
             tensor, previous_layer = layer.outputs[0] if is_behind else source, layer
 
     def _find_sole_reader(self, tensor: str) -> Layer | None:
         """Returns the layer that reads the values of a tensor; None unless there is exactly one."""
-        readers = [layer for name in self._graph.readers.get(tensor, ())
-                   if (layer := self._graph.by_name[name]).kind is not LayerKind.SHAPE]
+        readers = [
+            layer
+            for name in self._graph.readers.get(tensor, ())
+            if (layer := self._graph.by_name[name]).kind is not LayerKind.SHAPE
+        ]
         return readers[0] if len(readers) == 1 and tensor not in self._outputs else None
 
     def _match_scaling(self, layer: Layer, tensor: str) -> tuple[int, float] | None:
         """Returns the input index and the value of the number by which a layer multiplies or divides a tensor; None if
         it does neither.
         """
-        if layer.op_type not in ("Mul", "Div") or layer.domain or layer.kind is not LayerKind.COMPUTE or (
-                layer.inputs.count(tensor) != 1 or layer.op_type == "Div" and layer.inputs[0] != tensor):
+        if (
+            layer.op_type not in ("Mul", "Div")
+            or layer.domain
+            or layer.kind is not LayerKind.COMPUTE
+            or (layer.inputs.count(tensor) != 1 or layer.op_type == "Div" and layer.inputs[0] != tensor)
+        ):
             return None
         index = 1 - layer.inputs.index(tensor)
         shape = self._graph.shape(layer.inputs[index])
-        if shape is None or any(size != 1 for size in shape) or len(shape) > len(
-                self._graph.shape(layer.outputs[0]) or ()) or layer.name not in self._tracer.grouped_layers:
+        if (
+            shape is None
+            or any(size != 1 for size in shape)
+            or len(shape) > len(self._graph.shape(layer.outputs[0]) or ())
+            or layer.name not in self._tracer.grouped_layers
+        ):
             return None
         number = self._read_number(layer.inputs[index])
         return None if number is None else (index, float(number))
@@ -133,8 +166,7 @@ class _ScaleFinder:
             return None
         if not self._graph.is_fp32(tensor):
             sizes = self._tracer.read_sizes(tensor)
-            return np.float32(sizes[0]) if sizes is not None and len(sizes) == 1 and isinstance(
-                sizes[0], int) else None
+            return np.float32(sizes[0]) if sizes is not None and len(sizes) == 1 and isinstance(sizes[0], int) else None
         if layer.op_type in _SCALAR_COPIES:
             return self._read_number(layer.inputs[0], depth + 1)
         operands = [self._read_number(name, depth + 1) for name in layer.inputs]
@@ -146,8 +178,7 @@ class _ScaleFinder:
     # -- operands --
 
     def _find_computing_layer(self, tensor: str) -> Layer | None:
-        """Returns the layer that computes the values of a tensor, before any copies; None for an input of the network.
-        """
+        """Returns the layer that computes the values of a tensor, before any copies; None for an input of the network."""
         layer = self._graph.by_name.get(self._graph.producer.get(tensor, ""))
         while layer is not None and layer.kind is LayerKind.COPY and layer.inputs:
             layer = self._graph.by_name.get(self._graph.producer.get(layer.inputs[0], ""))
@@ -160,9 +191,13 @@ class _ScaleFinder:
         tensor = self._product.inputs[index]
         if roots is None or self._product.name not in by_layer or not tracer.channel_ids.get(tensor, np.zeros(1)).any():
             layer = self._find_computing_layer(tensor)
-            return ScaledOperand(refusal_reason=(
-                f"{layer.name} ({layer.op_type}) computes {layer.outputs[0]}" if layer is not None else
-                f"{tensor} is an input of the network"))
+            return ScaledOperand(
+                refusal_reason=(
+                    f"{layer.name} ({layer.op_type}) computes {layer.outputs[0]}"
+                    if layer is not None
+                    else f"{tensor} is an input of the network"
+                )
+            )
         own_ids = by_layer[self._product.name][index]
         own_roots = np.unique(np.abs(roots.find_roots(own_ids)))
         if UNSCALED in own_roots:
@@ -188,7 +223,12 @@ class _ScaleFinder:
 
         producers = tuple(
             ScaledConstant(layer.inputs[port], find_factor_ids(channel_ids), (layer.name, port))
-            for layer, port, channel_ids in tracer.producers if is_selected(channel_ids).any())
-        tensors = tuple(ScaledTensor(name, find_factor_ids(ids)) for name, ids in tracer.channel_ids.items()
-                        if is_selected(ids).any())
+            for layer, port, channel_ids in tracer.producers
+            if is_selected(channel_ids).any()
+        )
+        tensors = tuple(
+            ScaledTensor(name, find_factor_ids(ids))
+            for name, ids in tracer.channel_ids.items()
+            if is_selected(ids).any()
+        )
         return ScaledOperand(producers, tensors)

@@ -17,11 +17,13 @@ class ChannelRoots:
         self._tracer = tracer
         # node 2n is the id n, node 2n + 1 its negation, so that an id that meets its negation is found
         links = [link for first, second in tracer.links for link in ((first, second), (-first, -second))]
-        labels = label_components(2 * tracer.count, *(
-            _node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)))
+        labels = label_components(
+            2 * tracer.count,
+            *(_node_index(np.concatenate([np.zeros(0, np.int64), *(link[side] for link in links)])) for side in (0, 1)),
+        )
         positive, negative = labels[0::2], labels[1::2]
         representative = np.minimum(positive, negative) >> 1
-        known = np.flatnonzero(tracer.reason_by_id[:tracer.count])
+        known = np.flatnonzero(tracer.reason_by_id[: tracer.count])
         reasons = np.full(tracer.count, len(tracer.reasons), np.int64)
         np.minimum.at(reasons, representative[known], tracer.reason_by_id[known])
         self._reasons = reasons[representative]

@@ -46,10 +46,14 @@ class _ScalingBuilder:
 
     def build_scalings(self) -> dict[str, ChannelScaling]:
         tracer, root_count = self._tracer, self._tracer.count
-        ports = [(layer, index, "", self._roots.find_roots(channel_ids), channel_ids)
-                 for layer, index, channel_ids in tracer.producers]
-        readers = [(layer, index, activation, self._roots.find_roots(channel_ids), channel_ids)
-                   for layer, index, activation, channel_ids in tracer.readers]
+        ports = [
+            (layer, index, "", self._roots.find_roots(channel_ids), channel_ids)
+            for layer, index, channel_ids in tracer.producers
+        ]
+        readers = [
+            (layer, index, activation, self._roots.find_roots(channel_ids), channel_ids)
+            for layer, index, activation, channel_ids in tracer.readers
+        ]
         # channels that share a group of producers, or a reading layer, form one set
         keys: dict[tuple[str, str], int] = {}
         pairs: list[tuple[np.ndarray, np.ndarray]] = []
@@ -59,8 +63,10 @@ class _ScalingBuilder:
                 key = keys.setdefault(("reader" if is_reader else "producer", name), root_count + len(keys))
                 scaled = np.unique(np.abs(roots[roots != UNSCALED]))
                 pairs.append((scaled, np.full_like(scaled, key)))
-        labels = label_components(root_count + len(keys), *(
-            np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)))
+        labels = label_components(
+            root_count + len(keys),
+            *(np.concatenate([pair[side] for pair in pairs] or [np.zeros(0, np.int64)]) for side in (0, 1)),
+        )
         sets: dict[int, _ScalingDraft] = {}
         scalings: dict[str, ChannelScaling] = {}
         for layer, index, _, roots, channel_ids in ports:
@@ -126,14 +132,28 @@ class _ScalingDraft:
         def find_factor_ids(roots: np.ndarray) -> np.ndarray:
             return np.asarray(np.sign(roots) * numbering[np.abs(roots)], np.int32)
 
-        producers = tuple(ScaledConstant(layer.inputs[index], find_factor_ids(roots), (layer.name, index))
-                          for layer, index, roots in self.producers)
-        readers = tuple(ScaledConstant(layer.inputs[index], -find_factor_ids(roots), (layer.name, index), activation)
-                        for layer, index, activation, roots in self.readers)
-        scaling = ChannelScaling(len(ordered), producers, readers, tuple(self.products), tuple(
-            ScaledTensor(tensor, find_factor_ids(roots)) for tensor, roots in self.tensors), tuple(self.clips))
+        producers = tuple(
+            ScaledConstant(layer.inputs[index], find_factor_ids(roots), (layer.name, index))
+            for layer, index, roots in self.producers
+        )
+        readers = tuple(
+            ScaledConstant(layer.inputs[index], -find_factor_ids(roots), (layer.name, index), activation)
+            for layer, index, activation, roots in self.readers
+        )
+        scaling = ChannelScaling(
+            len(ordered),
+            producers,
+            readers,
+            tuple(self.products),
+            tuple(ScaledTensor(tensor, find_factor_ids(roots)) for tensor, roots in self.tensors),
+            tuple(self.clips),
+        )
         if self.clips:
             clip = self.clips[0]
-            return replace(scaling, refusal_reason=(
-                f"a Clip limits {clip.tensor} to {clip.low:g} and {clip.high:g}, which would have to scale with it"))
+            return replace(
+                scaling,
+                refusal_reason=(
+                    f"a Clip limits {clip.tensor} to {clip.low:g} and {clip.high:g}, which would have to scale with it"
+                ),
+            )
         return scaling

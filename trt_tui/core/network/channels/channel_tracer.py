@@ -34,7 +34,8 @@ _SAME_SHAPE_OPERATORS = frozenset("Relu LeakyRelu Neg Abs Identity Dropout".spli
 """Operators with one data input and a result of its shape that commute with positive factors."""
 
 _SPATIAL_OPERATORS = frozenset(
-    "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool Resize Upsample".split())
+    "MaxPool AveragePool LpPool GlobalAveragePool GlobalMaxPool GlobalLpPool Resize Upsample".split()
+)
 """Operators that combine positions of a channel, commute with positive factors, and keep the axes of channels."""
 
 _JOINS = frozenset("Add Sub Sum Mean Max Min".split())
@@ -80,13 +81,29 @@ class ChannelTracer(SizeReader):
         self.reason_by_id = np.zeros(1, np.int32)
         """The index of the reason why a channel must have the factor 1, by channel id; 0 if there is no such reason."""
         rules: dict[str, _Rule] = {
-            "Conv": self._trace_conv, "ConvTranspose": self._trace_conv, "Gemm": self._trace_gemm,
-            "MatMul": self._trace_matmul, "Mul": self._trace_mul, "Div": self._trace_div, "PRelu": self._trace_prelu,
-            "Clip": self._trace_clip, "Where": self._trace_where, "Concat": self._trace_concat,
-            "Split": self._trace_split, "Slice": self._trace_slice, "Gather": self._trace_gather,
-            "Transpose": self._trace_transpose, "Reshape": self._trace_reshape, "Flatten": self._trace_reshape,
-            "Squeeze": self._trace_reshape, "Unsqueeze": self._trace_reshape, "Expand": self._trace_expand,
-            "Tile": self._trace_tile, "Pad": self._trace_pad, "DepthToSpace": self._trace_depth_to_space}
+            "Conv": self._trace_conv,
+            "ConvTranspose": self._trace_conv,
+            "Gemm": self._trace_gemm,
+            "MatMul": self._trace_matmul,
+            "Mul": self._trace_mul,
+            "Div": self._trace_div,
+            "PRelu": self._trace_prelu,
+            "Clip": self._trace_clip,
+            "Where": self._trace_where,
+            "Concat": self._trace_concat,
+            "Split": self._trace_split,
+            "Slice": self._trace_slice,
+            "Gather": self._trace_gather,
+            "Transpose": self._trace_transpose,
+            "Reshape": self._trace_reshape,
+            "Flatten": self._trace_reshape,
+            "Squeeze": self._trace_reshape,
+            "Unsqueeze": self._trace_reshape,
+            "Expand": self._trace_expand,
+            "Tile": self._trace_tile,
+            "Pad": self._trace_pad,
+            "DepthToSpace": self._trace_depth_to_space,
+        }
         rules |= dict.fromkeys(_SAME_SHAPE_OPERATORS, lambda layer, channel_ids, node: channel_ids)
         rules |= dict.fromkeys(_SPATIAL_OPERATORS, self._trace_spatial_operator)
         rules |= dict.fromkeys(_JOINS, self._trace_join)
@@ -104,8 +121,10 @@ class ChannelTracer(SizeReader):
             if isinstance(result, str):
                 self.mark_unscaled(np.arange(first_id, self.count), result or f"{layer.name} is not followed")
                 for tensor in self.graph.input_tensors(layer.name):
-                    self.mark_unscaled(self.channel_ids.get(tensor), result or (
-                        f"{layer.name} ({layer.op_type}) reads {tensor}, and would see the scaled channels"))
+                    self.mark_unscaled(
+                        self.channel_ids.get(tensor),
+                        result or (f"{layer.name} ({layer.op_type}) reads {tensor}, and would see the scaled channels"),
+                    )
             else:
                 self.channel_ids.update((tensor, ids) for tensor, ids in result.items() if tensor and ids.any())
         for info in self.graph.outputs:
@@ -116,10 +135,15 @@ class ChannelTracer(SizeReader):
         fits.
         """
         rule = self._rules.get(layer.op_type)
-        is_followed = layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (
-            self.grouped_layers)
-        if rule is None or not is_followed or not layer.inputs or any(
-                self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0])):
+        is_followed = (
+            layer.kind is LayerKind.COPY or layer.kind is LayerKind.COMPUTE and layer.name in (self.grouped_layers)
+        )
+        if (
+            rule is None
+            or not is_followed
+            or not layer.inputs
+            or any(self._shape(name) is None for name in (layer.inputs[0], layer.outputs[0]))
+        ):
             return ""
         try:
             result = rule(layer, self._get_channel_ids(layer.inputs[0]), self.graph.node(layer.name))
@@ -199,9 +223,12 @@ class ChannelTracer(SizeReader):
         varying = [axis for axis, size in enumerate(channel_ids.shape) if size > 1]
         if len(aligned) != channel_ids.ndim or varying and not any(aligned[axis] > 1 for axis in varying):
             return None
-        channel_ids = self._unite_along_axes(channel_ids, [axis for axis in varying if aligned[axis] == 1],
-                                         f"{layer.name} adds a constant with one value for several channels")
-        self.producers.append((layer, index, channel_ids.reshape(channel_ids.shape[channel_ids.ndim - len(shape):])))
+        channel_ids = self._unite_along_axes(
+            channel_ids,
+            [axis for axis in varying if aligned[axis] == 1],
+            f"{layer.name} adds a constant with one value for several channels",
+        )
+        self.producers.append((layer, index, channel_ids.reshape(channel_ids.shape[channel_ids.ndim - len(shape) :])))
         return channel_ids
 
     # -- layers that multiply --
@@ -219,16 +246,30 @@ class ChannelTracer(SizeReader):
         rest = [axis for axis in range(channel_ids.ndim) if axis != 1]
         source = self._unite_along_axes(channel_ids, rest, f"{layer.name} combines several positions").reshape(-1)
         spatial = (1,) * (len(shape) - 2)
-        self._add_reader(layer, 1, source, self._arrange_ids_like_weight(
-            np.broadcast_to(source, (inputs,)), conv_groups, shape[0] if forward else 1, forward, spatial))
+        self._add_reader(
+            layer,
+            1,
+            source,
+            self._arrange_ids_like_weight(
+                np.broadcast_to(source, (inputs,)), conv_groups, shape[0] if forward else 1, forward, spatial
+            ),
+        )
         produced = self._create_channel_ids(outputs)
-        self.producers.append((layer, 1, self._arrange_ids_like_weight(produced, conv_groups, shape[0] if not forward
-                                                                      else 1, not forward, spatial)))
+        self.producers.append(
+            (
+                layer,
+                1,
+                self._arrange_ids_like_weight(
+                    produced, conv_groups, shape[0] if not forward else 1, not forward, spatial
+                ),
+            )
+        )
         return self._divide_bias(layer, produced, produced.reshape((1, outputs) + (1,) * (len(sizes) - 2)))
 
     @staticmethod
-    def _arrange_ids_like_weight(channel_ids: np.ndarray, conv_groups: int, other_size: int, is_second: bool,
-                                spatial: tuple[int, ...]) -> np.ndarray:
+    def _arrange_ids_like_weight(
+        channel_ids: np.ndarray, conv_groups: int, other_size: int, is_second: bool, spatial: tuple[int, ...]
+    ) -> np.ndarray:
         """Returns the ids of a Conv's input or output channels in the axis order of its weight.
 
         In a grouped Conv, the second axis has only the channels of the group to which an index of the first axis
@@ -287,10 +328,12 @@ class ChannelTracer(SizeReader):
         if shape is None or len(shape) != 2 or channel_ids.ndim < 2:
             return ""
         if weight_index == 0:
-            return self._unite_along_axes(channel_ids, [channel_ids.ndim - 2],
-                                          f"{layer.name} combines several positions")
-        row = self._unite_along_axes(channel_ids, range(channel_ids.ndim - 1),
-                                     f"{layer.name} multiplies several positions by one weight").reshape(-1)
+            return self._unite_along_axes(
+                channel_ids, [channel_ids.ndim - 2], f"{layer.name} combines several positions"
+            )
+        row = self._unite_along_axes(
+            channel_ids, range(channel_ids.ndim - 1), f"{layer.name} multiplies several positions by one weight"
+        ).reshape(-1)
         self._add_reader(layer, 1, row, row.reshape(-1, 1))
         outputs = self._create_channel_ids(shape[1])
         self.producers.append((layer, 1, outputs.reshape(1, -1)))
@@ -369,8 +412,11 @@ class ChannelTracer(SizeReader):
 
     def _trace_div(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         dividend, divisor = layer.inputs
-        if not self._is_computed(dividend) or self._is_computed(divisor) and self.is_scaled(
-                self._get_channel_ids(divisor)):
+        if (
+            not self._is_computed(dividend)
+            or self._is_computed(divisor)
+            and self.is_scaled(self._get_channel_ids(divisor))
+        ):
             return ""
         return self._align_channel_ids(layer, dividend)
 
@@ -384,10 +430,12 @@ class ChannelTracer(SizeReader):
             constant = stored_tensor(self.graph.ir_value(tensor)) if tensor in self.graph.constant_tensors else None
             if tensor and constant is None:
                 return ""
-            bounds.append(float(constant.numpy().reshape(-1)[0]) if constant is not None else node.attributes.get_float(
-                attribute, default))
-        low, high = (bound if abs(bound) < _MIN_OPEN_BOUND else math.copysign(math.inf, bound)
-                     for bound in bounds)
+            bounds.append(
+                float(constant.numpy().reshape(-1)[0])
+                if constant is not None
+                else node.attributes.get_float(attribute, default)
+            )
+        low, high = (bound if abs(bound) < _MIN_OPEN_BOUND else math.copysign(math.inf, bound) for bound in bounds)
         if low > 0 or high < 0:
             return ""
         if channel_ids.any() and (low not in (0.0, -math.inf) or high not in (0.0, math.inf)):
@@ -423,8 +471,11 @@ class ChannelTracer(SizeReader):
         blocks = match_all_blocks(before, after)
         for old, new in blocks:
             if not has_equal_sizes(before[slice(*old)], after[slice(*new)]):
-                channel_ids = self._unite_along_axes(channel_ids, range(*old), (
-                    f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"))
+                channel_ids = self._unite_along_axes(
+                    channel_ids,
+                    range(*old),
+                    (f"{layer.name} ({layer.op_type}) changes sizes that the file leaves open"),
+                )
         return reshape_channels(channel_ids, before, after, blocks)
 
     def _trace_expand(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
@@ -434,14 +485,15 @@ class ChannelTracer(SizeReader):
     def _trace_tile(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         repeats = self._read_integers(layer, 1)
         if repeats is None:
-            sizes = list(zip(self._shape(layer.inputs[0]) or (), self._shape(layer.outputs[0]) or (),
-                             strict=True))
-            if any(size > 1 and before != after
-                   for size, (before, after) in zip(channel_ids.shape, sizes, strict=True)):
+            sizes = list(zip(self._shape(layer.inputs[0]) or (), self._shape(layer.outputs[0]) or (), strict=True))
+            if any(
+                size > 1 and before != after for size, (before, after) in zip(channel_ids.shape, sizes, strict=True)
+            ):
                 return ""
             return channel_ids
-        return np.tile(channel_ids, [count if size > 1 else 1
-                                     for count, size in zip(repeats, channel_ids.shape, strict=True)])
+        return np.tile(
+            channel_ids, [count if size > 1 else 1 for count, size in zip(repeats, channel_ids.shape, strict=True)]
+        )
 
     def _trace_pad(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         value = layer.inputs[2] if len(layer.inputs) > 2 else ""
@@ -454,8 +506,11 @@ class ChannelTracer(SizeReader):
     def _keep_resized_axes(self, layer: Layer, channel_ids: np.ndarray) -> _Result:
         """Returns the channel ids of a layer's input. Channels along an axis whose size changes must share a factor."""
         before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
-        axes = [axis for axis, sizes in enumerate(zip(before, after, strict=True))
-                if sizes[0] != sizes[1] or not isinstance(sizes[0], int)]
+        axes = [
+            axis
+            for axis, sizes in enumerate(zip(before, after, strict=True))
+            if sizes[0] != sizes[1] or not isinstance(sizes[0], int)
+        ]
         return self._unite_along_axes(channel_ids, axes, f"{layer.name} combines several positions")
 
     def _trace_spatial_operator(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
@@ -464,8 +519,9 @@ class ChannelTracer(SizeReader):
         if layer.op_type in ("Resize", "Upsample"):
             is_crop = node.attributes.get_string("coordinate_transformation_mode", "") == "tf_crop_and_resize"
             return "" if is_crop else self._keep_resized_axes(layer, channel_ids)
-        return self._unite_along_axes(channel_ids, range(2, channel_ids.ndim),
-                                      f"{layer.name} combines several positions")
+        return self._unite_along_axes(
+            channel_ids, range(2, channel_ids.ndim), f"{layer.name} combines several positions"
+        )
 
     def _trace_reduction(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         axes = self._read_integers(layer, 1, "axes")
@@ -486,10 +542,13 @@ class ChannelTracer(SizeReader):
         common = [max(part.shape[index] for part in parts) for index in range(rank)]
         if common[axis] > 1 and all(isinstance(size, int) for size in sizes):
             known = [size for size in sizes if isinstance(size, int)]
-            return np.concatenate([
-                np.broadcast_to(part, [size if index == axis else common[index] for index in range(rank)])
-                for part, size in zip(parts, known, strict=True)
-            ], axis)
+            return np.concatenate(
+                [
+                    np.broadcast_to(part, [size if index == axis else common[index] for index in range(rank)])
+                    for part, size in zip(parts, known, strict=True)
+                ],
+                axis,
+            )
         reason = f"{layer.name} (Concat) combines it with a tensor that is not scaled"
         parts = [self._unite_along_axes(part, [axis], reason) for part in parts]
         for part in parts[1:]:
@@ -535,16 +594,16 @@ class ChannelTracer(SizeReader):
         indices = self._read_integers(layer, 1)
         if indices is None or channel_ids.shape[axis] == 1:
             united = self._unite_along_axes(channel_ids, [axis], f"{layer.name} (Gather) selects among its channels")
-            return united.reshape(united.shape[:axis] + (1,) * len(indices_shape) + united.shape[axis + 1:])
+            return united.reshape(united.shape[:axis] + (1,) * len(indices_shape) + united.shape[axis + 1 :])
         taken = np.take(channel_ids, indices, axis)
         sizes = tuple(size for size in indices_shape if isinstance(size, int))
-        return taken.reshape(channel_ids.shape[:axis] + sizes + channel_ids.shape[axis + 1:])
+        return taken.reshape(channel_ids.shape[:axis] + sizes + channel_ids.shape[axis + 1 :])
 
     def _trace_depth_to_space(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         if channel_ids.ndim != 4 or channel_ids.shape[1] == 1:
             return channel_ids
         channel_ids = self._unite_along_axes(channel_ids, (0, 2, 3), f"{layer.name} combines several positions")
-        blocks = node.attributes.get_int("blocksize", 1)**2
+        blocks = node.attributes.get_int("blocksize", 1) ** 2
         axis = 1 if node.attributes.get_string("mode", "DCR") == "CRD" else 0
         by_block = channel_ids.reshape((-1, blocks) if axis else (blocks, -1))
         united = self._unite_along_axes(by_block, [axis], f"{layer.name} makes positions of channels")
@@ -555,14 +614,20 @@ class ChannelTracer(SizeReader):
     def _trace_norm(self, layer: Layer, channel_ids: np.ndarray, node: ir.Node) -> _Result:
         """Returns new channel ids for the result of a normalisation operator. Its scale and bias are divided."""
         rank = len(self._shape(layer.outputs[0]) or ())
-        self.mark_unscaled(channel_ids, f"{layer.name} ({layer.op_type}) reads {layer.inputs[0]}, and would see the "
-                                        "scaled channels")
+        self.mark_unscaled(
+            channel_ids, f"{layer.name} ({layer.op_type}) reads {layer.inputs[0]}, and would see the scaled channels"
+        )
         shapes = [self._read_constant_shape(name) for name in layer.inputs[1:3] if name]
         axis = rank - 1 if layer.op_type in _CHANNELS_LAST_NORMS else 1
         size = (self._shape(layer.outputs[0]) or ())[axis]
         is_last = node.attributes.get_int("axis", -1) in (-1, rank - 1) or layer.op_type in _CHANNELS_FIRST_NORMS
-        if not shapes or not isinstance(size, int) or any(shape != (size,) for shape in shapes) or not is_last or (
-                len(layer.outputs) > 1 and any(layer.outputs[1:])):
+        if (
+            not shapes
+            or not isinstance(size, int)
+            or any(shape != (size,) for shape in shapes)
+            or not is_last
+            or (len(layer.outputs) > 1 and any(layer.outputs[1:]))
+        ):
             return np.zeros((1,) * rank, np.int64)
         produced = self._create_channel_ids(size)
         self.producers += [(layer, index, produced) for index, name in enumerate(layer.inputs[:3]) if index and name]

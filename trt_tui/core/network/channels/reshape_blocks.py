@@ -24,7 +24,8 @@ def reshape_channels(channel_ids: np.ndarray, before: Shape, after: Shape, block
         if any(size > 1 for size in channel_ids.shape[slice(*old)]):
             source[slice(*old)], result[slice(*new)] = (
                 [size for size in shape[slice(*axes)] if isinstance(size, int)]
-                for shape, axes in ((before, old), (after, new)))
+                for shape, axes in ((before, old), (after, new))
+            )
     if math.prod(source) > MAX_CHANNEL_IDS:
         return "it has too many channels to be followed"
     reshaped = np.broadcast_to(channel_ids, source).reshape(result)
@@ -39,7 +40,8 @@ def has_equal_sizes(before: Shape, after: Shape) -> bool:
     """Returns True if all sizes of a block are known and have the same product."""
     old_sizes, new_sizes = ([size for size in shape if isinstance(size, int)] for shape in (before, after))
     return (len(old_sizes), len(new_sizes)) == (len(before), len(after)) and math.prod(old_sizes) == math.prod(
-        new_sizes)
+        new_sizes
+    )
 
 
 def match_all_blocks(before: Shape, after: Shape) -> list[Block]:
@@ -47,10 +49,14 @@ def match_all_blocks(before: Shape, after: Shape) -> list[Block]:
     blocks = _match_blocks(before, after)
     taken = sum(stop - start for (start, stop), _ in blocks), sum(stop - start for _, (start, stop) in blocks)
     ends = len(before), len(after)
-    right = [((ends[0] - old[1], ends[0] - old[0]), (ends[1] - new[1], ends[1] - new[0]))
-             for old, new in _match_blocks(before[taken[0]:][::-1], after[taken[1]:][::-1])]
-    rest = ((taken[0], min([ends[0], *(old[0] for old, _ in right)])),
-            (taken[1], min([ends[1], *(new[0] for _, new in right)])))
+    right = [
+        ((ends[0] - old[1], ends[0] - old[0]), (ends[1] - new[1], ends[1] - new[0]))
+        for old, new in _match_blocks(before[taken[0] :][::-1], after[taken[1] :][::-1])
+    ]
+    rest = (
+        (taken[0], min([ends[0], *(old[0] for old, _ in right)])),
+        (taken[1], min([ends[1], *(new[0] for _, new in right)])),
+    )
     return [*blocks, rest, *right]
 
 
@@ -64,7 +70,7 @@ def _match_blocks(before: Shape, after: Shape) -> list[Block]:
         old, new = old + 1, new + 1
         while first != second and isinstance(first, int) and isinstance(second, int):
             grows_old = first < second
-            size = before[old:old + 1] if grows_old else after[new:new + 1]
+            size = before[old : old + 1] if grows_old else after[new : new + 1]
             if not size or not isinstance(size[0], int) or not first or not second:
                 return blocks
             if grows_old:

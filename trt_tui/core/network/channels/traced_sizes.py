@@ -11,7 +11,11 @@ from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Layer, Shape
 
 _SIZE_ARITHMETIC: Mapping[str, Callable[[int, int], int]] = {
-    "Add": operator.add, "Sub": operator.sub, "Mul": operator.mul, "Div": operator.floordiv}
+    "Add": operator.add,
+    "Sub": operator.sub,
+    "Mul": operator.mul,
+    "Div": operator.floordiv,
+}
 """The operators of shape arithmetic on two numbers."""
 
 _MAX_SIZES, _MAX_SIZE_DEPTH = 1024, 12
@@ -36,21 +40,25 @@ class SizeReader:
         shape, channel_ids = self._refined_shapes.get(tensor, self.graph.shape(tensor)), self.channel_ids.get(tensor)
         if shape is None or channel_ids is None:
             return shape
-        return tuple(number_size if number_size > 1 else size
-                     for size, number_size in zip(shape, channel_ids.shape, strict=True))
+        return tuple(
+            number_size if number_size > 1 else size for size, number_size in zip(shape, channel_ids.shape, strict=True)
+        )
 
     def _store_requested_shape(self, layer: Layer, sizes: Sequence[int | str | None] | None) -> None:
         """Stores the shape of a layer's result, as requested by the input that holds the new shape."""
         before, after = (self._shape(name) or () for name in (layer.inputs[0], layer.outputs[0]))
         if sizes is None or len(sizes) != len(after) or all(isinstance(size, int) for size in after):
             return
-        requested = [before[axis] if size == 0 and axis < len(before) and layer.op_type == "Reshape" else size
-                     for axis, size in enumerate(sizes)]
+        requested = [
+            before[axis] if size == 0 and axis < len(before) and layer.op_type == "Reshape" else size
+            for axis, size in enumerate(sizes)
+        ]
         if requested.count(-1) == 1 and layer.op_type == "Reshape":
             requested[requested.index(-1)] = _find_remaining_size(before, requested)
         self._refined_shapes[layer.outputs[0]] = tuple(
             known if isinstance(known, int) or size in (None, -1) else size
-            for known, size in zip(after, requested, strict=True))
+            for known, size in zip(after, requested, strict=True)
+        )
 
     def read_sizes(self, tensor: str, depth: int = 0) -> list[int | str | None] | None:
         """Returns the elements of an integer tensor that is computed by shape arithmetic; None if they are unknown.
@@ -65,8 +73,11 @@ class SizeReader:
             return None
         if layer.op_type == "Shape":
             attributes, shape = self.graph.node(layer.name).attributes, self._shape(layer.inputs[0])
-            return None if shape is None else list(shape)[attributes.get_int("start", 0):attributes.get_int(
-                "end", len(shape))]
+            return (
+                None
+                if shape is None
+                else list(shape)[attributes.get_int("start", 0) : attributes.get_int("end", len(shape))]
+            )
         operands = [self.read_sizes(name, depth + 1) for name in layer.inputs]
         first = operands[0] if operands else None
         if layer.op_type == "Concat":
@@ -80,8 +91,11 @@ class SizeReader:
             return None
         numbers = [[size for size in part if isinstance(size, int)] for part in operands if part is not None]
         if layer.op_type == "Gather":
-            return [first[index] for index in numbers[1]] if all(
-                -len(first) <= index < len(first) for index in numbers[1]) else None
+            return (
+                [first[index] for index in numbers[1]]
+                if all(-len(first) <= index < len(first) for index in numbers[1])
+                else None
+            )
         if layer.op_type == "Slice" and all(len(part) == 1 for part in numbers[1:]):
             return first[slice(numbers[1][0], numbers[2][0], numbers[4][0] if len(numbers) > 4 else 1)]
         if layer.op_type in _SIZE_ARITHMETIC and all(len(part) == 1 for part in numbers) and len(first) == 1:
@@ -94,10 +108,12 @@ class SizeReader:
 
     def _read_constant_shape(self, tensor: str) -> tuple[int, ...] | None:
         """Returns the shape of a float constant; None for any other tensor."""
-        shape = self._shape(tensor) if tensor in self.graph.constant_tensors and self.graph.is_fp32(
-            tensor) else None
-        return tuple(size for size in shape if isinstance(size, int)) if shape is not None and all(
-            isinstance(size, int) for size in shape) else None
+        shape = self._shape(tensor) if tensor in self.graph.constant_tensors and self.graph.is_fp32(tensor) else None
+        return (
+            tuple(size for size in shape if isinstance(size, int))
+            if shape is not None and all(isinstance(size, int) for size in shape)
+            else None
+        )
 
     def _read_integers(self, layer: Layer, index: int, attribute: str = "") -> list[int] | None:
         """Returns the integers in an input or in an attribute of a layer; None if they are unknown."""

@@ -38,8 +38,11 @@ def match_attention_scaling(grouping: FusionGroupingState, layer: Layer) -> Fusi
     scaling_layers = [
         scaling_layer for operand in layer.inputs for scaling_layer in _find_scaling_layers(grouping, layer, operand)
     ]
-    return FusionRuleMatch(tuple(sorted(set(scaling_layers), key=lambda item: item.index)),
-                           layer.outputs[0]) if scaling_layers else None
+    return (
+        FusionRuleMatch(tuple(sorted(set(scaling_layers), key=lambda item: item.index)), layer.outputs[0])
+        if scaling_layers
+        else None
+    )
 
 
 def leads_to_softmax(grouping: FusionGroupingState, layer: Layer) -> bool:
@@ -80,19 +83,24 @@ def match_attention(grouping: FusionGroupingState, group_draft: FusionGroupDraft
     """
     groups_before, groups_behind = (
         _trace_groups_to_product(grouping, group_draft, step) if group_draft.operator_name == "Softmax" else None
-        for step in (_find_producer_group, _find_consumer_group))
+        for step in (_find_producer_group, _find_consumer_group)
+    )
     if groups_before is None or groups_behind is None:
         return {}
     *masks_before, scores = groups_before
     *masks_behind, values = groups_behind
     return {
-        scores: SCORES_ROLE, **dict.fromkeys(masks_before[::-1], MASK_ROLE), group_draft: SOFTMAX_ROLE,
-        **dict.fromkeys(masks_behind, MASK_ROLE), values: VALUES_ROLE
+        scores: SCORES_ROLE,
+        **dict.fromkeys(masks_before[::-1], MASK_ROLE),
+        group_draft: SOFTMAX_ROLE,
+        **dict.fromkeys(masks_behind, MASK_ROLE),
+        values: VALUES_ROLE,
     }
 
 
-def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
-                             find_neighbour_group: _NeighbourStep) -> list[FusionGroupDraft] | None:
+def _trace_groups_to_product(
+    grouping: FusionGroupingState, group_draft: FusionGroupDraft, find_neighbour_group: _NeighbourStep
+) -> list[FusionGroupDraft] | None:
     """Returns the groups from the given one up to and including the next matrix product.
 
     Returns None if any other group on the way is not pointwise.
@@ -104,8 +112,11 @@ def _trace_groups_to_product(grouping: FusionGroupingState, group_draft: FusionG
             return None
         passed_drafts.append(next_draft)
         main_layer = next_draft.main_layer
-        if grouping.multiplies_activations(main_layer) or main_layer.op_type == "Einsum" and len(
-                main_layer.inputs) == 2:
+        if (
+            grouping.multiplies_activations(main_layer)
+            or main_layer.op_type == "Einsum"
+            and len(main_layer.inputs) == 2
+        ):
             return passed_drafts
         if main_layer.op_type not in POINTWISE:
             return None
@@ -124,8 +135,11 @@ def _find_producer_group(grouping: FusionGroupingState, group_draft: FusionGroup
         for name in grouping.list_float_inputs(layer)
         if name not in own_tensors and (producer := grouping.graph.producer.get(name, "")) in grouping.draft_by_layer
     }
-    products = [candidate for candidate in candidates
-                if candidate.main_layer.op_type in _PRODUCT_OPERATORS] if len(candidates) > 1 else list(candidates)
+    products = (
+        [candidate for candidate in candidates if candidate.main_layer.op_type in _PRODUCT_OPERATORS]
+        if len(candidates) > 1
+        else list(candidates)
+    )
     return products[0] if len(products) == 1 else None
 
 
@@ -135,8 +149,13 @@ def _find_consumer_group(grouping: FusionGroupingState, group_draft: FusionGroup
     Layers that read only shapes do not count.
     """
     names = {layer.name for layer in group_draft.layers}
-    user_names = {user for layer in group_draft.layers for name in layer.outputs
-                  for user in grouping.graph.consumers.get(name, ()) if user not in names}
+    user_names = {
+        user
+        for layer in group_draft.layers
+        for name in layer.outputs
+        for user in grouping.graph.consumers.get(name, ())
+        if user not in names
+    }
     groups = {
         grouping.draft_by_layer.get(user)
         for user in user_names

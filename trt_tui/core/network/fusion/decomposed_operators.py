@@ -14,8 +14,12 @@ _SCALING_OPERATORS = frozenset(("Div", "Mul"))
 _SQUARE_OPERATORS = frozenset(("Pow", "Mul"))
 
 _ACTIVATION_BY_CURVE = {
-    "Erf": "GELU", "Softplus": "Mish", "Tanh": "GELU", "Sigmoid": "SiLU", "HardSigmoid": "HardSwish",
-    "Clip": "HardSwish"
+    "Erf": "GELU",
+    "Softplus": "Mish",
+    "Tanh": "GELU",
+    "Sigmoid": "SiLU",
+    "HardSigmoid": "HardSwish",
+    "Clip": "HardSwish",
 }
 
 _FIRST_OPERATORS = frozenset(("Mul", "Neg"))
@@ -39,30 +43,39 @@ def match_normalisation(grouping: FusionGroupingState, layer: Layer) -> FusionRu
     # The tensors of the region, each with True if it is reduced.
     reduced_by_tensor = {start_tensor: False, layer.outputs[0]: layer.op_type in REDUCTIONS}
     while len(region) < MAX_REGION_LAYERS:
-        nearest_layer = min(_find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
-                            key=lambda item: item.index, default=None)
+        nearest_layer = min(
+            _find_region_candidates(grouping, start_tensor, reduced_by_tensor, region),
+            key=lambda item: item.index,
+            default=None,
+        )
         if nearest_layer is None:
             return None
         region.append(nearest_layer)
         region.sort(key=lambda item: item.index)
         reduced_flags = {
-            reduced_by_tensor[name]
-            for name in grouping.list_dynamic_inputs(nearest_layer)
-            if name in reduced_by_tensor
+            reduced_by_tensor[name] for name in grouping.list_dynamic_inputs(nearest_layer) if name in reduced_by_tensor
         }
         reduced_by_tensor[nearest_layer.outputs[0]] = nearest_layer.op_type in REDUCTIONS or reduced_flags == {True}
         operators = {member.op_type for member in region}
-        if nearest_layer.op_type in _SCALING_OPERATORS and len(
-                reduced_flags) == 2 and operators & REDUCTIONS and operators & _NONLINEAR_OPERATORS:
+        if (
+            nearest_layer.op_type in _SCALING_OPERATORS
+            and len(reduced_flags) == 2
+            and operators & REDUCTIONS
+            and operators & _NONLINEAR_OPERATORS
+        ):
             output_tensor = grouping.find_region_output(region)
             if output_tensor is not None:
-                return FusionRuleMatch(tuple(member for member in region if member is not layer), output_tensor,
-                                       operator_name=_normalisation_name(region))
+                return FusionRuleMatch(
+                    tuple(member for member in region if member is not layer),
+                    output_tensor,
+                    operator_name=_normalisation_name(region),
+                )
     return None
 
 
-def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool],
-                            region: Sequence[Layer]) -> list[Layer]:
+def _find_region_candidates(
+    grouping: FusionGroupingState, start_tensor: str, reduced_by_tensor: Mapping[str, bool], region: Sequence[Layer]
+) -> list[Layer]:
     """Returns ungrouped layers that compute only from tensors of the region, or copy reduced tensors of the region."""
     layer_names = {member.name for member in region}
     candidates = []
@@ -72,13 +85,16 @@ def _find_region_candidates(grouping: FusionGroupingState, start_tensor: str, re
                 continue
             if grouping.is_float_operator(user, _REGION_OPERATORS):
                 input_names = grouping.list_dynamic_inputs(user)
-                can_join = all(name in reduced_by_tensor
-                               for name in input_names) and (tensor != start_tensor or user.op_type in REDUCTIONS
-                                                             or any(name != start_tensor for name in input_names)
-                                                             or _is_square_before_reduction(grouping, user))
+                can_join = all(name in reduced_by_tensor for name in input_names) and (
+                    tensor != start_tensor
+                    or user.op_type in REDUCTIONS
+                    or any(name != start_tensor for name in input_names)
+                    or _is_square_before_reduction(grouping, user)
+                )
             else:
-                can_join = is_reduced and grouping.is_fused_copy(user) and len(
-                    user.outputs) == 1 and user.inputs[0] == tensor
+                can_join = (
+                    is_reduced and grouping.is_fused_copy(user) and len(user.outputs) == 1 and user.inputs[0] == tensor
+                )
             if can_join:
                 candidates.append(user)
     return candidates
@@ -94,8 +110,7 @@ def _is_square_before_reduction(grouping: FusionGroupingState, layer: Layer) -> 
 
 
 def _normalisation_name(region: Sequence[Layer]) -> str:
-    """Returns the name of a decomposed normalisation: LayerNorm, RMSNorm, L2Norm or Softmax; "" for any other region.
-    """
+    """Returns the name of a decomposed normalisation: LayerNorm, RMSNorm, L2Norm or Softmax; "" for any other region."""
     operators = [layer.op_type for layer in region]
     if "ReduceL2" in operators:
         return "L2Norm"
@@ -151,9 +166,13 @@ def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> li
     tensors = {start_tensor}
     while len(layer_by_name) < MAX_REGION_LAYERS:
         next_layers = [
-            user for tensor in tensors for user in grouping.list_readers_if_few(tensor)
-            if user.name not in layer_by_name and user.name not in grouping.draft_by_layer
-            and grouping.is_float_operator(user, POINTWISE) and tensors.issuperset(grouping.list_dynamic_inputs(user))
+            user
+            for tensor in tensors
+            for user in grouping.list_readers_if_few(tensor)
+            if user.name not in layer_by_name
+            and user.name not in grouping.draft_by_layer
+            and grouping.is_float_operator(user, POINTWISE)
+            and tensors.issuperset(grouping.list_dynamic_inputs(user))
         ]
         nearest_layer = min(next_layers, key=lambda layer: layer.index, default=None)
         if nearest_layer is None:
@@ -163,12 +182,15 @@ def _find_derived_layers(grouping: FusionGroupingState, start_tensor: str) -> li
     return sorted(layer_by_name.values(), key=lambda layer: layer.index)
 
 
-def _trace_region(grouping: FusionGroupingState, last_layer: Layer, start_tensor: str,
-                  derived_layers: Collection[Layer]) -> list[Layer]:
+def _trace_region(
+    grouping: FusionGroupingState, last_layer: Layer, start_tensor: str, derived_layers: Collection[Layer]
+) -> list[Layer]:
     """Returns the layers that compute the result of a layer from a start tensor, in network order."""
     producers = {layer.outputs[0]: layer for layer in derived_layers}
-    region = iterate_reachable([last_layer], lambda layer: [
-        producers[name] for name in grouping.list_dynamic_inputs(layer) if name != start_tensor])
+    region = iterate_reachable(
+        [last_layer],
+        lambda layer: [producers[name] for name in grouping.list_dynamic_inputs(layer) if name != start_tensor],
+    )
     return sorted(region, key=lambda layer_in_region: layer_in_region.index)
 
 
@@ -195,13 +217,19 @@ def match_rotary_embedding(grouping: FusionGroupingState, layer: Layer) -> Fusio
         return None
     products = [grouping.graph.by_name.get(grouping.graph.producer.get(name, "")) for name in add.inputs]
     for direct_product, rotated_product in (products, products[::-1]):
-        if direct_product is None or rotated_product is None or {direct_product.op_type, rotated_product.op_type
-                                                                 } != {"Mul"}:
+        if (
+            direct_product is None
+            or rotated_product is None
+            or {direct_product.op_type, rotated_product.op_type} != {"Mul"}
+        ):
             continue
         region = _find_rotation_layers(grouping, direct_product, rotated_product, add)
         if layer in region and grouping.find_region_output(region) == add.outputs[0]:
-            return FusionRuleMatch(tuple(member for member in region if member is not layer), add.outputs[0],
-                                   operator_name="RotaryEmbedding")
+            return FusionRuleMatch(
+                tuple(member for member in region if member is not layer),
+                add.outputs[0],
+                operator_name="RotaryEmbedding",
+            )
     return None
 
 
@@ -217,10 +245,10 @@ def _find_final_add(grouping: FusionGroupingState, layer: Layer) -> Layer | None
     return None
 
 
-def _find_rotation_layers(grouping: FusionGroupingState, direct_product: Layer, rotated_product: Layer,
-                          add: Layer) -> list[Layer]:
-    """Returns the ungrouped layers of a rotary embedding, in network order; [] if they do not form a rotary embedding.
-    """
+def _find_rotation_layers(
+    grouping: FusionGroupingState, direct_product: Layer, rotated_product: Layer, add: Layer
+) -> list[Layer]:
+    """Returns the ungrouped layers of a rotary embedding, in network order; [] if they do not form a rotary embedding."""
     for factor in rotated_product.inputs:
         rotated_concat = _match_rotated_concat(grouping, factor)
         if rotated_concat is None:
@@ -247,21 +275,30 @@ def _match_rotated_concat(grouping: FusionGroupingState, tensor: str) -> tuple[s
     while stack and len(passed_layers) < MAX_REGION_LAYERS:
         name = stack.pop()
         layer = grouping.graph.by_name.get(grouping.graph.producer.get(name, ""))
-        if layer is not None and (layer.op_type in ("Concat", "Neg")
-                                  or _is_copy_with_sole_reader(grouping, layer, name)):
+        if layer is not None and (
+            layer.op_type in ("Concat", "Neg") or _is_copy_with_sole_reader(grouping, layer, name)
+        ):
             passed_layers[layer.name] = layer
             stack.extend(grouping.list_dynamic_inputs(layer))
         else:
             source_tensors.add(_find_copy_source_tensor(grouping, name))
     operators = [member.op_type for member in passed_layers.values()]
-    return (source_tensors.pop(),
-            list(passed_layers.values())) if len(source_tensors) == 1 and {"Concat", "Neg"} <= set(operators) else None
+    return (
+        (source_tensors.pop(), list(passed_layers.values()))
+        if len(source_tensors) == 1 and {"Concat", "Neg"} <= set(operators)
+        else None
+    )
 
 
 def _is_copy_with_sole_reader(grouping: FusionGroupingState, layer: Layer, tensor: str) -> bool:
     """Returns True if a layer is ungrouped, only copies values, and has a single output with a single reader."""
-    return (layer.name not in grouping.draft_by_layer and grouping.is_fused_copy(layer) and len(layer.outputs) == 1
-            and len(grouping.list_dynamic_inputs(layer)) == 1 and grouping.find_sole_reader(tensor) is not None)
+    return (
+        layer.name not in grouping.draft_by_layer
+        and grouping.is_fused_copy(layer)
+        and len(layer.outputs) == 1
+        and len(grouping.list_dynamic_inputs(layer)) == 1
+        and grouping.find_sole_reader(tensor) is not None
+    )
 
 
 def _find_copy_source_tensor(grouping: FusionGroupingState, tensor: str) -> str:

@@ -49,12 +49,20 @@ def match_residual_add(grouping: FusionGroupingState, group_draft: FusionGroupDr
     the Add joins the group that is computed last.
     """
     layer = grouping.find_sole_reader(group_draft.output_tensor)
-    if layer is None or group_draft.main_layer.op_type not in PRODUCTS or group_draft.skip_input is not None \
-            or not grouping.is_float_operator(layer, _ADD_OPERATORS) or len(layer.inputs) != 2:
+    if (
+        layer is None
+        or group_draft.main_layer.op_type not in PRODUCTS
+        or group_draft.skip_input is not None
+        or not grouping.is_float_operator(layer, _ADD_OPERATORS)
+        or len(layer.inputs) != 2
+    ):
         return None
     other_indices = [index for index, name in enumerate(layer.inputs) if name != group_draft.output_tensor]
-    return FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0])) \
-        if len(other_indices) == 1 else None
+    return (
+        FusionRuleMatch((layer,), layer.outputs[0], skip_input=(layer, other_indices[0]))
+        if len(other_indices) == 1
+        else None
+    )
 
 
 def match_pointwise_region(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> FusionRuleMatch | None:
@@ -84,9 +92,12 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
     while frontier and len(region) < MAX_REGION_LAYERS:
         tensor = frontier.pop(0)
         for layer in grouping.list_readers_if_few(tensor):
-            if (layer in region or layer.name in grouping.draft_by_layer
-                    or not grouping.is_float_operator(layer, POINTWISE)
-                    or any(name not in derived_tensors for name in grouping.list_dynamic_inputs(layer))):
+            if (
+                layer in region
+                or layer.name in grouping.draft_by_layer
+                or not grouping.is_float_operator(layer, POINTWISE)
+                or any(name not in derived_tensors for name in grouping.list_dynamic_inputs(layer))
+            ):
                 continue
             region.append(layer)
             region.sort(key=lambda member: member.index)
@@ -94,8 +105,11 @@ def _find_pointwise_region(grouping: FusionGroupingState, start_tensor: str) -> 
             frontier.append(layer.outputs[0])
             # The layers behind the other tensors are tried again, because they may also read this result.
             frontier.extend(name for name in derived_tensors if name not in frontier and name != tensor)
-        if region and grouping.find_region_output(region) and not grouping.find_tensors_read_outside_region(
-            (start_tensor, ), region):
+        if (
+            region
+            and grouping.find_region_output(region)
+            and not grouping.find_tensors_read_outside_region((start_tensor,), region)
+        ):
             return region
     return []
 
@@ -118,8 +132,11 @@ def match_trailing_reshapes(grouping: FusionGroupingState, group_draft: FusionGr
         copies.append(layer)
         output_tensor = layer.outputs[0]
     next_layer = grouping.find_sole_reader(output_tensor)
-    if copies and (next_layer is not None and grouping.is_pointwise_with_constants(next_layer)
-                   or is_read_by_closed_region(grouping, output_tensor)):
+    if copies and (
+        next_layer is not None
+        and grouping.is_pointwise_with_constants(next_layer)
+        or is_read_by_closed_region(grouping, output_tensor)
+    ):
         return FusionRuleMatch(tuple(copies), output_tensor, computes_output=False)
     return None
 
@@ -135,16 +152,23 @@ def match_where_mask(grouping: FusionGroupingState, group_draft: FusionGroupDraf
     if not grouping.multiplies_activations(group_draft.main_layer):
         return None
     layer = grouping.find_sole_reader(group_draft.output_tensor)
-    if layer is not None and layer.op_type == "Where" and _list_where_values(grouping,
-                                                                             layer) == {group_draft.output_tensor}:
+    if (
+        layer is not None
+        and layer.op_type == "Where"
+        and _list_where_values(grouping, layer) == {group_draft.output_tensor}
+    ):
         return FusionRuleMatch((layer,), layer.outputs[0])
     if group_draft.skip_input is None:
         return None
     add, index = group_draft.skip_input
     mask_producer = grouping.graph.by_name.get(grouping.graph.producer.get(add.inputs[index], ""))
-    if mask_producer is None or mask_producer.op_type != "Where" or _list_where_values(
-            grouping, mask_producer) or mask_producer.name in grouping.draft_by_layer or not grouping.is_sole_reader(
-                add, mask_producer.outputs[0]):
+    if (
+        mask_producer is None
+        or mask_producer.op_type != "Where"
+        or _list_where_values(grouping, mask_producer)
+        or mask_producer.name in grouping.draft_by_layer
+        or not grouping.is_sole_reader(add, mask_producer.outputs[0])
+    ):
         return None
     return FusionRuleMatch((mask_producer,))
 
@@ -159,13 +183,19 @@ def match_nan_masking(grouping: FusionGroupingState, group_draft: FusionGroupDra
     Source: PyTorch's exporters write these behind the Softmax of a scaled_dot_product_attention with a mask.
     """
     users = grouping.list_readers_if_few(group_draft.output_tensor)
-    if group_draft.operator_name != "Softmax" or {user.op_type for user in users} != {"IsNaN", "Where"} or len(
-            users) != 2 or grouping.is_network_output(group_draft.output_tensor):
+    if (
+        group_draft.operator_name != "Softmax"
+        or {user.op_type for user in users} != {"IsNaN", "Where"}
+        or len(users) != 2
+        or grouping.is_network_output(group_draft.output_tensor)
+    ):
         return None
     is_nan_layer, where_layer = sorted(users, key=lambda item: item.op_type)
-    if (grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
-            or where_layer.inputs[0] != is_nan_layer.outputs[0]
-            or set(grouping.list_dynamic_inputs(where_layer)) != {is_nan_layer.outputs[0], group_draft.output_tensor}):
+    if (
+        grouping.find_sole_reader(is_nan_layer.outputs[0]) is not where_layer
+        or where_layer.inputs[0] != is_nan_layer.outputs[0]
+        or set(grouping.list_dynamic_inputs(where_layer)) != {is_nan_layer.outputs[0], group_draft.output_tensor}
+    ):
         return None
     return FusionRuleMatch((is_nan_layer, where_layer), where_layer.outputs[0])
 
@@ -177,12 +207,16 @@ def find_producer_group_of_copy(grouping: FusionGroupingState, copy_layer: Layer
     Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: copies need no separate precision.
     """
     moved_tensors = grouping.list_float_inputs(copy_layer)
-    return grouping.draft_by_layer.get(grouping.graph.producer.get(moved_tensors[0],
-                                                                   "")) if len(moved_tensors) == 1 else None
+    return (
+        grouping.draft_by_layer.get(grouping.graph.producer.get(moved_tensors[0], ""))
+        if len(moved_tensors) == 1
+        else None
+    )
 
 
-def match_copy(grouping: FusionGroupingState, group_draft: FusionGroupDraft,
-               copy_layer: Layer) -> FusionRuleMatch | None:
+def match_copy(
+    grouping: FusionGroupingState, group_draft: FusionGroupDraft, copy_layer: Layer
+) -> FusionRuleMatch | None:
     """Matches a copy of a group's values if all other inputs of the copy exist when the group is executed.
 
     Every other input must be computed at the group's position or before. The only exception is shape arithmetic on the

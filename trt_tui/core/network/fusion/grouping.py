@@ -31,8 +31,7 @@ class ShapeDependencies:
         self._layer_names = [layer.name for layer in graph.layers]
         waiting_by_tensor: dict[str, list[int]] = {}
         ungrouped_tensors = {
-            name
-            for layer in graph.layers if layer.name not in grouped_layers for name in layer.outputs
+            name for layer in graph.layers if layer.name not in grouped_layers for name in layer.outputs
         }
         for layer in reversed(graph.layers):
             if layer.name in grouped_layers:
@@ -41,7 +40,8 @@ class ShapeDependencies:
                 indices = _merge_smallest_indices(waiting_by_tensor.pop(name, []) for name in layer.outputs)
             if reads_only_shape(layer) and indices:
                 self._waiting_by_tensor[layer.inputs[0]] = _merge_smallest_indices(
-                    (indices, self._waiting_by_tensor.get(layer.inputs[0], [])))
+                    (indices, self._waiting_by_tensor.get(layer.inputs[0], []))
+                )
             elif indices:
                 for name in graph.input_tensors(layer.name):
                     if name in ungrouped_tensors:
@@ -104,8 +104,9 @@ class FusionRuleMatch:
 
 def belongs_to_group(graph: LayerGraph, layer: Layer) -> bool:
     """Returns True if a layer must be in a fusion group: it computes floats that are neither shapes nor constants."""
-    return (layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE)
-            and any(graph.is_fp32(name) for name in layer.outputs))
+    return layer.kind in (LayerKind.COMPUTE, LayerKind.COPY, LayerKind.OPAQUE) and any(
+        graph.is_fp32(name) for name in layer.outputs
+    )
 
 
 class FusionGroupDraft:
@@ -148,19 +149,24 @@ class FusionGroupingState:
         self.ungrouped_positions: dict[str, int] = {}
         self._network_outputs = frozenset(info.name for info in graph.outputs)
         self._shape_dependencies = ShapeDependencies(
-            graph, {layer.name
-                    for layer in graph.layers
-                    if belongs_to_group(graph, layer)})
+            graph, {layer.name for layer in graph.layers if belongs_to_group(graph, layer)}
+        )
 
-    def find_first_valid_match(self, group_draft: FusionGroupDraft,
-                               matches: Iterable[FusionRuleMatch | None]) -> FusionRuleMatch | None:
+    def find_first_valid_match(
+        self, group_draft: FusionGroupDraft, matches: Iterable[FusionRuleMatch | None]
+    ) -> FusionRuleMatch | None:
         """Returns the first rule match that does not make any layer wait forever for a shape; None if there is none.
 
         `ShapeDependencies` finds such layers.
         """
-        return next((match for match in matches
-                     if match and not self._shape_dependencies.find_deadlocked_layer(group_draft.layers, match.layers)),
-                    None)
+        return next(
+            (
+                match
+                for match in matches
+                if match and not self._shape_dependencies.find_deadlocked_layer(group_draft.layers, match.layers)
+            ),
+            None,
+        )
 
     def apply_match(self, group_draft: FusionGroupDraft, match: FusionRuleMatch) -> None:
         """Adds the layers of a rule match to a group and updates its last tensor, skip input and operator."""
@@ -224,8 +230,11 @@ class FusionGroupingState:
         A constant with one matrix per head counts as an activation.
         """
         operands = [name for name in layer.inputs if name in self.graph.static_tensors]
-        return (layer.op_type == "MatMul" and len(operands) < 2
-                and all(len(self.graph.shape(name) or ()) > 2 for name in operands))
+        return (
+            layer.op_type == "MatMul"
+            and len(operands) < 2
+            and all(len(self.graph.shape(name) or ()) > 2 for name in operands)
+        )
 
     def is_fused_copy(self, layer: Layer) -> bool:
         return layer.kind is LayerKind.COPY and layer.op_type in FUSED_COPIES

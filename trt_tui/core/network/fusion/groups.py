@@ -16,17 +16,24 @@ from trt_tui.core.network.model_editing import iterate_reachable
 from trt_tui.core.network.operators import FUSED_COPIES, NORMALISATIONS, POINTWISE, PRODUCTS
 from trt_tui.core.precision import Precision
 
-EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch | None],
-                      ...] = (epilogues.match_batch_normalisation,
-                              epilogues.match_constant_pointwise, epilogues.match_residual_add,
-                              epilogues.match_trailing_reshapes, epilogues.match_pointwise_region,
-                              epilogues.match_where_mask, epilogues.match_nan_masking)
+EPILOGUE_RULES: tuple[Callable[[FusionGroupingState, FusionGroupDraft], FusionRuleMatch | None], ...] = (
+    epilogues.match_batch_normalisation,
+    epilogues.match_constant_pointwise,
+    epilogues.match_residual_add,
+    epilogues.match_trailing_reshapes,
+    epilogues.match_pointwise_region,
+    epilogues.match_where_mask,
+    epilogues.match_nan_masking,
+)
 """The rules by which a group grows behind its last layer, in the order in which they are tried."""
 
-START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch | None],
-                   ...] = (attention.match_attention_scaling, decomposed_operators.match_normalisation,
-                           decomposed_operators.match_group_normalisation, decomposed_operators.match_activation,
-                           decomposed_operators.match_rotary_embedding)
+START_RULES: tuple[Callable[[FusionGroupingState, Layer], FusionRuleMatch | None], ...] = (
+    attention.match_attention_scaling,
+    decomposed_operators.match_normalisation,
+    decomposed_operators.match_group_normalisation,
+    decomposed_operators.match_activation,
+    decomposed_operators.match_rotary_embedding,
+)
 """The rules by which a layer starts a group of several layers, in the order in which they are tried."""
 
 _GROWING_OPERATORS = PRODUCTS | POINTWISE | NORMALISATIONS | {"Softmax"}
@@ -53,8 +60,11 @@ def build_fusion_groups(graph: LayerGraph) -> tuple[FusionGroup, ...]:
             grouping.ungrouped_positions[layer.name] = position
         grouping.ready_positions.update((name, position) for name in layer.outputs if name)
     drafts.sort(key=lambda members: min(layer.index for layer in members.layers))
-    attention_roles = {member_draft: (draft.main_layer.name, role) for draft in drafts
-                       for member_draft, role in attention.match_attention(grouping, draft).items()}
+    attention_roles = {
+        member_draft: (draft.main_layer.name, role)
+        for draft in drafts
+        for member_draft, role in attention.match_attention(grouping, draft).items()
+    }
     return tuple(_build_group(grouping, draft, *attention_roles.get(draft, ("", ""))) for draft in drafts)
 
 
@@ -70,8 +80,11 @@ def _add_copy_to_producer_group(grouping: FusionGroupingState, copy_layer: Layer
 
 def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGroupDraft:
     """Builds a group: its first layer, the layers that a start rule adds, and the epilogues that follow."""
-    is_isolated = first_layer.kind is LayerKind.OPAQUE or len(
-        first_layer.outputs) != 1 and first_layer.op_type not in FUSED_COPIES
+    is_isolated = (
+        first_layer.kind is LayerKind.OPAQUE
+        or len(first_layer.outputs) != 1
+        and first_layer.op_type not in FUSED_COPIES
+    )
     output_tensor = next(name for name in first_layer.outputs if grouping.graph.is_fp32(name))
     draft = FusionGroupDraft(first_layer, output_tensor, accepts_copies=not is_isolated)
     start_match = grouping.find_first_valid_match(draft, (rule(grouping, first_layer) for rule in START_RULES))
@@ -79,8 +92,9 @@ def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGro
     if start_match is not None:
         grouping.apply_match(draft, start_match)
     if not is_isolated and (start_match or first_layer.op_type in _GROWING_OPERATORS):
-        while epilogue_match := grouping.find_first_valid_match(draft,
-                                                                (rule(grouping, draft) for rule in EPILOGUE_RULES)):
+        while epilogue_match := grouping.find_first_valid_match(
+            draft, (rule(grouping, draft) for rule in EPILOGUE_RULES)
+        ):
             grouping.apply_match(draft, epilogue_match)
     draft.position = max(member.index for member in draft.layers)
     return draft
@@ -89,27 +103,42 @@ def _start_group(grouping: FusionGroupingState, first_layer: Layer) -> FusionGro
 # -- description ----------------------------------------------------------------------------------------------------
 
 
-def _build_group(grouping: FusionGroupingState, group_draft: FusionGroupDraft, attention_name: str,
-                 attention_role: str) -> FusionGroup:
+def _build_group(
+    grouping: FusionGroupingState, group_draft: FusionGroupDraft, attention_name: str, attention_role: str
+) -> FusionGroup:
     graph, main_layer = grouping.graph, group_draft.main_layer
     layers = sorted(group_draft.layers, key=lambda member: member.index)
     own_tensors = {output for layer in layers for output in layer.outputs if output}
     names = {layer.name for layer in layers}
     inputs = dict.fromkeys(
-        name for layer in layers for name in layer.inputs
-        if name and name not in own_tensors and name not in graph.static_tensors and graph.is_fp32(name))
+        name
+        for layer in layers
+        for name in layer.inputs
+        if name and name not in own_tensors and name not in graph.static_tensors and graph.is_fp32(name)
+    )
     outputs = tuple(
-        output for layer in layers for output in layer.outputs
-        if output and (grouping.is_network_output(output) or not names.issuperset(graph.consumers.get(output, ()))))
-    sites, no_int8_reason = supported_precisions.find_qdq_sites(graph, main_layer, group_draft.skip_input,
-                                                                group_draft.operator_name)
+        output
+        for layer in layers
+        for output in layer.outputs
+        if output and (grouping.is_network_output(output) or not names.issuperset(graph.consumers.get(output, ())))
+    )
+    sites, no_int8_reason = supported_precisions.find_qdq_sites(
+        graph, main_layer, group_draft.skip_input, group_draft.operator_name
+    )
     refusals = supported_precisions.find_precision_refusal_reasons(graph, layers, main_layer, sites, no_int8_reason)
-    return FusionGroup(name=main_layer.name, operator=group_draft.operator_name, layers=tuple(layer.name
-                                                                                              for layer in layers),
-                       inputs=tuple(inputs), outputs=outputs or (group_draft.computed_tensor, ),
-                       final_tensor=group_draft.computed_tensor, sites=sites if Precision.INT8 not in refusals else (),
-                       refusal_reasons=refusals, shape_layers=_find_shape_layers(grouping, group_draft),
-                       attention=attention_name, attention_role=attention_role)
+    return FusionGroup(
+        name=main_layer.name,
+        operator=group_draft.operator_name,
+        layers=tuple(layer.name for layer in layers),
+        inputs=tuple(inputs),
+        outputs=outputs or (group_draft.computed_tensor,),
+        final_tensor=group_draft.computed_tensor,
+        sites=sites if Precision.INT8 not in refusals else (),
+        refusal_reasons=refusals,
+        shape_layers=_find_shape_layers(grouping, group_draft),
+        attention=attention_name,
+        attention_role=attention_role,
+    )
 
 
 def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDraft) -> tuple[str, ...]:
@@ -120,7 +149,12 @@ def _find_shape_layers(grouping: FusionGroupingState, group_draft: FusionGroupDr
         producers = [graph.producer.get(name, "") for name in tensors]
         return [name for name in producers if grouping.ungrouped_positions.get(name) == group_draft.position]
 
-    starts = list_shape_layers(name for layer in group_draft.layers for name in graph.input_tensors(layer.name)
-                               if name in graph.static_tensors)
-    return tuple(sorted(iterate_reachable(starts, lambda layer: list_shape_layers(graph.input_tensors(layer))),
-                        key=lambda name: graph.by_name[name].index))
+    starts = list_shape_layers(
+        name for layer in group_draft.layers for name in graph.input_tensors(layer.name) if name in graph.static_tensors
+    )
+    return tuple(
+        sorted(
+            iterate_reachable(starts, lambda layer: list_shape_layers(graph.input_tensors(layer))),
+            key=lambda name: graph.by_name[name].index,
+        )
+    )

@@ -29,8 +29,10 @@ products of 2^14 to the bias in INT32."""
 MIN_BIAS_SCALE = {Precision.FP16: FP16_MIN, Precision.FP32: float(np.finfo(np.float32).tiny)}
 """The minimum product of an input scale and a weight scale, by their type."""
 
-FLOAT_TYPES: Mapping[Precision, np.dtype[Any]] = {Precision.FP16: np.dtype(np.float16),
-                                                  Precision.FP32: np.dtype(np.float32)}
+FLOAT_TYPES: Mapping[Precision, np.dtype[Any]] = {
+    Precision.FP16: np.dtype(np.float16),
+    Precision.FP32: np.dtype(np.float32),
+}
 """The NumPy type of a scale, by precision; the limits above apply to these types."""
 
 BIAS_INPUTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
@@ -39,8 +41,9 @@ BIAS_INPUTS = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2}
 _EIGHT_BIT_TYPES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 
-def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: float, bias_magnitudes: np.ndarray,
-                                     scale_precision: Precision) -> np.ndarray:
+def flag_channels_with_bias_overflow(
+    weight_scale: np.ndarray, input_scale: float, bias_magnitudes: np.ndarray, scale_precision: Precision
+) -> np.ndarray:
     """Returns a flag for each channel: True if ONNX Runtime cannot quantize its bias.
 
     Some execution providers round the product of the scales before the division, and some do not; both cases are
@@ -53,8 +56,10 @@ def flag_channels_with_bias_overflow(weight_scale: np.ndarray, input_scale: floa
     exact_scale = weight_scale.astype(np.float64) * input_scale
     with np.errstate(divide="ignore", invalid="ignore", over="ignore", under="ignore"):
         rounded_scale = exact_scale.astype(FLOAT_TYPES[scale_precision]).astype(np.float64)
-        is_too_large = np.maximum(bias_magnitudes / exact_scale,
-                                  bias_magnitudes / rounded_scale) > MAX_BIAS_QUOTIENT[scale_precision]
+        is_too_large = (
+            np.maximum(bias_magnitudes / exact_scale, bias_magnitudes / rounded_scale)
+            > MAX_BIAS_QUOTIENT[scale_precision]
+        )
     is_harmful: np.ndarray = is_too_large | (rounded_scale < MIN_BIAS_SCALE[scale_precision])
     return is_harmful
 
@@ -76,20 +81,33 @@ def find_overflowing_biases(source_model: SourceModel) -> list[str]:
     node_names = []
     for node in source_model.model.graph:
         bias = _find_constant_bias(node)
-        steps = [source_model.get_qdq_step(producer) for value in node.inputs[:2] if value is not None
-                 and (producer := value.producer()) is not None and is_dequantize(producer)]
-        if bias is None or len(steps) < 2 or any(step.quantized_dtype not in _EIGHT_BIT_TYPES or step.block_size
-                                                 for step in steps):
+        steps = [
+            source_model.get_qdq_step(producer)
+            for value in node.inputs[:2]
+            if value is not None and (producer := value.producer()) is not None and is_dequantize(producer)
+        ]
+        if (
+            bias is None
+            or len(steps) < 2
+            or any(step.quantized_dtype not in _EIGHT_BIT_TYPES or step.block_size for step in steps)
+        ):
             continue
         scale_precision = PRECISION_BY_FLOAT_TYPE.get(steps[1].dtype)
         input_scale, weight_scale = (step.scale for step in steps)
-        if (scale_precision is None or scale_precision not in FLOAT_TYPES or input_scale is None or weight_scale is None
-                or input_scale.size != 1):
+        if (
+            scale_precision is None
+            or scale_precision not in FLOAT_TYPES
+            or input_scale is None
+            or weight_scale is None
+            or input_scale.size != 1
+        ):
             continue
-        magnitude = measure_bias_channel_magnitudes(bias.numpy().astype(FLOAT_TYPES[scale_precision]),
-                                                    weight_scale.size)
-        if flag_channels_with_bias_overflow(weight_scale.ravel(), float(input_scale.reshape(())), magnitude,
-                                            scale_precision).any():
+        magnitude = measure_bias_channel_magnitudes(
+            bias.numpy().astype(FLOAT_TYPES[scale_precision]), weight_scale.size
+        )
+        if flag_channels_with_bias_overflow(
+            weight_scale.ravel(), float(input_scale.reshape(())), magnitude, scale_precision
+        ).any():
             node_names.append(node.name or "")
     return node_names
 

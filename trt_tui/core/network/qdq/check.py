@@ -37,18 +37,20 @@ _COMMUTING_OPERATORS = COPIES | {"MaxPool"}
 _WEIGHT_ONLY_TYPES = frozenset(("INT4", "FP4"))
 """The types in which TensorRT multiplies quantized weights with float activations."""
 
-_EXPLICIT_QUANTIZATION = ("https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/"
-                          "quantized-types-explicit-quantization.html")
+_EXPLICIT_QUANTIZATION = (
+    "https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/quantized-types-explicit-quantization.html"
+)
 """NVIDIA's page with the recommendations for the places of Q/DQ nodes."""
 
 _QUANTIZED_TYPES = "https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/work-quantized-types.html"
 _DEQUANTIZE = "https://docs.nvidia.com/deeplearning/tensorrt/operators/docs/Dequantize.html"
-_DEQUANTIZE_8_6 = ("https://docs.nvidia.com/deeplearning/tensorrt/archives/tensorrt-861/operators/docs/"
-                   "Dequantize.html")
-_FUSED_ATTENTION = ("https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/"
-                    "transformers-fused-attention.html")
-_RESIDUAL_EXAMPLE = ("https://docs.nvidia.com/deeplearning/tensorrt/tensorflow-quantization-toolkit/docs/docs/"
-                     "add_custom_qdq_cases.html")
+_DEQUANTIZE_8_6 = "https://docs.nvidia.com/deeplearning/tensorrt/archives/tensorrt-861/operators/docs/Dequantize.html"
+_FUSED_ATTENTION = (
+    "https://docs.nvidia.com/deeplearning/tensorrt/latest/inference-library/transformers-fused-attention.html"
+)
+_RESIDUAL_EXAMPLE = (
+    "https://docs.nvidia.com/deeplearning/tensorrt/tensorflow-quantization-toolkit/docs/docs/add_custom_qdq_cases.html"
+)
 """NVIDIA's example of a residual block, with Q/DQ nodes in places that fuse and in places that do not."""
 
 _RESIDUAL_ISSUE = "https://github.com/NVIDIA/TensorRT/issues/1992"
@@ -108,10 +110,14 @@ class QuantizedFile:
             visited.add(node)
             if is_dequantize(node):
                 step = self.source.get_qdq_step(node)
-                return None if step.quantized_dtype is ir.DataType.INT32 else QuantizedOperand(
-                    step, blocking_node, order)
-            moves_values = not node.domain and node.op_type in _COMMUTING_OPERATORS and not (
-                is_constant and node.op_type == "Concat")
+                return (
+                    None if step.quantized_dtype is ir.DataType.INT32 else QuantizedOperand(step, blocking_node, order)
+                )
+            moves_values = (
+                not node.domain
+                and node.op_type in _COMMUTING_OPERATORS
+                and not (is_constant and node.op_type == "Concat")
+            )
             if not (moves_values or is_cast(node)):
                 if not is_constant:
                     return None
@@ -129,8 +135,12 @@ class QuantizedFile:
     @cached_property
     def _channel_axes(self) -> dict[tuple[str, int], int]:
         """The axis of the output channels of each weight, by layer and input index."""
-        return {(site.layer, site.index): site.axis for group in self.groups for site in group.weight_qdq_sites()
-                if site.axis is not None}
+        return {
+            (site.layer, site.index): site.axis
+            for group in self.groups
+            for site in group.weight_qdq_sites()
+            if site.axis is not None
+        }
 
     def operand_type(self, layer: Layer, input_index: int) -> str:
         """Returns the quantized type of an operand; "" if the layer reads floats."""
@@ -159,8 +169,11 @@ class QuantizedFile:
     def has_quantized_reader(self, tensor: str) -> bool:
         """Returns True if a reader of a tensor quantizes it."""
         readers = (self.graph.by_name[name] for name in self.graph.readers.get(tensor, ()))
-        return any(name == tensor and self.find_qdq_pair(layer, index) is not None
-                   for layer in readers for index, name in enumerate(layer.inputs))
+        return any(
+            name == tensor and self.find_qdq_pair(layer, index) is not None
+            for layer in readers
+            for index, name in enumerate(layer.inputs)
+        )
 
 
 def _select_axis(order: tuple[int, ...] | None, axis: int | None) -> int | None:
@@ -214,8 +227,9 @@ class QdqRule:
     needs_engine: bool = False
 
 
-def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel
-                      ) -> tuple[tuple[QdqFinding, ...] | None, tuple[QdqFinding, ...]]:
+def find_qdq_findings(
+    graph: LayerGraph, groups: Sequence[FusionGroup], source: SourceModel
+) -> tuple[tuple[QdqFinding, ...] | None, tuple[QdqFinding, ...]]:
     """Returns the findings in a file, in the order of `QDQ_RULES`, and its candidates. Without Q/DQ nodes, the findings
     are None.
 
@@ -225,8 +239,10 @@ def find_qdq_findings(graph: LayerGraph, groups: Sequence[FusionGroup], source: 
     if not any(is_quantize(node) or is_dequantize(node) for node in source.model.graph):
         return None, ()
     file = QuantizedFile(graph, groups, source)
-    findings, candidates = (tuple(finding for rule in QDQ_RULES if rule.needs_engine is needs_engine
-                                  for finding in rule.find(file)) for needs_engine in (False, True))
+    findings, candidates = (
+        tuple(finding for rule in QDQ_RULES if rule.needs_engine is needs_engine for finding in rule.find(file))
+        for needs_engine in (False, True)
+    )
     return findings, candidates
 
 
@@ -245,9 +261,13 @@ def _find_pairs_inside_groups(file: QuantizedFile) -> Findings:
                 computed.update(layer.outputs)
                 pair = file.find_qdq_pair(layer, index)
                 if pair is not None and layer.index <= last_computing and not _is_residual_input(file, layer, index):
-                    yield QdqFinding("pair-inside-fused-layer", pair.node_name, group.name,
-                                     f"between {product.name} and {layer.name} ({layer.op_type})",
-                                     _find_repair_precision(file, group, product))
+                    yield QdqFinding(
+                        "pair-inside-fused-layer",
+                        pair.node_name,
+                        group.name,
+                        f"between {product.name} and {layer.name} ({layer.op_type})",
+                        _find_repair_precision(file, group, product),
+                    )
 
 
 def _is_residual_input(file: QuantizedFile, add: Layer, input_index: int) -> bool:
@@ -260,8 +280,11 @@ def _is_residual_input(file: QuantizedFile, add: Layer, input_index: int) -> boo
         return False
     other_index = 1 - input_index
     tensor = add.inputs[other_index]
-    return (file.find_qdq_pair(add, other_index) is None and file.graph.readers.get(tensor) == [add.name]
-            and any(group.final_tensor == tensor for group, _ in file.iterate_product_groups()))
+    return (
+        file.find_qdq_pair(add, other_index) is None
+        and file.graph.readers.get(tensor) == [add.name]
+        and any(group.final_tensor == tensor for group, _ in file.iterate_product_groups())
+    )
 
 
 def _find_float_skips(file: QuantizedFile) -> Findings:
@@ -270,28 +293,39 @@ def _find_float_skips(file: QuantizedFile) -> Findings:
         if skip is None or [file.operand_type(product, index) for index in (0, 1)] != ["INT8", "INT8"]:
             continue
         add = file.graph.by_name[skip.layer]
-        if (not file.operand_type(add, skip.index) and file.find_qdq_pair(add, 1 - skip.index) is None
-                and file.has_quantized_reader(group.final_tensor)):
-            yield QdqFinding("float-skip", add.name, group.name,
-                             f"{file.file_tensor_name(skip.tensor)} is float; {product.name} and the reader of the "
-                             "sum are INT8",
-                             _find_repair_precision(file, group, product))
+        if (
+            not file.operand_type(add, skip.index)
+            and file.find_qdq_pair(add, 1 - skip.index) is None
+            and file.has_quantized_reader(group.final_tensor)
+        ):
+            yield QdqFinding(
+                "float-skip",
+                add.name,
+                group.name,
+                f"{file.file_tensor_name(skip.tensor)} is float; {product.name} and the reader of the sum are INT8",
+                _find_repair_precision(file, group, product),
+            )
 
 
 def _find_one_sided_products(file: QuantizedFile) -> Findings:
     for group, product in file.iterate_product_groups():
         operands = [file.find_operand(product, index) for index in (0, 1)]
         types = [operand.type_name if operand is not None else "" for operand in operands]
-        if bool(types[0]) is bool(types[1]) or any(operand is not None and operand.blocking_node is not None
-                                                   for operand in operands):
+        if bool(types[0]) is bool(types[1]) or any(
+            operand is not None and operand.blocking_node is not None for operand in operands
+        ):
             continue
         index = 0 if types[0] else 1
         if types[index] in _WEIGHT_ONLY_TYPES and product.inputs[index] in file.graph.constant_tensors:
             continue
-        yield QdqFinding("one-sided-product", product.name, group.name,
-                         f"{file.file_tensor_name(product.inputs[index])} is {types[index]}, and "
-                         f"{file.file_tensor_name(product.inputs[1 - index])} is float",
-                         _find_repair_precision(file, group, product))
+        yield QdqFinding(
+            "one-sided-product",
+            product.name,
+            group.name,
+            f"{file.file_tensor_name(product.inputs[index])} is {types[index]}, and "
+            f"{file.file_tensor_name(product.inputs[1 - index])} is float",
+            _find_repair_precision(file, group, product),
+        )
 
 
 def _find_partial_attentions(file: QuantizedFile) -> Findings:
@@ -301,14 +335,21 @@ def _find_partial_attentions(file: QuantizedFile) -> Findings:
             products.setdefault(group.attention, {})[group.attention_role] = group, product
     for attention, by_role in products.items():
         quantized = [role for role, (_, product) in by_role.items() if file.is_quantized_product(product)]
-        floats = [role for role, (_, product) in by_role.items()
-                  if not any(file.operand_type(product, index) for index in (0, 1))]
+        floats = [
+            role
+            for role, (_, product) in by_role.items()
+            if not any(file.operand_type(product, index) for index in (0, 1))
+        ]
         if len(quantized) == len(floats) == 1:
             (group, product), (_, other_product) = by_role[floats[0]], by_role[quantized[0]]
-            yield QdqFinding("partial-attention", product.name, group.name,
-                             f"{floats[0]} of {attention} is float, and {quantized[0]} ({other_product.name}) is "
-                             f"{file.operand_type(other_product, 0)}",
-                             _find_repair_precision(file, group, other_product))
+            yield QdqFinding(
+                "partial-attention",
+                product.name,
+                group.name,
+                f"{floats[0]} of {attention} is float, and {quantized[0]} ({other_product.name}) is "
+                f"{file.operand_type(other_product, 0)}",
+                _find_repair_precision(file, group, other_product),
+            )
 
 
 def _find_unfolded_weights(file: QuantizedFile) -> Findings:
@@ -317,12 +358,20 @@ def _find_unfolded_weights(file: QuantizedFile) -> Findings:
         if operand is None:
             continue
         if (node := operand.blocking_node) is not None:
-            yield QdqFinding("unfolded-weight", node.name or "", group.name,
-                             f"{node.op_type} between {operand.step.node_name} and {product.name}",
-                             _find_repair_precision(file, group, product))
+            yield QdqFinding(
+                "unfolded-weight",
+                node.name or "",
+                group.name,
+                f"{node.op_type} between {operand.step.node_name} and {product.name}",
+                _find_repair_precision(file, group, product),
+            )
         elif product.op_type != "MatMul" and product.inputs[1] not in file.graph.constant_tensors:
-            yield QdqFinding("unfolded-weight", operand.step.node_name, group.name,
-                             f"the weight {file.file_tensor_name(product.inputs[1])} of {product.name} is computed")
+            yield QdqFinding(
+                "unfolded-weight",
+                operand.step.node_name,
+                group.name,
+                f"the weight {file.file_tensor_name(product.inputs[1])} of {product.name} is computed",
+            )
 
 
 # -- scales -----------------------------------------------------------------------------------------------------------
@@ -332,47 +381,81 @@ def _find_wrong_axes(file: QuantizedFile) -> Findings:
     for group, product in file.iterate_product_groups():
         for site in group.sites:
             operand = file.find_operand(file.graph.by_name[site.layer], site.index)
-            if (operand is None or operand.blocking_node is not None or not operand.axis_order
-                    or (scale := operand.step.scale) is None or scale.size == 1 or operand.step.block_size):
+            if (
+                operand is None
+                or operand.blocking_node is not None
+                or not operand.axis_order
+                or (scale := operand.step.scale) is None
+                or scale.size == 1
+                or operand.step.block_size
+            ):
                 continue
             axis = operand.step.axis % len(operand.axis_order)
             if site.role != "weight":
-                yield QdqFinding("scale-axis", operand.step.node_name, group.name,
-                                 f"{scale.size} scales along axis {axis} of the activation "
-                                 f"{file.file_tensor_name(site.tensor)}",
-                                 _find_repair_precision(file, group, product))
+                yield QdqFinding(
+                    "scale-axis",
+                    operand.step.node_name,
+                    group.name,
+                    f"{scale.size} scales along axis {axis} of the activation {file.file_tensor_name(site.tensor)}",
+                    _find_repair_precision(file, group, product),
+                )
             elif (channel_axis := operand.find_stored_axis(site.axis)) is not None and axis != channel_axis:
-                yield QdqFinding("scale-axis", operand.step.node_name, group.name,
-                                 f"scales along axis {axis} of the weight of {product.name}, whose output channels are "
-                                 f"axis {channel_axis}", _find_repair_precision(file, group, product))
+                yield QdqFinding(
+                    "scale-axis",
+                    operand.step.node_name,
+                    group.name,
+                    f"scales along axis {axis} of the weight of {product.name}, whose output channels are "
+                    f"axis {channel_axis}",
+                    _find_repair_precision(file, group, product),
+                )
 
 
 def _find_mixed_scale_types(file: QuantizedFile) -> Findings:
-    stored_types = {node.name: stored.dtype for node in file.source.model.graph if is_dequantize(node)
-                    and len(node.inputs) > 1 and (stored := stored_tensor(node.inputs[1])) is not None}
+    stored_types = {
+        node.name: stored.dtype
+        for node in file.source.model.graph
+        if is_dequantize(node) and len(node.inputs) > 1 and (stored := stored_tensor(node.inputs[1])) is not None
+    }
     for group, product in file.iterate_product_groups():
         shape = file.graph.shape(product.inputs[0])
         operands = [file.find_operand(product, index) for index in (0, 1)]
-        types = {operand.step.node_name: stored_types.get(operand.step.node_name) for operand in operands
-                 if operand is not None and operand.type_name}
-        if (product.op_type == "MatMul" and len(set(types.values())) == 2 and None not in types.values()
-                and (shape is None or len(shape) > 2)):
-            yield QdqFinding("mixed-scale-types", product.name, group.name,
-                             " and ".join(f"{dtype.name} scale of {name}" for name, dtype in types.items()
-                                          if dtype is not None), _find_repair_precision(file, group, product))
+        types = {
+            operand.step.node_name: stored_types.get(operand.step.node_name)
+            for operand in operands
+            if operand is not None and operand.type_name
+        }
+        if (
+            product.op_type == "MatMul"
+            and len(set(types.values())) == 2
+            and None not in types.values()
+            and (shape is None or len(shape) > 2)
+        ):
+            yield QdqFinding(
+                "mixed-scale-types",
+                product.name,
+                group.name,
+                " and ".join(f"{dtype.name} scale of {name}" for name, dtype in types.items() if dtype is not None),
+                _find_repair_precision(file, group, product),
+            )
 
 
 def _find_subnormal_scales(file: QuantizedFile) -> Findings:
     for node in file.source.model.graph:
-        stored = stored_tensor(node.inputs[1]) if (is_quantize(node) or is_dequantize(node)) and len(
-            node.inputs) > 1 else None
+        stored = (
+            stored_tensor(node.inputs[1])
+            if (is_quantize(node) or is_dequantize(node)) and len(node.inputs) > 1
+            else None
+        )
         if stored is None or stored.dtype is not ir.DataType.FLOAT16:
             continue
         scale = file.source.get_qdq_step(node).scale
         if scale is not None and (smallest := float(np.abs(scale).min())) < MIN_FP16_SCALE:
-            yield QdqFinding("subnormal-scale", node.name or "", "",
-                             f"scale {smallest:.3g}, which FP16 rounds by up to "
-                             f"{percent_text(FP16_MIN / 2 / smallest)}")
+            yield QdqFinding(
+                "subnormal-scale",
+                node.name or "",
+                "",
+                f"scale {smallest:.3g}, which FP16 rounds by up to {percent_text(FP16_MIN / 2 / smallest)}",
+            )
 
 
 def _find_coarse_weight_scales(file: QuantizedFile) -> Findings:
@@ -380,8 +463,13 @@ def _find_coarse_weight_scales(file: QuantizedFile) -> Findings:
         for site in group.weight_qdq_sites():
             loss = _find_channel_loss(file, product, site) if site.axis is not None else None
             if loss is not None:
-                yield QdqFinding("per-tensor-weight", loss[0].node_name, group.name, loss[1],
-                                 _find_repair_precision(file, group, product))
+                yield QdqFinding(
+                    "per-tensor-weight",
+                    loss[0].node_name,
+                    group.name,
+                    loss[1],
+                    _find_repair_precision(file, group, product),
+                )
 
 
 def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tuple[QdqStep, str] | None:
@@ -391,9 +479,15 @@ def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tu
     A channel loses the binary logarithm of 127 divided by its largest quantized value. Channels of zeros do not count.
     """
     operand = file.find_operand(product, site.index)
-    if (operand is None or operand.type_name != "INT8" or operand.step.block_size or operand.step.scale is None
-            or operand.step.zero_point is None or operand.step.scale.size != 1
-            or (channel_axis := operand.find_stored_axis(site.axis)) is None):
+    if (
+        operand is None
+        or operand.type_name != "INT8"
+        or operand.step.block_size
+        or operand.step.scale is None
+        or operand.step.zero_point is None
+        or operand.step.scale.size != 1
+        or (channel_axis := operand.find_stored_axis(site.axis)) is None
+    ):
         return None
     stored = _find_stored_weight(file, operand.step)
     if stored is None or len(stored.shape) != len(operand.axis_order or ()):
@@ -412,8 +506,10 @@ def _find_channel_loss(file: QuantizedFile, product: Layer, site: QdqSite) -> tu
     if lost_bits.max() < MIN_LOST_BITS:
         return None
     worst = int(used[np.argmax(lost_bits)])
-    return operand.step, (f"channel {worst} of {len(levels)} loses {lost_bits.max():.1f} bits (largest value "
-                          f"{levels[worst]:.3g} of 127), the median channel {np.median(lost_bits):.1f}")
+    return operand.step, (
+        f"channel {worst} of {len(levels)} loses {lost_bits.max():.1f} bits (largest value "
+        f"{levels[worst]:.3g} of 127), the median channel {np.median(lost_bits):.1f}"
+    )
 
 
 def _find_stored_weight(file: QuantizedFile, step: QdqStep) -> ir.TensorProtocol | None:
@@ -428,8 +524,9 @@ def _find_stored_weight(file: QuantizedFile, step: QdqStep) -> ir.TensorProtocol
 
 
 def _find_floats_between_quantized_layers(file: QuantizedFile) -> Findings:
-    quantized = {group.name: product for group, product in file.iterate_product_groups()
-                 if file.is_quantized_product(product)}
+    quantized = {
+        group.name: product for group, product in file.iterate_product_groups() if file.is_quantized_product(product)
+    }
     group_by_layer = {name: group for group in file.groups for name in group.layers}
     yielded: set[str] = set()
     for product in quantized.values():
@@ -441,13 +538,18 @@ def _find_floats_between_quantized_layers(file: QuantizedFile) -> Findings:
             source = _find_quantized_producer(file, group, group_by_layer, quantized)
             if source is not None:
                 yielded.add(pair.node_name)
-                yield QdqFinding("floats-between", pair.node_name, group.name,
-                                 f"{group.name} ({group.operator}) is in floats between {source.name} and "
-                                 f"{product.name}", converting_nodes=(pair.node_name,))
+                yield QdqFinding(
+                    "floats-between",
+                    pair.node_name,
+                    group.name,
+                    f"{group.name} ({group.operator}) is in floats between {source.name} and {product.name}",
+                    converting_nodes=(pair.node_name,),
+                )
 
 
-def _find_quantized_producer(file: QuantizedFile, group: FusionGroup, group_by_layer: Mapping[str, FusionGroup],
-                             quantized: Mapping[str, Layer]) -> Layer | None:
+def _find_quantized_producer(
+    file: QuantizedFile, group: FusionGroup, group_by_layer: Mapping[str, FusionGroup], quantized: Mapping[str, Layer]
+) -> Layer | None:
     """Returns the nearest quantized product on which a float group depends through float groups only; None if there is
     none.
     """
@@ -477,12 +579,14 @@ def _find_tensors_with_several_scales(file: QuantizedFile) -> Findings:
     for source, by_scale in nodes_by_source.items():
         if len(by_scale) > 1:
             nodes = [nodes[0] for nodes in by_scale.values()]
-            scales = [float(np.max(scale)) for node in nodes
-                      if (scale := file.source.get_qdq_step(node).scale) is not None]
+            scales = [
+                float(np.max(scale)) for node in nodes if (scale := file.source.get_qdq_step(node).scale) is not None
+            ]
             names = tuple(node.name or "" for of_scale in by_scale.values() for node in of_scale)
             detail = ", ".join(f"{scale:.3g} at {node.name}" for scale, node in zip(scales, nodes, strict=True))
-            yield QdqFinding("several-scales", names[0], "", f"{source.name} has the scales {detail}",
-                             converting_nodes=names)
+            yield QdqFinding(
+                "several-scales", names[0], "", f"{source.name} has the scales {detail}", converting_nodes=names
+            )
 
 
 def _find_quantized_value(node: ir.Node) -> ir.Value | None:
@@ -490,8 +594,11 @@ def _find_quantized_value(node: ir.Node) -> ir.Value | None:
     value = node.inputs[0]
     for _ in range(_MAX_CHAINED_PAIRS):
         dequantize = value.producer() if value is not None else None
-        quantize = (dequantize.inputs[0].producer() if dequantize is not None and is_dequantize(dequantize)
-                    and dequantize.inputs[0] is not None else None)
+        quantize = (
+            dequantize.inputs[0].producer()
+            if dequantize is not None and is_dequantize(dequantize) and dequantize.inputs[0] is not None
+            else None
+        )
         if quantize is None or not is_quantize(quantize):
             return value
         value = quantize.inputs[0]
@@ -526,7 +633,8 @@ def _describe_refused_node(node: ir.Node, step: QdqStep) -> tuple[str, str]:
         values = zero_point.astype(np.int32).reshape(-1)
         return "zero-point", f"{dtype.name} with zero point {values[np.abs(values).argmax()]}"
     return "unsigned-type" if dtype is ir.DataType.UINT8 else "refused-type", f"{dtype.name} with " + (
-        "one scale" if not zero_point.shape else f"{zero_point.size} scales")
+        "one scale" if not zero_point.shape else f"{zero_point.size} scales"
+    )
 
 
 def _clipped_values_text(dequantize: ir.Node) -> str:
@@ -546,9 +654,16 @@ def _find_repair_precision(file: QuantizedFile, group: FusionGroup, quantized_pr
     file.
     """
     types = {file.operand_type(quantized_product, index) for index in (0, 1)}
-    return next((precision for precision, quantized_type in QUANTIZED_TYPES.items()
-                 if precision.label in types and quantized_type.quantizes_activations
-                 and precision in group.allowed_precisions), None)
+    return next(
+        (
+            precision
+            for precision, quantized_type in QUANTIZED_TYPES.items()
+            if precision.label in types
+            and quantized_type.quantizes_activations
+            and precision in group.allowed_precisions
+        ),
+        None,
+    )
 
 
 # -- the table of rules -----------------------------------------------------------------------------------------------
@@ -557,96 +672,164 @@ _EXPORT_REPAIR = "Or write the file anew with build --precision file -o typed.on
 
 QDQ_RULES: tuple[QdqRule, ...] = (
     QdqRule(
-        "pair-inside-fused-layer", "Q/DQ pair between a layer and its batch norm, residual Add or activation",
+        "pair-inside-fused-layer",
+        "Q/DQ pair between a layer and its batch norm, residual Add or activation",
         ("accuracy", "speed"),
         "The values are rounded to the quantized type once more. By NVIDIA's documents such a pair separates the Conv "
         "from the Add. TensorRT-RTX 1.7 fuses the pair and builds no further kernel.",
         "Remove the pair. Quantize only the inputs of the Conv, Gemm or MatMul and the other input of the Add.",
-        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RTX), _find_pairs_inside_groups),
+        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RTX),
+        _find_pairs_inside_groups,
+    ),
     QdqRule(
-        "float-skip", "skip connection in floats beside a quantized branch", ("speed",),
+        "float-skip",
+        "skip connection in floats beside a quantized branch",
+        ("speed",),
         "By NVIDIA's documents the fused Conv then writes floats, and the next QuantizeLinear is not fused with it. "
         "TensorRT-RTX 1.7 fuses that node, and its Add reads floats instead of INT8.",
         "Quantize the input of the Add that is the skip connection, and not the result of the Conv.",
-        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RESIDUAL_ISSUE, _RTX), _find_float_skips),
+        (_EXPLICIT_QUANTIZATION, _RESIDUAL_EXAMPLE, _RESIDUAL_ISSUE, _RTX),
+        _find_float_skips,
+    ),
     QdqRule(
-        "one-sided-product", "product of a quantized and a float operand", ("accuracy", "speed"),
+        "one-sided-product",
+        "product of a quantized and a float operand",
+        ("accuracy", "speed"),
         "TensorRT-RTX 1.7 dequantizes the operand and multiplies floats: the rounding stays, and no INT8 kernel runs.",
-        "Quantize both operands, or neither.", (_EXPLICIT_QUANTIZATION, _RTX), _find_one_sided_products),
+        "Quantize both operands, or neither.",
+        (_EXPLICIT_QUANTIZATION, _RTX),
+        _find_one_sided_products,
+    ),
     QdqRule(
-        "partial-attention", "attention that is quantized in part", ("speed",),
+        "partial-attention",
+        "attention that is quantized in part",
+        ("speed",),
         "TensorRT-RTX 1.7 fuses QK, Softmax and PV into one kernel if both products are INT8, or both FP16. "
         "If only one is INT8, the attention is not fused.",
-        "Quantize both inputs of QK and both inputs of PV, or none of them.", (_FUSED_ATTENTION, _RTX),
-        _find_partial_attentions),
+        "Quantize both inputs of QK and both inputs of PV, or none of them.",
+        (_FUSED_ATTENTION, _RTX),
+        _find_partial_attentions,
+    ),
     QdqRule(
-        "unfolded-weight", "quantized weight that is computed, or not directly before its layer",
+        "unfolded-weight",
+        "quantized weight that is computed, or not directly before its layer",
         ("speed", "refusal"),
         "TensorRT-RTX 1.7 computes such a weight in each execution. Behind any operator but copies and channel "
         "factors, the layer runs in floats. Some forms of Concat are refused.",
-        "Compute the weight before it is quantized, and store it as a constant.", (_EXPLICIT_QUANTIZATION, _RTX),
-        _find_unfolded_weights),
+        "Compute the weight before it is quantized, and store it as a constant.",
+        (_EXPLICIT_QUANTIZATION, _RTX),
+        _find_unfolded_weights,
+    ),
     QdqRule(
-        "scale-axis", "scales along another axis than the output channels", ("speed",),
+        "scale-axis",
+        "scales along another axis than the output channels",
+        ("speed",),
         "TensorRT-RTX 1.7 dequantizes the values and computes the layer in floats: no INT8 kernel runs.",
         "Write one scale for each output channel of a weight, with the axis of these channels. Write one scale for "
-        "each activation tensor.", (_EXPLICIT_QUANTIZATION, _RTX), _find_wrong_axes),
+        "each activation tensor.",
+        (_EXPLICIT_QUANTIZATION, _RTX),
+        _find_wrong_axes,
+    ),
     QdqRule(
-        "mixed-scale-types", "MatMul of more than two axes with scales of different types", ("refusal",),
-        "TensorRT-RTX 1.7 does not build the product: \"type mismatch between matmul operand scales\".",
-        "Store the scales of both operands in one type.", (_RTX,), _find_mixed_scale_types),
+        "mixed-scale-types",
+        "MatMul of more than two axes with scales of different types",
+        ("refusal",),
+        'TensorRT-RTX 1.7 does not build the product: "type mismatch between matmul operand scales".',
+        "Store the scales of both operands in one type.",
+        (_RTX,),
+        _find_mixed_scale_types,
+    ),
     QdqRule(
-        "subnormal-scale", "FP16 scale that FP16 holds in few bits", ("accuracy",),
+        "subnormal-scale",
+        "FP16 scale that FP16 holds in few bits",
+        ("accuracy",),
         "FP16 numbers below 2^-14 have steps of 6e-8. The layer computes with the rounded scale, and not with the "
         "scale that the quantizer chose.",
         "Store the scales of all operands of the layer in FP32, each with a Cast to FP16 behind its DequantizeLinear.",
-        ("IEEE 754-2019, binary16",), _find_subnormal_scales),
+        ("IEEE 754-2019, binary16",),
+        _find_subnormal_scales,
+    ),
     QdqRule(
-        "per-tensor-weight", "one scale for a weight whose channels differ", ("accuracy",),
+        "per-tensor-weight",
+        "one scale for a weight whose channels differ",
+        ("accuracy",),
         "Channels with small values are rounded to few numbers; a lost bit costs 6 dB in that channel. NVIDIA "
-        "recommends a scale for each channel of a weight.", "Write one scale for each output channel of the weight.",
-        (_EXPLICIT_QUANTIZATION,), _find_coarse_weight_scales),
+        "recommends a scale for each channel of a weight.",
+        "Write one scale for each output channel of the weight.",
+        (_EXPLICIT_QUANTIZATION,),
+        _find_coarse_weight_scales,
+    ),
     QdqRule(
-        "zero-point", "zero point other than 0", ("refusal",),
-        "TensorRT 8.6 to 11 require zero points of 0. The parser of TensorRT-RTX 1.7 refuses the file: \"Non-zero zero "
-        "point is not supported\".",
+        "zero-point",
+        "zero point other than 0",
+        ("refusal",),
+        'TensorRT 8.6 to 11 require zero points of 0. The parser of TensorRT-RTX 1.7 refuses the file: "Non-zero zero '
+        'point is not supported".',
         "Quantize symmetrically (ONNX Runtime: ActivationSymmetric and WeightSymmetric). "
-        f"{_EXPORT_REPAIR}has zero points of 0.", (_DEQUANTIZE, _DEQUANTIZE_8_6, _RTX), _find_refusals("zero-point"),
-        is_noted_at_opening=False),
+        f"{_EXPORT_REPAIR}has zero points of 0.",
+        (_DEQUANTIZE, _DEQUANTIZE_8_6, _RTX),
+        _find_refusals("zero-point"),
+        is_noted_at_opening=False,
+    ),
     QdqRule(
-        "unsigned-type", "UINT8 with zero point 0", ("accuracy", "refusal"),
+        "unsigned-type",
+        "UINT8 with zero point 0",
+        ("accuracy", "refusal"),
         "The parser of TensorRT-RTX 1.7 reads UINT8 activations as INT8. Quantized values above 127 are then clipped, "
         "without an error. The parser refuses UINT8 weights.",
         f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8; PyTorch: torch.int8). {_EXPORT_REPAIR}has INT8 with the "
         "same range.",
-        (_PARSER, _RTX), _find_refusals("unsigned-type")),
+        (_PARSER, _RTX),
+        _find_refusals("unsigned-type"),
+    ),
     QdqRule(
-        "int32-bias", "DequantizeLinear on an int32 bias", ("accuracy", "refusal"),
-        "TensorRT dequantizes no INT32. TensorRT 8.6 reads INT8 only, and TensorRT-RTX 1.7 refuses the node: \"input "
-        "has type Int32\". A value clipped to INT32 is wrong in every runtime: the product of its scales is too small.",
+        "int32-bias",
+        "DequantizeLinear on an int32 bias",
+        ("accuracy", "refusal"),
+        'TensorRT dequantizes no INT32. TensorRT 8.6 reads INT8 only, and TensorRT-RTX 1.7 refuses the node: "input '
+        'has type Int32". A value clipped to INT32 is wrong in every runtime: the product of its scales is too small.',
         "Keep biases in floats (ONNX Runtime: QuantizeBias False), or quantize with ONNX Runtime 1.20.1 or later, "
         f"which clips none. {_EXPORT_REPAIR}has equal biases in floats.",
-        (_DEQUANTIZE, _DEQUANTIZE_8_6, _BIAS_ISSUE, _CLIPPED_BIAS_ISSUE, _RTX), _find_refusals("int32-bias"),
-        is_noted_at_opening=False),
+        (_DEQUANTIZE, _DEQUANTIZE_8_6, _BIAS_ISSUE, _CLIPPED_BIAS_ISSUE, _RTX),
+        _find_refusals("int32-bias"),
+        is_noted_at_opening=False,
+    ),
     QdqRule(
-        "refused-type", "quantized type that TensorRT refuses", ("refusal",),
+        "refused-type",
+        "quantized type that TensorRT refuses",
+        ("refusal",),
         "TensorRT quantizes to INT8, INT4, FP8 and FP4 only. TensorRT-RTX 1.7 refuses other types, and INT4 with one "
-        "scale beside INT8.", f"Quantize to INT8. {_EXPORT_REPAIR}has no such types.", (_QUANTIZED_TYPES, _RTX),
-        _find_refusals("refused-type"), is_noted_at_opening=False),
+        "scale beside INT8.",
+        f"Quantize to INT8. {_EXPORT_REPAIR}has no such types.",
+        (_QUANTIZED_TYPES, _RTX),
+        _find_refusals("refused-type"),
+        is_noted_at_opening=False,
+    ),
     QdqRule(
-        "floats-between", "float layer between quantized layers, which the engine converts", ("speed",),
+        "floats-between",
+        "float layer between quantized layers, which the engine converts",
+        ("speed",),
         "The engine writes floats, computes the layer, and quantizes its result in a kernel of its own. "
         "TensorRT-RTX 1.7 does so around AveragePool, InstanceNormalization and float products. It fuses the "
         "conversion with pointwise layers, Softmax, Resize and copies.",
         "Quantize the layer too, if TensorRT has a quantized kernel for it. Leave its quantized neighbours in floats "
         "if the conversions cost more than the quantized kernels save.",
-        (_EXPLICIT_QUANTIZATION, _RTX), _find_floats_between_quantized_layers, needs_engine=True),
+        (_EXPLICIT_QUANTIZATION, _RTX),
+        _find_floats_between_quantized_layers,
+        needs_engine=True,
+    ),
     QdqRule(
-        "several-scales", "one tensor with several scales, which the engine converts", ("accuracy", "speed"),
+        "several-scales",
+        "one tensor with several scales, which the engine converts",
+        ("accuracy", "speed"),
         "The engine quantizes the tensor once for each scale. TensorRT-RTX 1.7 does so in one kernel with the layer "
         "that computes the tensor, if it can fuse them.",
         "Write the same scale for all readers of the tensor, so that they share the quantized values.",
-        (_EXPLICIT_QUANTIZATION, _RTX), _find_tensors_with_several_scales, needs_engine=True))
+        (_EXPLICIT_QUANTIZATION, _RTX),
+        _find_tensors_with_several_scales,
+        needs_engine=True,
+    ),
+)
 """All rules: places of Q/DQ nodes first, then scales, then refused types, then forms that need an engine."""
 
 
@@ -659,6 +842,8 @@ def qdq_note_lines(findings: Sequence[QdqFinding]) -> list[str]:
     for rule in QDQ_RULES:
         nodes = [finding.node for finding in findings if finding.rule == rule.name]
         if nodes and rule.is_noted_at_opening:
-            lines.append(f"Q/DQ check: {rule.title} ({name_list_text(nodes, max_count=2)}). {rule.consequence} "
-                         "The command lint names the repair.")
+            lines.append(
+                f"Q/DQ check: {rule.title} ({name_list_text(nodes, max_count=2)}). {rule.consequence} "
+                "The command lint names the repair."
+            )
     return lines

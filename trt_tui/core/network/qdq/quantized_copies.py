@@ -30,8 +30,13 @@ class _CopyRewriter(GraphEditor):
         for node in filter(has_known_attributes, list(self.graph)):
             if node.op_type == "QuantizeLinear" and len(node.inputs) > 1 and node.inputs[1] is not None:
                 self._parameters_by_value[node.outputs[0]] = _list_parameters(node)
-            elif node.domain == "" and node.op_type in _COPY_OPERATORS and node.inputs and node.inputs[
-                    0] in self._parameters_by_value and len([output for output in node.outputs if output.name]) == 1:
+            elif (
+                node.domain == ""
+                and node.op_type in _COPY_OPERATORS
+                and node.inputs
+                and node.inputs[0] in self._parameters_by_value
+                and len([output for output in node.outputs if output.name]) == 1
+            ):
                 self._rewrite_copy(node, self._parameters_by_value[node.inputs[0]])
                 count += 1
         for node in [candidate for candidate in self.graph if is_dequantize(candidate)]:
@@ -42,9 +47,16 @@ class _CopyRewriter(GraphEditor):
         """Moves the DequantizeLinear of a copied constant before the copy, which then copies floats."""
         copy_node = node.inputs[0].producer() if node.inputs[0] is not None else None
         quantized_value = copy_node.inputs[0] if copy_node is not None and copy_node.inputs else None
-        if (copy_node is None or quantized_value is None or node.inputs[1] is None or copy_node.domain != ""
-                or copy_node.op_type not in _COPY_OPERATORS or stored_tensor(quantized_value) is None
-                or len(copy_node.outputs) != 1 or _has_many_scales(node.inputs[1])):
+        if (
+            copy_node is None
+            or quantized_value is None
+            or node.inputs[1] is None
+            or copy_node.domain != ""
+            or copy_node.op_type not in _COPY_OPERATORS
+            or stored_tensor(quantized_value) is None
+            or len(copy_node.outputs) != 1
+            or _has_many_scales(node.inputs[1])
+        ):
             return False
         new_node = self._insert_float_copy(copy_node, node, _list_parameters(node))
         new_node.name = self.names.make_unique_name(f"{copy_node.name}__float")
@@ -61,10 +73,18 @@ class _CopyRewriter(GraphEditor):
         new_node, copied_value = self._insert_float_copy(node, node, parameters), node.outputs[0]
         new_node.outputs[0].name = self.names.make_unique_name(f"{copied_value.name}__float")
         zero_point = stored_tensor(parameters[1]) if len(parameters) > 1 else None
-        quantize = ir.node("QuantizeLinear", [new_node.outputs[0], *parameters],
-                           name=self.names.make_unique_name(f"{copied_value.name}_QuantizeLinear"), outputs=[
-                               ir.val(copied_value.name, zero_point.dtype if zero_point is not None else
-                                      ir.DataType.UINT8, copied_value.shape)])
+        quantize = ir.node(
+            "QuantizeLinear",
+            [new_node.outputs[0], *parameters],
+            name=self.names.make_unique_name(f"{copied_value.name}_QuantizeLinear"),
+            outputs=[
+                ir.val(
+                    copied_value.name,
+                    zero_point.dtype if zero_point is not None else ir.DataType.UINT8,
+                    copied_value.shape,
+                )
+            ],
+        )
         self.graph.insert_before(node, quantize)
         self._parameters_by_value[quantize.outputs[0]] = parameters
         copied_value.replace_all_uses_with(quantize.outputs[0], replace_graph_outputs=True)
@@ -77,14 +97,27 @@ class _CopyRewriter(GraphEditor):
         scale = stored_tensor(parameters[0])
         float_type = scale.dtype if scale is not None else parameters[0].dtype or ir.DataType.FLOAT
         dequantize = ir.node(
-            "DequantizeLinear", [quantized_value, *parameters],
-            name=self.names.make_unique_name(f"{quantized_value.name}_DequantizeLinear"), outputs=[
-                ir.val(self.names.make_unique_name(f"{quantized_value.name}__dequantized"), float_type,
-                       quantized_value.shape)])
+            "DequantizeLinear",
+            [quantized_value, *parameters],
+            name=self.names.make_unique_name(f"{quantized_value.name}_DequantizeLinear"),
+            outputs=[
+                ir.val(
+                    self.names.make_unique_name(f"{quantized_value.name}__dequantized"),
+                    float_type,
+                    quantized_value.shape,
+                )
+            ],
+        )
         self.graph.insert_before(node, dequantize)
-        new_node = ir.Node("", node.op_type, [dequantize.outputs[0], *node.inputs[1:]], list(node.attributes.values()),
-                           name=node.name, metadata_props=dict(node.metadata_props),
-                           outputs=[ir.val(None, float_type, node.outputs[0].shape)])
+        new_node = ir.Node(
+            "",
+            node.op_type,
+            [dequantize.outputs[0], *node.inputs[1:]],
+            list(node.attributes.values()),
+            name=node.name,
+            metadata_props=dict(node.metadata_props),
+            outputs=[ir.val(None, float_type, node.outputs[0].shape)],
+        )
         new_node.meta.update(node.meta)
         self.graph.insert_before(position, new_node)
         return new_node

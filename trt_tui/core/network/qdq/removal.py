@@ -74,20 +74,33 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
         source = activation_by_quantize.get(quantize) or quantize.inputs[0]
         if source is None:  # an input that the call of a local function omits
             continue
-        if step.is_constant and step.scale is not None and step.scale.ndim == 0 \
-                and np.isfinite(step.scale) and stored_tensor(source) is None:
+        if (
+            step.is_constant
+            and step.scale is not None
+            and step.scale.ndim == 0
+            and np.isfinite(step.scale)
+            and stored_tensor(source) is None
+        ):
             low, high = _compute_representable_range(step)
             if low == 0 and quantize not in activation_by_quantize and can_be_negative(source):
                 source = activation_by_quantize[quantize] = activations.add_activation(source, high)
             conversion.record_range(source, max(high, -low))
-        elif quantize_step.block_type is not None and quantize_step.block_type.needs_ranges \
-                and quantize_step.scale is not None:
+        elif (
+            quantize_step.block_type is not None
+            and quantize_step.block_type.needs_ranges
+            and quantize_step.scale is not None
+        ):
             conversion.record_range(source, float(quantize_step.scale) * quantize_step.block_type.max_tensor_value)
         conversion.has_changes = True
         identity_name = ""
-        identity_uses = {use for use in node.outputs[0].uses() if any(
-            _is_reader_outside_groups(graph, reader)
-            for reader in iterate_reachable([use.node], _list_readers_of_cast))}
+        identity_uses = {
+            use
+            for use in node.outputs[0].uses()
+            if any(
+                _is_reader_outside_groups(graph, reader)
+                for reader in iterate_reachable([use.node], _list_readers_of_cast)
+            )
+        }
         if node.outputs[0].is_graph_output() or identity_uses:
             identity_name = activations.node_names.make_unique_name(f"{node.outputs[0].name}__output")
             conversion.added_nodes.add(identity_name)
@@ -98,7 +111,8 @@ def remove_qdq_pairs(graph: ir.Graph, conversion: Fp32Conversion) -> None:
     if activation_by_quantize:
         conversion.notes.append(
             f"{counted_noun_text(len(activation_by_quantize), 'activation')} restored as Relu or Clip: the quantizer "
-            "replaced them by a Q/DQ pair whose range clips values below 0.")
+            "replaced them by a Q/DQ pair whose range clips values below 0."
+        )
 
 
 def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
@@ -117,7 +131,7 @@ def _is_reader_outside_groups(graph: ir.Graph, node: ir.Node) -> bool:
     if schema is None or node.domain:
         return True
     types = {constraint.type_param_str: constraint.allowed_type_strs for constraint in schema.type_constraints}
-    return all("tensor(float)" not in types.get(output.type_str, (output.type_str, )) for output in schema.outputs)
+    return all("tensor(float)" not in types.get(output.type_str, (output.type_str,)) for output in schema.outputs)
 
 
 def _list_readers_of_cast(node: ir.Node) -> Sequence[ir.Node]:
@@ -129,8 +143,12 @@ def _remove_dequantize(graph: ir.Graph, node: ir.Node) -> None:
     """Removes a DequantizeLinear, and the node that computes its scale if no other node reads the scale."""
     scale = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
     graph.remove(node, safe=True)
-    if scale is not None and is_dequantize(scale) and not scale.outputs[0].uses() \
-            and not scale.outputs[0].is_graph_output():
+    if (
+        scale is not None
+        and is_dequantize(scale)
+        and not scale.outputs[0].uses()
+        and not scale.outputs[0].is_graph_output()
+    ):
         graph.remove(scale, safe=True)
 
 
@@ -143,9 +161,19 @@ def _fold_dequantized_weight(graph: ir.Graph, node: ir.Node, weight: ir.TensorPr
     if weight.dtype not in TYPE_NAMES or not step.is_constant or output.is_graph_output():
         return False
     name, output.name = value_name(output), f"{output.name}__dequantized"
-    output.replace_all_uses_with(register_constant(graph, name, ir.LazyTensor(
-        lambda: ir.tensor(np.ascontiguousarray(apply_qdq_step(step, weight.numpy()))), dtype=ir.DataType.FLOAT,
-        shape=ir.Shape(weight.shape.numpy()), cache=True, name=name)))
+    output.replace_all_uses_with(
+        register_constant(
+            graph,
+            name,
+            ir.LazyTensor(
+                lambda: ir.tensor(np.ascontiguousarray(apply_qdq_step(step, weight.numpy()))),
+                dtype=ir.DataType.FLOAT,
+                shape=ir.Shape(weight.shape.numpy()),
+                cache=True,
+                name=name,
+            ),
+        )
+    )
     graph.remove(node, safe=True)
     return True
 
@@ -167,7 +195,15 @@ def can_be_negative(value: ir.Value) -> bool:
     while node is not None and is_cast(node) and node.inputs[0] is not None:
         node = node.inputs[0].producer()
     return node is not None and node.op_type in (
-        "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")
+        "Add",
+        "BatchNormalization",
+        "Conv",
+        "ConvTranspose",
+        "Gemm",
+        "InstanceNormalization",
+        "MatMul",
+        "Sub",
+    )
 
 
 class _ActivationRestorer:
@@ -195,13 +231,23 @@ class _ActivationRestorer:
         if (value, operator) not in self._activation_by_value:
             producer = value.producer()
             assert producer is not None, "a value that may be negative is computed"
-            bounds = [register_constant(self._graph, self._tensor_names.make_unique_name(f"{value.name}__{bound}"),
-                                        ir.tensor(np.float32(bound)))
-                      for bound in ((0, 6) if operator == "Clip" else ())]
-            node = ir.node(operator, [value, *bounds], name=self.node_names.make_unique_name(f"{producer.name}__relu"),
-                           metadata_props=dict(producer.metadata_props), outputs=[
-                               ir.val(self._tensor_names.make_unique_name(f"{value.name}__relu"), ir.DataType.FLOAT,
-                                      value.shape)])
+            bounds = [
+                register_constant(
+                    self._graph,
+                    self._tensor_names.make_unique_name(f"{value.name}__{bound}"),
+                    ir.tensor(np.float32(bound)),
+                )
+                for bound in ((0, 6) if operator == "Clip" else ())
+            ]
+            node = ir.node(
+                operator,
+                [value, *bounds],
+                name=self.node_names.make_unique_name(f"{producer.name}__relu"),
+                metadata_props=dict(producer.metadata_props),
+                outputs=[
+                    ir.val(self._tensor_names.make_unique_name(f"{value.name}__relu"), ir.DataType.FLOAT, value.shape)
+                ],
+            )
             node.meta.update(producer.meta)
             self._graph.insert_after(producer, node)
             self._conversion.added_nodes.add(node.name or "")

@@ -130,8 +130,13 @@ class SourceModel:
         """
         value = self.find_ir_value(fp32_tensor)
         node = value.producer() if value is not None else None
-        while through_copies and node is not None and (is_cast(node) or not node.domain and node.op_type in COPIES) \
-                and node.inputs and node.inputs[0] is not None:
+        while (
+            through_copies
+            and node is not None
+            and (is_cast(node) or not node.domain and node.op_type in COPIES)
+            and node.inputs
+            and node.inputs[0] is not None
+        ):
             node = node.inputs[0].producer()
         if node is None or not is_dequantize(node) or stored_tensor(node.inputs[0]) is None:
             return None
@@ -143,8 +148,11 @@ class SourceModel:
         """Returns the constant that a layer of the file reads, float32; None if it equals that of the FP32 network."""
         value = self.find_input_value(layer, input_index)
         tensor = layer.inputs[input_index]
-        if value is None or (value is self.find_ir_value(tensor) and stored_tensor(value) is not None
-                             and tensor not in self.replaced_constants):
+        if value is None or (
+            value is self.find_ir_value(tensor)
+            and stored_tensor(value) is not None
+            and tensor not in self.replaced_constants
+        ):
             return None
         return self._compute_constant(value)
 
@@ -159,8 +167,11 @@ class SourceModel:
             return self._expressions.get(value)
         if is_cast(node) or is_quantize(node) or is_dequantize(node):
             step, source = self.get_qdq_step(node), node.inputs[0]
-            operand = self._compute_constant(source) if source is not None and step.is_constant \
-                and not step.computes_scales else None
+            operand = (
+                self._compute_constant(source)
+                if source is not None and step.is_constant and not step.computes_scales
+                else None
+            )
             return None if operand is None else apply_qdq_step(step, operand)
         result = self._evaluate_operator(node, value)
         if node.op_type not in _EVALUATED_COPIES:
@@ -171,10 +182,13 @@ class SourceModel:
         """Returns the result of an operator on constants in ONNX's arithmetic; None if it cannot be evaluated."""
         if node.domain or node.op_type not in _EVALUATED_OPERATORS:
             return None
-        input_arrays = [self._compute_constant(node_input) if node_input is not None else None
-                        for node_input in node.inputs]
-        if any(node_input is not None and array is None
-               for node_input, array in zip(node.inputs, input_arrays, strict=True)):
+        input_arrays = [
+            self._compute_constant(node_input) if node_input is not None else None for node_input in node.inputs
+        ]
+        if any(
+            node_input is not None and array is None
+            for node_input, array in zip(node.inputs, input_arrays, strict=True)
+        ):
             return None
         result = _evaluate_node(node, input_arrays, self.model.graph.opset_imports.get("", 0))
         dtype = self.types.get(value.name or "", ir.DataType.FLOAT)
@@ -198,30 +212,39 @@ class SourceModel:
                 dequantize_step = self.find_dequantize_step(tensor, through_copies=True)
                 steps = (*(conversion_steps or ()), *([dequantize_step] if dequantize_step is not None else ()))
                 read_nodes += [step.node_name for step in steps]
-                type_names = {
-                    step.type_name
-                    for step in steps
-                    if step.type_name
-                }
-                has_low_types |= (conversion_steps != () or self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE
-                                  or bool(type_names - {"INT32"}))
+                type_names = {step.type_name for step in steps if step.type_name}
+                has_low_types |= (
+                    conversion_steps != ()
+                    or self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE
+                    or bool(type_names - {"INT32"})
+                )
                 if layer.op_type in PRODUCTS and index < 2:
                     operand_types.append(type_names)
                 if index < 2 or layer.op_type not in PRODUCTS:  # a quantized bias is added in 32 bits
                     read_types |= type_names
             refused_nodes |= {node: self.node_refusals[node] for node in read_nodes if node in self.node_refusals}
             has_low_types |= any(
-                self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE for tensor in layer.outputs if tensor)
+                self.find_dtype(tensor) in PRECISION_BY_HALF_TYPE for tensor in layer.outputs if tensor
+            )
         width_by_type = {type_name: width for width, type_name in enumerate(_TYPES_BY_WIDTH)}
-        narrowest_type = min(read_types - {"INT32"}, key=lambda word:
-                             (width_by_type.get(word, len(width_by_type)), word), default="")
+        narrowest_type = min(
+            read_types - {"INT32"}, key=lambda word: (width_by_type.get(word, len(width_by_type)), word), default=""
+        )
         weights_only = bool(operand_types) and bool(narrowest_type) and not all(operand_types)
         float_type = self._find_compute_type([layers[name] for name in group.layers])
         result_type = PRECISION_BY_FLOAT_TYPE.get(self.find_dtype(group.final_tensor), Precision.FP32)
         boundary_type = float_type if float_type in group.allowed_precisions else Precision.FP32
-        nearest = next((precision for precision, quantized_type in QUANTIZED_TYPES.items()
-                        if precision in group.allowed_precisions and operand_types and precision.label == narrowest_type
-                        and weights_only is not quantized_type.quantizes_activations), boundary_type)
+        nearest = next(
+            (
+                precision
+                for precision, quantized_type in QUANTIZED_TYPES.items()
+                if precision in group.allowed_precisions
+                and operand_types
+                and precision.label == narrowest_type
+                and weights_only is not quantized_type.quantizes_activations
+            ),
+            boundary_type,
+        )
         label = narrowest_type + " w" * weights_only if narrowest_type else float_type.label
         return FilePrecision(label, float_type, result_type, nearest, not has_low_types, tuple(refused_nodes.items()))
 
@@ -237,28 +260,39 @@ class SourceModel:
     @cached_property
     def quantized_type_names(self) -> frozenset[str]:
         return frozenset(
-            self.get_qdq_step(node).type_name for node in self.model.graph if is_dequantize(node)
-            and not _computes_scales(node)) - {"INT32"}
+            self.get_qdq_step(node).type_name
+            for node in self.model.graph
+            if is_dequantize(node) and not _computes_scales(node)
+        ) - {"INT32"}
 
     @cached_property
     def float_type_names(self) -> frozenset[str]:
-        return frozenset(PRECISION_BY_HALF_TYPE[dtype].label
-                         for dtype in self.types.values()
-                         if dtype in PRECISION_BY_HALF_TYPE)
+        return frozenset(
+            PRECISION_BY_HALF_TYPE[dtype].label for dtype in self.types.values() if dtype in PRECISION_BY_HALF_TYPE
+        )
 
     @property
     def quantized_weight_count(self) -> int:
         """The number of weights that the file stores only as quantized values, without biases."""
-        return sum(1 for node in self.model.graph
-                   if is_dequantize(node) and self.get_qdq_step(node).quantized_dtype != ir.DataType.INT32 and (
-                       constant := stored_tensor(node.inputs[0])) is not None and constant.size > 1 and not any(
-                           use.idx == 1 and is_dequantize(use.node) for use in node.outputs[0].uses()))
+        return sum(
+            1
+            for node in self.model.graph
+            if is_dequantize(node)
+            and self.get_qdq_step(node).quantized_dtype != ir.DataType.INT32
+            and (constant := stored_tensor(node.inputs[0])) is not None
+            and constant.size > 1
+            and not any(use.idx == 1 and is_dequantize(use.node) for use in node.outputs[0].uses())
+        )
 
     @cached_property
     def infinite_scale_nodes(self) -> tuple[str, ...]:
-        return tuple(node.name or "" for node in self.model.graph
-                     if (is_quantize(node) or is_dequantize(node) and stored_tensor(node.inputs[0]) is not None)
-                     and (scale := self.get_qdq_step(node).scale) is not None and np.isinf(scale).any())
+        return tuple(
+            node.name or ""
+            for node in self.model.graph
+            if (is_quantize(node) or is_dequantize(node) and stored_tensor(node.inputs[0]) is not None)
+            and (scale := self.get_qdq_step(node).scale) is not None
+            and np.isinf(scale).any()
+        )
 
     @cached_property
     def node_refusals(self) -> dict[str, str]:
@@ -266,10 +300,12 @@ class SourceModel:
         return {node.name or "": reason for node, reason in find_node_refusals(self.model.graph, self.types).items()}
 
     def find_runtime_scale_nodes(self) -> list[ir.Node]:
-        """Returns the nodes with scales that are computed at run time in a form that the simulation does not support.
-        """
-        return [node for node in self.model.graph
-                if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant]
+        """Returns the nodes with scales that are computed at run time in a form that the simulation does not support."""
+        return [
+            node
+            for node in self.model.graph
+            if (is_quantize(node) or is_dequantize(node)) and not self.get_qdq_step(node).is_constant
+        ]
 
 
 def _computes_scales(node: ir.Node) -> bool:
@@ -298,17 +334,22 @@ def _find_tensor_types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, 
 
 def _evaluate_node(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
     """Returns the first result of a node on arrays, computed by onnx's reference evaluator."""
-    feed = {value_name(value): array for value, array in zip(node.inputs, inputs, strict=True)
-            if value is not None and array is not None}
+    feed = {
+        value_name(value): array
+        for value, array in zip(node.inputs, inputs, strict=True)
+        if value is not None and array is not None
+    }
     outputs = [value_name(node.outputs[0])]
-    function = onnx.helper.make_function("constants", "of", list(feed), outputs, [ir.to_proto(node)],
-                                         [onnx.helper.make_opsetid("", opset)])
-    result, = ReferenceEvaluator(function).run(outputs, feed, attributes={})
+    function = onnx.helper.make_function(
+        "constants", "of", list(feed), outputs, [ir.to_proto(node)], [onnx.helper.make_opsetid("", opset)]
+    )
+    (result,) = ReferenceEvaluator(function).run(outputs, feed, attributes={})
     return np.asarray(result)
 
 
-def _find_output_types(node: ir.Node, types: Mapping[str, ir.DataType],
-                       opsets: Mapping[str, int]) -> list[ir.DataType | None]:
+def _find_output_types(
+    node: ir.Node, types: Mapping[str, ir.DataType], opsets: Mapping[str, int]
+) -> list[ir.DataType | None]:
     declared_types = [output.dtype for output in node.outputs]
     if is_cast(node):
         return [ir.DataType(node.attributes["to"].as_int())]
@@ -327,5 +368,7 @@ def _find_output_types(node: ir.Node, types: Mapping[str, ir.DataType],
     for index, value in enumerate(node.inputs):
         if value is not None and (dtype := types.get(value.name or "")) is not None and schema.inputs:
             type_by_parameter.setdefault(schema.inputs[min(index, len(schema.inputs) - 1)].type_str, dtype)
-    return [type_by_parameter.get(schema.outputs[min(index, len(schema.outputs) - 1)].type_str, dtype)
-            for index, dtype in enumerate(declared_types)]
+    return [
+        type_by_parameter.get(schema.outputs[min(index, len(schema.outputs) - 1)].type_str, dtype)
+        for index, dtype in enumerate(declared_types)
+    ]

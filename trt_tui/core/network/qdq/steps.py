@@ -29,22 +29,43 @@ PRECISION_BY_FLOAT_TYPE = {ir.DataType.FLOAT: Precision.FP32, **PRECISION_BY_HAL
 """The float types that layers compute in, with their precisions."""
 
 TYPE_NAMES = {
-    ir.DataType.INT8: "INT8", ir.DataType.UINT8: "INT8", ir.DataType.INT16: "INT16", ir.DataType.UINT16: "INT16",
-    ir.DataType.INT4: "INT4", ir.DataType.UINT4: "INT4", ir.DataType.INT32: "INT32", ir.DataType.FLOAT8E4M3FN: "FP8",
-    ir.DataType.FLOAT8E5M2: "FP8 E5M2", ir.DataType.FLOAT4E2M1: "FP4"
+    ir.DataType.INT8: "INT8",
+    ir.DataType.UINT8: "INT8",
+    ir.DataType.INT16: "INT16",
+    ir.DataType.UINT16: "INT16",
+    ir.DataType.INT4: "INT4",
+    ir.DataType.UINT4: "INT4",
+    ir.DataType.INT32: "INT32",
+    ir.DataType.FLOAT8E4M3FN: "FP8",
+    ir.DataType.FLOAT8E5M2: "FP8 E5M2",
+    ir.DataType.FLOAT4E2M1: "FP4",
 }
 """The names of quantized types for users."""
 
-_QUANTIZE_OPERATORS = frozenset((("", "QuantizeLinear"), (ORT_DOMAIN, "QuantizeLinear"), *(
-    (TENSORRT_DOMAIN, f"TRT_{name}") for name in ("FP8QuantizeLinear", "INT4QuantizeLinear", "FP4DynamicQuantize",
-                                                  "MXFP8DynamicQuantize"))))
-_DEQUANTIZE_OPERATORS = frozenset((("", "DequantizeLinear"), (ORT_DOMAIN, "DequantizeLinear"),
-                                   *((TENSORRT_DOMAIN, f"TRT_{name}DequantizeLinear")
-                                     for name in ("FP8", "INT4", "MXFP8"))))
+_QUANTIZE_OPERATORS = frozenset(
+    (
+        ("", "QuantizeLinear"),
+        (ORT_DOMAIN, "QuantizeLinear"),
+        *(
+            (TENSORRT_DOMAIN, f"TRT_{name}")
+            for name in ("FP8QuantizeLinear", "INT4QuantizeLinear", "FP4DynamicQuantize", "MXFP8DynamicQuantize")
+        ),
+    )
+)
+_DEQUANTIZE_OPERATORS = frozenset(
+    (
+        ("", "DequantizeLinear"),
+        (ORT_DOMAIN, "DequantizeLinear"),
+        *((TENSORRT_DOMAIN, f"TRT_{name}DequantizeLinear") for name in ("FP8", "INT4", "MXFP8")),
+    )
+)
 _FP8 = ir.DataType.FLOAT8E4M3FN
-_IMPLICIT_TYPES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
-                   "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
-                   "TRT_MXFP8DynamicQuantize": (_FP8, ir.DataType.UINT8)}
+_IMPLICIT_TYPES = {
+    "TRT_FP8QuantizeLinear": (_FP8,),
+    "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
+    "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
+    "TRT_MXFP8DynamicQuantize": (_FP8, ir.DataType.UINT8),
+}
 """The types of the outputs of operators that do not state a quantized type, by operator.
 
 Operators that compute scales at run time return these as quantized values, too."""
@@ -119,8 +140,11 @@ class QdqStep:
         """The name of the quantized type for users; "" for a Cast."""
         if self.quantized_dtype is None:
             return ""
-        return (self.block_type.precision.label if self.block_type is not None else TYPE_NAMES.get(
-            self.quantized_dtype, self.quantized_dtype.name))
+        return (
+            self.block_type.precision.label
+            if self.block_type is not None
+            else TYPE_NAMES.get(self.quantized_dtype, self.quantized_dtype.name)
+        )
 
     @property
     def quantized_dtype(self) -> ir.DataType | None:
@@ -140,22 +164,41 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
     scale, zero_point = (stored_tensor(node.inputs[index]) if len(node.inputs) > index else None for index in (1, 2))
     has_zero_point = len(node.inputs) > 2 and node.inputs[2] is not None
     quantized_dtype = _find_quantized_dtype(node, zero_point)
-    scale_type = scale.dtype if scale is not None else node.inputs[1].dtype if len(node.inputs) > 1 and node.inputs[1] \
-        else None
+    scale_type = (
+        scale.dtype if scale is not None else node.inputs[1].dtype if len(node.inputs) > 1 and node.inputs[1] else None
+    )
     output = node.attributes.get_int("output_dtype", 0)
     if operator == "dequantize":
-        dtype = ir.DataType(
-            output) if output else scale_type if scale_type in PRECISION_BY_FLOAT_TYPE else ir.DataType.FLOAT
+        dtype = (
+            ir.DataType(output)
+            if output
+            else scale_type
+            if scale_type in PRECISION_BY_FLOAT_TYPE
+            else ir.DataType.FLOAT
+        )
     else:
         dtype = quantized_dtype
     axis = node.attributes.get_int("axis", 1 if node.domain == "" else 0)
     block_size = node.attributes.get_int("block_size", 0)
     if (block_step := _read_block_step(node, quantized_dtype, dtype)) is not None:
         return block_step
-    if (scale is None or has_zero_point and zero_point is None or "Dynamic" in node.op_type
-            or scale.dtype not in PRECISION_BY_FLOAT_TYPE):
-        return QdqStep(operator, dtype, None, np.zeros((), quantized_dtype.numpy()), axis, block_size,
-                       is_constant=False, node_name=node.name or "")
+    if (
+        scale is None
+        or has_zero_point
+        and zero_point is None
+        or "Dynamic" in node.op_type
+        or scale.dtype not in PRECISION_BY_FLOAT_TYPE
+    ):
+        return QdqStep(
+            operator,
+            dtype,
+            None,
+            np.zeros((), quantized_dtype.numpy()),
+            axis,
+            block_size,
+            is_constant=False,
+            node_name=node.name or "",
+        )
     values = scale.numpy().astype(np.float32)
     zero_points = zero_point.numpy() if zero_point is not None else np.zeros(values.shape, quantized_dtype.numpy())
     _check_scales(node, values, zero_points, axis, block_size)
@@ -165,21 +208,33 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
 
 
 def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.DataType) -> QdqStep | None:
-    """Returns the effect of a node that quantizes to MXFP8 or NVFP4, or dequantizes from it; None for any other node.
-    """
+    """Returns the effect of a node that quantizes to MXFP8 or NVFP4, or dequantizes from it; None for any other node."""
     zero_point = np.zeros((), quantized_dtype.numpy())
     if is_quantize(node):
         block_type, value = find_block_type(node), node.inputs[0]
         uses = node.outputs[0].uses()
-        if block_type is None or value is None or value.shape is None or not uses or any(
-                use.idx or _find_scale_source(use.node) is not node for use in uses):
+        if (
+            block_type is None
+            or value is None
+            or value.shape is None
+            or not uses
+            or any(use.idx or _find_scale_source(use.node) is not node for use in uses)
+        ):
             return None
         scale = _read_scalar(node.inputs[1]) if block_type.needs_ranges else np.ones((), np.float32)
         assert scale is not None, "find_block_type has found it"
         axis = node.attributes.get_int("axis", _DEFAULT_AXES[node.op_type]) % len(value.shape)
-        return QdqStep("quantize", dtype, scale, zero_point, axis, block_type.block_sizes[0],
-                       node_name=node.name or "", block_type=block_type, shape=tuple(
-                           size if isinstance(size, int) else None for size in value.shape))
+        return QdqStep(
+            "quantize",
+            dtype,
+            scale,
+            zero_point,
+            axis,
+            block_type.block_sizes[0],
+            node_name=node.name or "",
+            block_type=block_type,
+            shape=tuple(size if isinstance(size, int) else None for size in value.shape),
+        )
     source = _find_scale_source(node)
     if source is not None and (step := _read_block_step(source, quantized_dtype, quantized_dtype)) is not None:
         return replace(step, operator="dequantize", dtype=dtype, scale=None, node_name=node.name or "")
@@ -191,8 +246,9 @@ def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.Data
     block_size = node.attributes.get_int("block_size", block_type.block_sizes[0])
     zero_points = np.zeros(values.shape, quantized_dtype.numpy())
     _check_scales(node, values, zero_points, axis, block_size)
-    return QdqStep("dequantize", dtype, values, zero_points, axis, block_size, node_name=node.name or "",
-                   block_type=block_type)
+    return QdqStep(
+        "dequantize", dtype, values, zero_points, axis, block_size, node_name=node.name or "", block_type=block_type
+    )
 
 
 def find_block_type(node: ir.Node) -> QuantizedType | None:
@@ -208,8 +264,12 @@ def find_block_type(node: ir.Node) -> QuantizedType | None:
     axis = node.attributes.get_int("axis", _DEFAULT_AXES[node.op_type])
     size = shape[axis] if -len(shape) <= axis < len(shape) else None
     (block_size,) = block_type.block_sizes
-    if axis % len(shape) < len(shape) - 2 or not isinstance(size, int) or size % block_size \
-            or node.attributes.get_int("block_size", block_size) != block_size:
+    if (
+        axis % len(shape) < len(shape) - 2
+        or not isinstance(size, int)
+        or size % block_size
+        or node.attributes.get_int("block_size", block_size) != block_size
+    ):
         return None
     return block_type if not block_type.needs_ranges or _read_scalar(node.inputs[1]) is not None else None
 
@@ -226,11 +286,20 @@ def _find_scale_source(node: ir.Node) -> ir.Node | None:
     if source is not None and source.op_type == "DequantizeLinear" and source.inputs[0] is not None:
         scales, tensor_scale = source.inputs[0], source.inputs[1]
         source = scales.producer()
-        if source is None or len(source.inputs) < 2 or _read_scalar(source.inputs[1]) is None or _read_scalar(
-                source.inputs[1]) != _read_scalar(tensor_scale):
+        if (
+            source is None
+            or len(source.inputs) < 2
+            or _read_scalar(source.inputs[1]) is None
+            or _read_scalar(source.inputs[1]) != _read_scalar(tensor_scale)
+        ):
             return None
-    if source is None or source.op_type not in _BLOCK_TYPES or scales is not source.outputs[1] \
-            or node.inputs[0] is not source.outputs[0] or source.inputs[0] is None:
+    if (
+        source is None
+        or source.op_type not in _BLOCK_TYPES
+        or scales is not source.outputs[1]
+        or node.inputs[0] is not source.outputs[0]
+        or source.inputs[0] is None
+    ):
         return None
     rank = len(source.inputs[0].shape or ())
     axes = (node.attributes.get_int("axis", 1), source.attributes.get_int("axis", _DEFAULT_AXES[source.op_type]))
@@ -255,8 +324,11 @@ def _read_block_scales(node: ir.Node) -> tuple[np.ndarray, QuantizedType] | None
         return None
     if node.op_type == "TRT_MXFP8DequantizeLinear":
         exponents = stored_tensor(value)
-        return None if exponents is None else (exponents.numpy().view(np.uint8).view(
-            ml_dtypes.float8_e8m0fnu).astype(np.float32), MXFP8)
+        return (
+            None
+            if exponents is None
+            else (exponents.numpy().view(np.uint8).view(ml_dtypes.float8_e8m0fnu).astype(np.float32), MXFP8)
+        )
     source = value.producer()
     if source is None or not is_dequantize(source) or _find_quantized_dtype(node, None) is not ir.DataType.FLOAT4E2M1:
         return None
@@ -280,10 +352,14 @@ def _find_quantized_dtype(node: ir.Node, zero_point: ir.TensorProtocol | None) -
             return _IMPLICIT_TYPES[producer.op_type][quantized_value.index() or 0]
         if is_quantize(producer):
             assert producer is not None
-            return _find_quantized_dtype(producer,
-                                         stored_tensor(producer.inputs[2]) if len(producer.inputs) > 2 else None)
-        return (quantized_value.dtype
-                if quantized_value is not None and quantized_value.dtype is not None else ir.DataType.UINT8)
+            return _find_quantized_dtype(
+                producer, stored_tensor(producer.inputs[2]) if len(producer.inputs) > 2 else None
+            )
+        return (
+            quantized_value.dtype
+            if quantized_value is not None and quantized_value.dtype is not None
+            else ir.DataType.UINT8
+        )
     declared_type = node.attributes.get_int("output_dtype", 0)
     return ir.DataType(declared_type) if declared_type else _IMPLICIT_TYPES.get(node.op_type, (ir.DataType.UINT8,))[0]
 
@@ -291,21 +367,25 @@ def _find_quantized_dtype(node: ir.Node, zero_point: ir.TensorProtocol | None) -
 def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis: int, block_size: int) -> None:
     def unusable_scale_error(cause: str) -> InputError:
         readers = name_list_text([use.node.name or use.node.op_type for use in node.outputs[0].uses()], max_count=2)
-        return InputError(f"{node.op_type} {node.name} cannot be computed", cause,
-                          f"Quantize the network again without {readers or 'the layer'}, which reads it (ModelOpt: "
-                          "--nodes_to_exclude), or repair this node.")
+        return InputError(
+            f"{node.op_type} {node.name} cannot be computed",
+            cause,
+            f"Quantize the network again without {readers or 'the layer'}, which reads it (ModelOpt: "
+            "--nodes_to_exclude), or repair this node.",
+        )
 
     flat_scale = scale.reshape(-1)
     # TensorRT-RTX 1.7 accepts negative scales only for INT4 blocks; ONNX Runtime writes them to use the value -8.
     quantized_input = node.inputs[0] if block_size and is_dequantize(node) else None
     allows_negative = quantized_input is not None and quantized_input.dtype is ir.DataType.INT4
-    invalid_indices = np.flatnonzero(
-        ~((np.abs(flat_scale) if allows_negative else flat_scale) > 0))  # also finds NaN
+    invalid_indices = np.flatnonzero(~((np.abs(flat_scale) if allows_negative else flat_scale) > 0))  # also finds NaN
     if invalid_indices.size or not scale.size:
         position_text = f" (number {invalid_indices[0]} of {scale.size})" if scale.size > 1 else ""
         raise unusable_scale_error(
             f"its scale{position_text} is {flat_scale[invalid_indices[0]]:.6g}, and a scale must be above 0"
-            if invalid_indices.size else "it has no scale")
+            if invalid_indices.size
+            else "it has no scale"
+        )
     if zero_point.shape != scale.shape and not (zero_point.size == scale.size == 1):
         raise unusable_scale_error(f"its scale has the shape {scale.shape} and its zero point {zero_point.shape}")
     value = node.inputs[0]
@@ -321,22 +401,30 @@ def _check_scales(node: ir.Node, scale: np.ndarray, zero_point: np.ndarray, axis
     if block_size:
         if scale.ndim != rank:
             raise unusable_scale_error(
-                f"its scales have {scale.ndim} axes, and the tensor they are blocks of has {rank}")
+                f"its scales have {scale.ndim} axes, and the tensor they are blocks of has {rank}"
+            )
         count = scale.shape[axis]
         if block_size > size and count == 1:  # ModelOpt writes short weights in this form
             return
         fitting_axes = [
-            other_axis for other_axis, total in enumerate(shape)
-            if isinstance(total, int) and total in (scale.shape[other_axis] * block_size,
-                                                    total if scale.shape[other_axis] == 1 and total < block_size else 0)
+            other_axis
+            for other_axis, total in enumerate(shape)
+            if isinstance(total, int)
+            and total
+            in (
+                scale.shape[other_axis] * block_size,
+                total if scale.shape[other_axis] == 1 and total < block_size else 0,
+            )
         ]
         if size != count * block_size and fitting_axes:
             raise unusable_scale_error(
                 f"the shape of its scales, {scale.shape}, means blocks of {block_size} along axis {fitting_axes[0]}, "
-                f"but its axis is {axis}")
+                f"but its axis is {axis}"
+            )
         if size != count * block_size:
             raise unusable_scale_error(
-                f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}")
+                f"its blocks of {block_size} do not divide the {size} values along axis {axis} into {count}"
+            )
     elif scale.size != size:
         raise unusable_scale_error(f"it has {scale.size} scales for the {size} indices of axis {axis}")
 

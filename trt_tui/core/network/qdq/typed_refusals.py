@@ -43,11 +43,13 @@ BIAS = "a DequantizeLinear on an int32 bias"
 WIDE = "16-bit quantized types"
 NARROW = "4-bit quantized types with one scale for the tensor"
 
-_WORKAROUND_TEXTS = {ASYMMETRIC: "the export widens the range to its larger side",
-            UNSIGNED: "the export has the same quantized values, signed",
-            BIAS: "the export stores the bias in floats",
-            WIDE: "the export leaves the tensor in floats",
-            NARROW: "the export has them in 8 bits"}
+_WORKAROUND_TEXTS = {
+    ASYMMETRIC: "the export widens the range to its larger side",
+    UNSIGNED: "the export has the same quantized values, signed",
+    BIAS: "the export stores the bias in floats",
+    WIDE: "the export leaves the tensor in floats",
+    NARROW: "the export has them in 8 bits",
+}
 """The rewrite by the typed export for users, by the reason for the refusal."""
 
 
@@ -61,8 +63,11 @@ def float_type_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.Da
     Args:
         dtype_by_tensor: The types of tensors, by name.
     """
-    precision = PRECISION_BY_HALF_TYPE.get(dtype_by_tensor.get(node.outputs[0].name or "",
-                                                               ir.DataType.UNDEFINED)) if node.outputs else None
+    precision = (
+        PRECISION_BY_HALF_TYPE.get(dtype_by_tensor.get(node.outputs[0].name or "", ir.DataType.UNDEFINED))
+        if node.outputs
+        else None
+    )
     if precision is None or node.domain or node.op_type not in UNSUPPORTED_FLOAT_TYPES[precision]:
         return ""
     return f"{node.op_type} in {precision.label}"
@@ -97,9 +102,11 @@ def find_node_refusals(nodes: Iterable[ir.Node], dtype_by_tensor: Mapping[str, i
 
 
 def _node_refusal_reason(node: ir.Node, dtype_by_tensor: Mapping[str, ir.DataType]) -> str:
-    return qdq_refusal_reason(
-        read_qdq_step(node)) if is_quantize(node) or is_dequantize(node) else float_type_refusal_reason(
-            node, dtype_by_tensor)
+    return (
+        qdq_refusal_reason(read_qdq_step(node))
+        if is_quantize(node) or is_dequantize(node)
+        else float_type_refusal_reason(node, dtype_by_tensor)
+    )
 
 
 def refusal_summary_lines(node_refusals: Mapping[str, str]) -> list[str]:
@@ -114,12 +121,14 @@ def refusal_summary_lines(node_refusals: Mapping[str, str]) -> list[str]:
         if nodes:
             lines.append(
                 f"TensorRT refuses {reason} ({name_list_text(nodes, max_count=2)}); it is simulated as stored, and "
-                f"{refusal_workaround_text(reason)}.")
+                f"{refusal_workaround_text(reason)}."
+            )
     return lines
 
 
-def replace_refused_nodes(graph: ir.Graph, file_nodes: Collection[ir.Node],
-                          dtype_by_tensor: Mapping[str, ir.DataType]) -> list[str]:
+def replace_refused_nodes(
+    graph: ir.Graph, file_nodes: Collection[ir.Node], dtype_by_tensor: Mapping[str, ir.DataType]
+) -> list[str]:
     """Rewrites all nodes that TensorRT refuses, in place; returns a sentence for each kind of rewrite.
 
     Args:
@@ -135,14 +144,16 @@ def replace_refused_nodes(graph: ir.Graph, file_nodes: Collection[ir.Node],
         else:
             workarounds.add_fp32_casts_around_node(node, dtype_by_tensor)
     remove_unread_values(graph, workarounds.released_values)
-    counts = {reason: sum(node_reason == reason for node_reason in reason_by_node.values())
-              for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *reason_by_node.values()))}
-    return ([
+    counts = {
+        reason: sum(node_reason == reason for node_reason in reason_by_node.values())
+        for reason in dict.fromkeys((*_WORKAROUND_TEXTS, *reason_by_node.values()))
+    }
+    return [
         f"TensorRT refuses "
         f"{reason}, which occurs {counted_noun_text(count, 'time')}: {refusal_workaround_text(reason)}."
         for reason, count in counts.items()
         if count
-    ])
+    ]
 
 
 def add_fp32_casts_to_operators(graph: ir.Graph, dtype_by_tensor: Mapping[str, ir.DataType]) -> None:
@@ -180,8 +191,9 @@ class _RefusedNodeRewriter(GraphEditor):
         if reason == BIAS or constant is not None and reason == WIDE:
             if constant is not None:
                 array = round_to_type(apply_qdq_step(step, constant.numpy()), step.dtype).astype(step.dtype.numpy())
-                self._replace_node_by_value(node, self._add_constant(
-                    np.ascontiguousarray(array), f"{value_name(node.outputs[0])}__float"))
+                self._replace_node_by_value(
+                    node, self._add_constant(np.ascontiguousarray(array), f"{value_name(node.outputs[0])}__float")
+                )
         elif reason == WIDE:
             quantize = value.producer() if is_dequantize(node) else None
             if quantize is not None and is_quantize(quantize) and quantize.inputs[0] is not None:
@@ -212,8 +224,13 @@ class _RefusedNodeRewriter(GraphEditor):
             output.type = ir.TensorType(ir.DataType.FLOAT)
 
     def _create_cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
-        return ir.node("Cast", [value], {"to": int(dtype)}, name=self.names.make_unique_name(f"{name}__cast"),
-                       outputs=[ir.val(self.names.make_unique_name(name), dtype, value.shape)])
+        return ir.node(
+            "Cast",
+            [value],
+            {"to": int(dtype)},
+            name=self.names.make_unique_name(f"{name}__cast"),
+            outputs=[ir.val(self.names.make_unique_name(name), dtype, value.shape)],
+        )
 
     def _convert_qdq_node_to_int8(self, node: ir.Node, step: QdqStep, reason: str) -> None:
         """Converts the Q or DQ node of an activation to symmetric INT8."""
@@ -231,8 +248,9 @@ class _RefusedNodeRewriter(GraphEditor):
         """Converts the DequantizeLinear of a weight to symmetric INT8 values of the same weight."""
         assert step.scale is not None and step.zero_point is not None
         shape, scale = tuple(weight.shape.numpy()), step.scale
-        values = weight.numpy().astype(np.int32) - broadcast_scales(step.zero_point.astype(np.int32), shape, step.axis,
-                                                                   step.block_size)
+        values = weight.numpy().astype(np.int32) - broadcast_scales(
+            step.zero_point.astype(np.int32), shape, step.axis, step.block_size
+        )
         if reason != UNSIGNED:
             axis = None if scale.size == 1 and not step.block_size else step.axis % max(len(shape), 1)
             block_size = min(step.block_size, shape[axis]) if axis is not None and step.block_size else None
@@ -265,8 +283,14 @@ class _RefusedNodeRewriter(GraphEditor):
                 too.
         """
         source = node.inputs[0]
-        if source is None or not can_be_negative(source) or not step.is_constant or step.quantized_dtype is None \
-                or step.scale is None or step.zero_point is None:
+        if (
+            source is None
+            or not can_be_negative(source)
+            or not step.is_constant
+            or step.quantized_dtype is None
+            or step.scale is None
+            or step.zero_point is None
+        ):
             return
         low, high = type_limits(step.quantized_dtype)
         if not (step.zero_point.astype(np.float32) == low).all():
@@ -275,19 +299,30 @@ class _RefusedNodeRewriter(GraphEditor):
         if (source, is_relu6) not in self._relu_by_source:
             scale = stored_tensor(node.inputs[1])
             float_dtype = (source.dtype or (scale.dtype if scale is not None else ir.DataType.FLOAT)).numpy()
-            bounds = [self._add_constant(np.array(bound, float_dtype), f"{source.name}__{bound}")
-                      for bound in (0, 6)] if is_relu6 else []
-            relu = ir.node("Clip" if is_relu6 else "Relu", [source, *bounds],
-                           name=self.names.make_unique_name(f"{node.name}__relu"), outputs=[
-                               ir.val(self.names.make_unique_name(f"{source.name}__relu"), shape=source.shape,
-                                      type=source.type)])
+            bounds = (
+                [self._add_constant(np.array(bound, float_dtype), f"{source.name}__{bound}") for bound in (0, 6)]
+                if is_relu6
+                else []
+            )
+            relu = ir.node(
+                "Clip" if is_relu6 else "Relu",
+                [source, *bounds],
+                name=self.names.make_unique_name(f"{node.name}__relu"),
+                outputs=[
+                    ir.val(self.names.make_unique_name(f"{source.name}__relu"), shape=source.shape, type=source.type)
+                ],
+            )
             self.graph.insert_before(node, relu)
             self._relu_by_source[source, is_relu6] = relu.outputs[0]
         node.replace_input_with(0, self._relu_by_source[source, is_relu6])
 
     def _replace_node_by_value(self, node: ir.Node, value: ir.Value) -> None:
         is_output = node.outputs[0].is_graph_output()
-        replace_value(self.graph, node.outputs[0], value,
-                      self.names.make_unique_name(f"{node.name}__identity") if is_output else "")
+        replace_value(
+            self.graph,
+            node.outputs[0],
+            value,
+            self.names.make_unique_name(f"{node.name}__identity") if is_output else "",
+        )
         self.released_values += filter(None, node.inputs)
         self.graph.remove(node, safe=True)
