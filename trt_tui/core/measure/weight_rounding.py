@@ -778,8 +778,8 @@ def _build_rounding_move(
     step_array = form.convert_from_matrices(np.broadcast_to(steps, values.shape))
     differences = form.convert_from_matrices(values) - quantize_weight(weight, step_array, layer.quantized_type)
     return RoundingMove(
-        method,
-        layer.quantized_type.precision,  # type: ignore[arg-type]
+        method,  # type: ignore[arg-type]
+        layer.quantized_type.precision,
         encode_vector(_gather_scales(step_array, scale)),
         encode_integers(differences) if differences.any() else "",
     )
