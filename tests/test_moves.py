@@ -47,7 +47,7 @@ class Kept(Move):
     above: float = 1.0
 
     @property
-    def effect_key(self):
+    def equivalence_key(self):
         return self.rule, self.above
 
     def refusal_reason(self, network, subject):

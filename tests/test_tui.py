@@ -299,11 +299,11 @@ async def test_small_shares_stand_in_one_row(tmp_path, view, words):
         main.show_view(view)
         shares = session.results.get_results_or_empty(session.config).shares
         groups = session.outline.groups
-        assert listing.tree_model.weightless_groups == {
+        assert listing.tree_model.groups_without_weights == {
             group.name for group in groups if group.operator in ("Softmax", "Concat")
         }
         quiet = [group.name for group in groups if group.operator == "LayerNormalization"]
-        listing.tree_model.weightless_groups = frozenset(quiet)
+        listing.tree_model.groups_without_weights = frozenset(quiet)
         main.go_to_group(quiet[0])
         await settle(pilot)
         shares.update((name, replace(shares[name], fraction=0.0001)) for name in quiet)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
-from trt_tui.cli.output_files import check_command_files, check_new_calib_cache, is_new_calib_cache
+from trt_tui.cli.output_files import check_command_files, check_new_calib_cache, writes_calib_cache
 from trt_tui.cli.usage import (
     find_removed_option_error,
     refuse_ineffective_options,
@@ -516,7 +516,7 @@ def collect_options(arguments: Mapping[str, Any]) -> Options:
         "tensor_ranges": _parse_tensor_ranges(arguments.get("tensor_ranges", ())),
         "preview": not arguments.get("no_preview", False),
     }
-    if is_new_calib_cache(arguments):
+    if writes_calib_cache(arguments):
         check_new_calib_cache(arguments)
         values |= {"calib_cache": None, "new_calib_cache": arguments["calib_cache"]}
     return Options(**({"whatif_samples": 0} | values))

@@ -68,7 +68,7 @@ def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str
         else []
     )
     caches = [path] if "production" in arguments and (path := arguments["production"].timing_cache) else []
-    caches += [arguments["calib_cache"]] if is_new_calib_cache(arguments) else []
+    caches += [arguments["calib_cache"]] if writes_calib_cache(arguments) else []
     written_paths = [*output_paths, *companion_paths, *caches]
     replaceable_path = arguments["output"] if command in ("search", "dumps") else None
     refuse_overwriting_inputs(written_paths, read_paths)
@@ -83,7 +83,7 @@ def check_command_files(command: str, arguments: Mapping[str, Any]) -> tuple[str
     return tuple(written_paths)
 
 
-def is_new_calib_cache(arguments: Mapping[str, Any]) -> bool:
+def writes_calib_cache(arguments: Mapping[str, Any]) -> bool:
     """Returns True if the file of ``--calib-cache`` does not exist, so that it is written after calibration."""
     return arguments.get("calib_cache") is not None and not os.path.exists(arguments["calib_cache"])
 

@@ -341,7 +341,7 @@ def _measure_sqnr_by_calibration_size(
 
 
 def _worst_output_sqnr_db(accuracy: Accuracy) -> float:
-    """Returns the SQNR of the worst output in dB; NaN if it has none."""
+    """Returns the SQNR of the worst output in dB; NaN if no output has an SQNR."""
     sqnr_db = accuracy.worst_output[1].errors.sqnr_db if accuracy.worst_output is not None else None
     return math.nan if sqnr_db is None else sqnr_db
 

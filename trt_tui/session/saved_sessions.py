@@ -220,7 +220,7 @@ class SavedSession(msgspec.Struct):
                 return f"a config's default is {config.quantized.label} and {config.other.label}"
             for (_, subject), move in config.moves.items():
                 if (
-                    not move.subject_kind.has_subject_name(network, subject)
+                    not move.subject_kind.has_layer_or_tensor(network, subject)
                     or move.subject_kind.find_move_subject(network, subject) != subject
                 ):
                     return f"the network has no {move.subject_kind.subject_noun} {subject}"
@@ -359,7 +359,8 @@ class SessionFolder:
         return saved
 
     def _read_session_files(self, structure_hash: str, outline: NetworkOutline | None) -> list[_SessionFile]:
-        """Returns the sessions of a network structure that fit the network. Others go to `load_failures`."""
+        """Reads the sessions saved for a network structure, and returns those that fit the open network. Others go to
+        `load_failures`."""
         self.load_failures = []
         files = []
         for path in self.folder.glob(f"{_session_file_stem(structure_hash)}*.json"):

@@ -157,7 +157,7 @@ class DataPart:
     file: str = ""
 
     def load_arrays(self) -> dict[str, np.ndarray]:
-        """Reads all arrays of the part by name. Raises the errors of `convert_damaged_file_errors`."""
+        """Reads all arrays of this part of the data, by name. Raises the errors of `convert_damaged_file_errors`."""
         with convert_damaged_file_errors(self.source):
             return {name: member.load() for name, member in self.arrays.items()}
 

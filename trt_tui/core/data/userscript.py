@@ -134,7 +134,7 @@ class _UncachedSourceLoader(importlib.machinery.SourceFileLoader):
     """
 
     def path_stats(self, path: str) -> Mapping[str, Any]:
-        """Implements `importlib.abc.SourceLoader.path_stats`. The error means that the file has no usable bytecode."""
+        """Always raises OSError, which tells Python that the file has no usable bytecode."""
         raise OSError
 
 

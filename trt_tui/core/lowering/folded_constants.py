@@ -90,7 +90,7 @@ def _collect_constant_edits(network: NetworkOutline, config: PrecisionConfig) ->
     for kind, move_class in MOVE_KINDS.items():
         for subject, move in config.get_moves(move_class).items() if move_class.edits_constants else ():
             for port, change in move.find_constant_edits(network, subject, config).items():
-                edits.setdefault(port, []).append(((kind, subject, move.effect_key), change))
+                edits.setdefault(port, []).append(((kind, subject, move.equivalence_key), change))
     return edits
 
 

@@ -110,7 +110,7 @@ def find_bias_input_index(network: Network, layer: Layer) -> int | None:
 
 
 def veltkamp_split_factor(rounding_count: int) -> float:
-    """Returns the factor of Veltkamp's splitting whose rounding error equals that of repeated FP16 roundings of a sum.
+    """Returns the factor for Veltkamp's splitting that gives the error of a sum which FP16 rounds at each step.
 
     ``x`` becomes ``c x - (c x - x)`` (Dekker, "A floating-point technique for extending the available precision",
     1971), which rounds it as FP32 rounds numbers ``c - 1`` times its size. The result is an FP16 value within the range

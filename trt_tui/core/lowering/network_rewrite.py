@@ -73,7 +73,7 @@ def config_barrier_notes(network: Network, config: PrecisionConfig) -> tuple[str
 class _NetworkRewriter:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Normalisation]) -> None:
         self.network, self.config, self.norms = network, config, norms
-        self.equality_limits = config.list_equality_limits(network)
+        self.equality_limits = config.list_fp32_difference_reasons(network)
         self.folded_constants, self.barrier_tensors = (
             FoldedConstants(network, config),
             BarrierMove.subject_kind.sort_subjects(network, config.get_moves(BarrierMove)),

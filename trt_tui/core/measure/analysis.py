@@ -158,7 +158,7 @@ class Analysis(Simulation):
         if self.is_regrouped:
             return ()
         gaps = (
-            *(Caveat("data dependent", text) for text in config.list_equality_limits(self.network)),
+            *(Caveat("data dependent", text) for text in config.list_fp32_difference_reasons(self.network)),
             *find_unsimulated_layer_caveats(self.network, config),
             *find_known_gap_caveats(self.network, config),
         )

@@ -305,8 +305,8 @@ GroupMeasurement = tuple[str, tuple[int, ...]]
 
 
 class _GroupNoiseTask:
-    """A task that measures the noise (squared output error) and the signal energy of each sample in the config with the
-    precision of one group changed. The values are those of `Analysis.measure_noise_by_sample`.
+    """A task that changes the precision of one group in a config, and measures the noise (squared output error) and the
+    signal energy of each sample. The values are those of `Analysis.measure_noise_by_sample`.
 
     Args:
         sample_positions: The positions of the samples, feed by feed. The numbers in a `GroupMeasurement` are indices of
@@ -537,7 +537,7 @@ class GroupSweep:
         return not self.state.by_sample or all(unit in self.state.base_noise for unit in samples)
 
     def _report_noise_to_planner(self, planner: SweepPlanner, group_name: str, samples: Sequence[int]) -> None:
-        """Passes the noise of a group on its requested samples to the planner."""
+        """Tells the planner the noise of a group, measured on the samples that the planner requested."""
         measured_count = len(planner.contributions.get(group_name, ()))
         noise = np.array(self.state.group_noise[group_name][measured_count : measured_count + len(samples)])
         planner.add_error_contributions(group_name, self._compute_error_contributions(samples[: len(noise)], noise))

@@ -357,7 +357,7 @@ class GroupErrors:
 
     @property
     def warning(self) -> str:
-        """The warning about values in FP16 that may harm, or else about coordinates; "" if there is none."""
+        """The warning that values overflow or vanish in FP16, or else that coordinates lose digits; "" if there is none."""
         finding = "" if self.fp16_state == "overflows without effect" else self.fp16_finding
         return finding or (self.coordinate_shift.warning_text if self.coordinate_shift is not None else "")
 

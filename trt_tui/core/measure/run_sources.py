@@ -503,7 +503,7 @@ def find_reproduction_failure(accuracy: Accuracy, network: Network) -> str:
 def select_outputs_in_reference(
     judged_outputs: Sequence[JudgedOutput], reference: IndexedRunSource, network: Network, is_named_by_user: bool
 ) -> tuple[JudgedOutput, ...]:
-    """Returns the judged outputs that a reference has.
+    """Returns the judged outputs that a reference contains too.
 
     Args:
         is_named_by_user: True if the outputs were named with --judge. None of them may then be missing.

@@ -628,7 +628,7 @@ def parse_stage_run(stage_text: str) -> Run:
 
 
 def find_run_kind_of_file(file_name: str, option_text: str) -> RunKind:
-    """Returns the kind of run that a file is as a stage, by the suffix of its name.
+    """Returns the kind of run of a file that the user names as a stage, by the suffix of the file name.
 
     Args:
         option_text: The option that names the file.

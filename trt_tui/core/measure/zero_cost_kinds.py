@@ -459,7 +459,7 @@ def compute_factors(
             constants_by_port.setdefault(constant.port, []).append((group, constant))
 
     def find_weight_amax(group: str, constants: Sequence[ScaledConstant], exponent: int) -> np.ndarray:
-        """Returns the largest magnitude of the weights on one side of each channel, with the factors of other scalings.
+        """Returns the largest magnitude of the weights that write each channel, or that read it, after other scalings.
 
         Args:
             exponent: The exponent of the channels in these weights: 1 for producers, -1 for readers.
@@ -627,7 +627,7 @@ class JudgedErrors:
         self._reserved_configs |= new_configs
         return True
 
-    def find_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
+    def measure_judged_error(self, config: PrecisionConfig, held_out: bool = False) -> float:
         """Returns the judged error of a config: Σ(test-ref)² / Σref², summed over the judged outputs."""
         if (config, held_out) not in self._errors:
             feeds = self._feeds[held_out]
@@ -677,12 +677,12 @@ def choose_moves(
         add_moves: A function that returns the config with some moves.
     """
 
-    def find_error(moves: Moves, held_out: bool = False) -> float:
-        return errors.find_error(add_moves(moves), held_out)
+    def measure_judged_error(moves: Moves, held_out: bool = False) -> float:
+        return errors.measure_judged_error(add_moves(moves), held_out)
 
     if not errors.reserve_configs(add_moves(moves) for moves in ({}, *moves_by_formula.values())):
         return {}
-    uniform = min(({}, *moves_by_formula.values()), key=find_error)
+    uniform = min(({}, *moves_by_formula.values()), key=measure_judged_error)
     chosen = dict(uniform)
     groups = list(next(iter(moves_by_formula.values()), {}))
     alternatives = [
@@ -697,14 +697,16 @@ def choose_moves(
             changed[group] = moves_by_formula[formula][group]
         if not errors.reserve_configs([add_moves(changed)]):
             break
-        if find_error(changed) < find_error(chosen):
+        if measure_judged_error(changed) < measure_judged_error(chosen):
             chosen = changed
-    unchanged_error = find_error({}, held_out=True)
+    unchanged_error = measure_judged_error({}, held_out=True)
     return next(
         (
             dict(moves)
             for moves in (chosen, uniform)
-            if moves and find_error({}) > find_error(moves) and unchanged_error > find_error(moves, True)
+            if moves
+            and measure_judged_error({}) > measure_judged_error(moves)
+            and unchanged_error > measure_judged_error(moves, True)
         ),
         {},
     )
@@ -884,7 +886,7 @@ class ChannelMeanCollector:
     count: int = 0
 
     def add_values(self, array: np.ndarray) -> None:
-        """Adds the values of a float array to the means of its channels.
+        """Updates the mean of each channel with the values of a float array.
 
         Raises:
             ValueError: the array contains NaN or an infinity.

@@ -54,7 +54,7 @@ class PrecisionMove(Move):
     reason: str = "user"
 
     @property
-    def effect_key(self) -> str:
+    def equivalence_key(self) -> str:
         return self.precision.value
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -98,7 +98,7 @@ class KeepRuleMove(Move):
     precision: Precision = Precision.FP32
 
     @property
-    def effect_key(self) -> str:
+    def equivalence_key(self) -> str:
         """The fixed precision. The name of the keep rule is not part of the key, because it has no effect."""
         return str(self.precision.value)
 
@@ -127,7 +127,7 @@ class RangeMove(Move):
     method: str = "user"
 
     @property
-    def effect_key(self) -> float:
+    def equivalence_key(self) -> float:
         return self.amax
 
     @property
@@ -167,7 +167,7 @@ class BarrierMove(Move):
         reason: The origin of the move, such as "user".
     """
 
-    kind, subject_kind, effect_key = "barrier", _LayerOutputSubjectKind(), True
+    kind, subject_kind, equivalence_key = "barrier", _LayerOutputSubjectKind(), True
 
     reason: str = "user"
 
@@ -198,7 +198,7 @@ class NormRewriteMove(Move):
     reason: str = "user"
 
     @property
-    def effect_key(self) -> str:
+    def equivalence_key(self) -> str:
         return self.operator
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -394,7 +394,7 @@ class PrecisionConfig(DefaultPrecisions):
         """A key that is equal for configs that lower to the same networks. The origins of moves are not part of it."""
         effects_by_kind: dict[str, list[tuple[str, object]]] = {PrecisionMove.kind: [], RangeMove.kind: []}
         for (kind, subject), move in sorted(self.moves.items(), key=lambda item: item[0]):
-            effects_by_kind.setdefault(kind, []).append((subject, move.effect_key))
+            effects_by_kind.setdefault(kind, []).append((subject, move.equivalence_key))
         precision_effects, range_effects = (
             tuple(effects_by_kind.pop(PrecisionMove.kind)),
             tuple(effects_by_kind.pop(RangeMove.kind)),
@@ -554,13 +554,13 @@ class PrecisionConfig(DefaultPrecisions):
                 divisors[tensor] = divisor * divisors[tensor] if tensor in divisors else divisor
         return divisors
 
-    def list_equality_limits(self, network: NetworkOutline) -> list[str]:
+    def list_fp32_difference_reasons(self, network: NetworkOutline) -> list[str]:
         """Returns the reasons why moves may change the FP32 results for values unlike the samples, as sentences without
         a full stop. Each reason names the groups of its moves.
         """
         subjects_by_text: dict[str, list[str]] = {}
         for (_, subject), move in self.moves.items():
-            if text := move.equality_limit_text(network, subject):
+            if text := move.fp32_difference_reason(network, subject):
                 subjects_by_text.setdefault(text, []).append(subject)
         return [f"{text} ({name_list_text(subjects, 2)})" for text, subjects in subjects_by_text.items()]
 
@@ -660,7 +660,7 @@ def count_config_differences(first_config: PrecisionConfig, second_config: Preci
     """Returns the number of decisions that differ between two configs. Default precisions count as decisions."""
 
     def list_effect_keys(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
-        return {(key, move.effect_key) for key, move in config.moves.items()}
+        return {(key, move.equivalence_key) for key, move in config.moves.items()}
 
     moves = {key for key, _ in list_effect_keys(first_config) ^ list_effect_keys(second_config)}
     return (
@@ -721,7 +721,12 @@ def list_config_differences(
                 move_class.default_label(network, subject, config) if move is None else move.difference_text
                 for move, config in zip(moves, (first_config, second_config), strict=True)
             )
-            if first_text != second_text or moves[0] and moves[1] and moves[0].effect_key != moves[1].effect_key:
+            if (
+                first_text != second_text
+                or moves[0]
+                and moves[1]
+                and moves[0].equivalence_key != moves[1].equivalence_key
+            ):
                 lines.append(ConfigDifference(move_class, subject, first_text, second_text))
     return lines
 
@@ -747,8 +752,7 @@ def find_next_precision(
 
 
 def find_network_range_method(config: PrecisionConfig, network: NetworkOutline) -> str:
-    """Returns the range method that range moves set for more than half of the tensors of a network; "" if there is
-    none.
+    """Returns the range method that a config sets for more than half of the tensors of a network.
 
     "" if no method has so many tensors.
     """

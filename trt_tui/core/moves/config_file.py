@@ -155,7 +155,7 @@ class FileMoveApplier:
             for named_move in self.moves
             if named_move.move.subject_kind is subject_kind
             for name in named_move.names
-            if not subject_kind.has_subject_name(self.network, name)
+            if not subject_kind.has_layer_or_tensor(self.network, name)
         ]
 
     def check_subject_names(self, subject_kind: MoveSubjectKind, names: Iterable[str], file_part_text: str) -> None:
@@ -169,7 +169,7 @@ class FileMoveApplier:
         Raises:
             InputError: The network lacks a name, and `is_lenient` is False.
         """
-        unknown_names = [name for name in names if not subject_kind.has_subject_name(self.network, name)]
+        unknown_names = [name for name in names if not subject_kind.has_layer_or_tensor(self.network, name)]
         if not unknown_names:
             return
         if not self.is_lenient:
@@ -222,7 +222,7 @@ class FileMoveApplier:
         subject_kind = move_class.subject_kind
         moves_by_subject: dict[str, tuple[str, Move]] = {}
         for name, move in ((name, named_move.move) for named_move in named_moves for name in named_move.names):
-            if not subject_kind.has_subject_name(self.network, name):
+            if not subject_kind.has_layer_or_tensor(self.network, name):
                 continue
             subject_name = subject_kind.find_move_subject(self.network, name)
             reason = (
@@ -240,7 +240,7 @@ class FileMoveApplier:
                 self.warnings.append(f"{self.file}: ignored, {name} cannot {move.action_text}: {reason}.")
                 continue
             first_name, first_move = moves_by_subject.get(subject_name, (name, move))
-            if first_move.effect_key != move.effect_key:
+            if first_move.equivalence_key != move.equivalence_key:
                 raise InputError(
                     f"{self.file} gives one {subject_kind.subject_noun} two {MOVE_TEXTS[move_class.kind].column}s",
                     f"{first_name} {first_move.label} and {name} {move.label}: {subject_kind.shared_move_reason}",
@@ -423,7 +423,7 @@ def config_text(
         subject
         for move_class, moves in config.list_moves(network)
         for subject, _ in moves
-        if not move_class.subject_kind.has_subject_name(network, subject)
+        if not move_class.subject_kind.has_layer_or_tensor(network, subject)
     ]
     if unknown_subjects:
         raise InputError(
@@ -732,7 +732,7 @@ def _convert_default_precisions(
     """
     precisions = {named_move.value for named_move in Precision}
     move_applier.moves = [
-        named_move for named_move in move_applier.moves if named_move.move.effect_key != Precision.FILE.value
+        named_move for named_move in move_applier.moves if named_move.move.equivalence_key != Precision.FILE.value
     ]
     move_applier.moves += [
         MoveEntry(f"model.in_file[{name!r}]", PrecisionMove(Precision(name), "file"), tuple(layers), ())

@@ -118,7 +118,7 @@ class BiasCorrectionMove(Move):
     reason: str = "user"
 
     @property
-    def effect_key(self) -> str:
+    def equivalence_key(self) -> str:
         return self.shift
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -189,7 +189,7 @@ class RoundingMove(Move):
     reason: str = "user"
 
     @property
-    def effect_key(self) -> tuple[str, str]:
+    def equivalence_key(self) -> tuple[str, str]:
         return self.precision.value, _hash_texts(self.scales, self.differences, self.weight_edits)
 
     def refusal_reason(self, network: NetworkOutline, subject: str) -> str:
@@ -301,7 +301,7 @@ class ChannelScalingMove(Move):
     ranges: dict[str, float]
 
     @property
-    def effect_key(self) -> tuple[object, ...]:
+    def equivalence_key(self) -> tuple[object, ...]:
         return self.factors, tuple(sorted(self.ranges.items()))
 
     @abstractmethod
@@ -528,10 +528,10 @@ class EqualizationMove(ChannelScalingMove):
         unknown_tensors = [name for name in self.ranges if not network.has_tensor(name)]
         return f"{unknown_tensors[0]} is not a tensor of the network" if unknown_tensors else ""
 
-    def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
+    def fp32_difference_reason(self, network: NetworkOutline, subject: str) -> str:
         """Returns a sentence if a Clip limits channels with a factor other than 1.
 
-        Implements `Move.equality_limit_text`.
+        Implements `Move.fp32_difference_reason`.
         """
         clipped = {clip.tensor for clip in network.zero_cost_support.channel_scalings[subject].clips}
         is_limited = any(
@@ -606,7 +606,7 @@ class AttentionScaleMove(Move):
     reason: str = "user"
 
     @property
-    def effect_key(self) -> tuple[str, float]:
+    def equivalence_key(self) -> tuple[str, float]:
         return self.placement, self.factor
 
     @property

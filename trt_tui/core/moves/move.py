@@ -184,7 +184,7 @@ class MoveSubjectKind:
 
     noun, names_key, subject_noun, shared_move_reason = "tensor", "tensors", "tensor", "a tensor has one"
 
-    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
+    def has_layer_or_tensor(self, network: NetworkOutline, name: str) -> bool:
         """Returns True if the network has a layer or tensor with a name from a file."""
         return network.has_tensor(name)
 
@@ -222,7 +222,7 @@ class _GroupSubjectKind(MoveSubjectKind):
 
     noun, names_key, subject_noun, shared_move_reason = "layer", "layers", "group", "TensorRT fuses them"
 
-    def has_subject_name(self, network: NetworkOutline, name: str) -> bool:
+    def has_layer_or_tensor(self, network: NetworkOutline, name: str) -> bool:
         return network.has_layer(name)
 
     def list_subject_names(self, network: NetworkOutline) -> list[str]:
@@ -296,7 +296,7 @@ class Move(ABC):
 
     @property
     @abstractmethod
-    def effect_key(self) -> Hashable:
+    def equivalence_key(self) -> Hashable:
         """A key of the effect of the move. Moves with equal effects have equal keys, whatever their origins. The
         ``repr`` of the key is the same in every run of the program.
         """
@@ -325,7 +325,7 @@ class Move(ABC):
         """
         return {}
 
-    def equality_limit_text(self, network: NetworkOutline, subject: str) -> str:
+    def fp32_difference_reason(self, network: NetworkOutline, subject: str) -> str:
         """Returns the reason why the move may change FP32 results for values unlike the samples, as a sentence without
         a full stop; "" if it cannot.
         """

@@ -183,7 +183,7 @@ class FusionGroup:
         )
 
     def precision_label(self, precision: Precision) -> str:
-        """Returns the label of a precision for users; a file precision gets the suffix `` f``."""
+        """Returns the label of a precision for users; a precision that the model file prescribes gets the suffix `` f``."""
         return (
             f"{self.file_precision.label} f"
             if precision is Precision.FILE and self.file_precision is not None

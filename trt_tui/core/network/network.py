@@ -252,11 +252,11 @@ def open_network(
         if has_operator_library and get_backend is not None:
             infer_plugin_types(opened_model.model, get_backend())
         if reference is not None and opened_model.source_model is not None:
-            _propose_weights_of_file(opened_model, Path(reference), get_backend)
+            _propose_original_weights_from_file(opened_model, Path(reference), get_backend)
         return Network(opened_model, path, get_backend, has_operator_library=has_operator_library)
 
 
-def _propose_weights_of_file(
+def _propose_original_weights_from_file(
     opened_model: OpenedModel, reference: Path, get_backend: Callable[[], Backend] | None
 ) -> None:
     fp32_model = open_model(reference)

@@ -144,7 +144,7 @@ def _output_column(
     )
 
 
-def _varying_sqnr_text(name: str, output: OutputErrors, mark: str) -> str:
+def _sqnr_against_variation_text(name: str, output: OutputErrors, mark: str) -> str:
     value_db = output.sqnr_against_variation_db
     return decibels_text(value_db, mark=mark) if value_db is not None and math.isfinite(value_db) else ""
 
@@ -187,7 +187,7 @@ RUN_COLUMNS: tuple[RunColumn, ...] = (
         ),
         "outputs",
     ),
-    _output_column("SQNR of what varies", _varying_sqnr_text, "outputs"),
+    _output_column("SQNR of what varies", _sqnr_against_variation_text, "outputs"),
     RunColumn("NaN/Inf", "accuracy.nonfinite_count", _plain_text, ("runs",)),
     RunColumn(
         "gap",

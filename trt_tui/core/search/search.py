@@ -852,7 +852,7 @@ class Search:
         return self._latencies[trial.config_key]
 
     def meets_tolerance(self, evaluation: Evaluation | None) -> bool:
-        """Returns True if an evaluation meets the tolerance with the margins, within the budgets."""
+        """Returns True if an evaluation meets the tolerance with its safety margins, and exceeds no budget."""
         return (
             evaluation is not None
             and evaluation.with_required_margins(self.margins).passes
@@ -1079,7 +1079,7 @@ def _try_set(search: Search, kept: Evaluation, set_name: str, step_name: str) ->
 
 
 def _gain_key(evaluation: Evaluation) -> tuple[float, float]:
-    """Returns the key by which changes are compared: the value of the target, and for equal values the loss.
+    """Returns the key by which changes are compared: the value that the target bounds, and for equal values the loss.
 
     For a bound on an error metric both have the same order. A metric of the user can rise although the error grows.
     """

@@ -261,7 +261,7 @@ class SessionsPage(TablePage[str]):
         )
 
     def choose_value(self, value: str) -> None:
-        """Closes the page with the chosen session; the current session only closes the page."""
+        """Closes the page and returns the chosen session; nothing is returned for the current session."""
         self.dismiss(None if self._entries[value].is_own else value)
 
     def action_delete(self) -> None:

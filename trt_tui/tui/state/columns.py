@@ -521,11 +521,10 @@ def _cost_cell(row_values: RowValues, visible_row: VisibleRow) -> str:
 # -- orders ---------------------------------------------------------------------------------------------------------
 
 
-def _weights_by_key(
+def _make_sort_weight_function(
     sort_key: Callable[[RowValues, FusionGroup], tuple[object, ...] | None],
 ) -> Callable[[RowValues], dict[str, float]]:
-    """Returns a function that weighs fusion groups for sorting, by the rank of a sort key. The smallest key weighs
-    most.
+    """Returns a function from a fusion group to its sort weight. The group with the smallest key has the largest weight.
 
     A group without a key has no weight.
     """
@@ -614,7 +613,7 @@ TOGGLE_COLUMN = LayerColumn(
     title_text=_toggle_title,
     cell=_toggle_cell,
     draw=_draw_toggle,
-    weigh_groups=_weights_by_key(_toggle_sort_key),
+    weigh_groups=_make_sort_weight_function(_toggle_sort_key),
     yields_to_reason=True,
     names=("if FP32", "toggled"),
     word="if FP32",
@@ -632,7 +631,7 @@ LAYER_COLUMNS = (
         title_text=lambda row_values, width: "op",
         cell=_operator_cell,
         draw=_draw_operator,
-        weigh_groups=_weights_by_key(lambda row_values, group: (group.operator.lower(),)),
+        weigh_groups=_make_sort_weight_function(lambda row_values, group: (group.operator.lower(),)),
         names=("op",),
         explanation="The operator that gives the fused layer its character: the one that multiplies, or the first one.",
         next_steps={"open": "lists the nodes of the row"},
@@ -644,7 +643,7 @@ LAYER_COLUMNS = (
         title_text=lambda row_values, width: " prec",
         cell=_precision_cell,
         draw=_draw_precision,
-        weigh_groups=_weights_by_key(_precision_sort_key),
+        weigh_groups=_make_sort_weight_function(_precision_sort_key),
         names=("prec",),
         word="precision",
         explanation="Letters and arrows behind it are changes, and "
@@ -664,7 +663,7 @@ LAYER_COLUMNS = (
         title_text=_engine_title,
         cell=_engine_cell,
         draw=lambda cell, width: [(shorten_middle(cell[0], width), cell[1])],
-        weigh_groups=_weights_by_key(_engine_sort_key),
+        weigh_groups=_make_sort_weight_function(_engine_sort_key),
         needs_engines=True,
         names=("engine",),
         explanation="The precision in which the built engine runs the row. The title names the config of the engine if "

@@ -511,7 +511,8 @@ def explain_summary_cell(session: Session, row: SummaryRow, column: SummaryColum
 
 
 def _find_column_target(session: Session, title: str) -> Target | None:
-    """Returns a target on the value of a column of the summary table; None if the value has no interval."""
+    """Returns a target that bounds the value in a column of the summary table; None if the value has no confidence
+    interval."""
     metric_titles = [name.rpartition(":")[2][:7] for name in list(session.results.reference_metric)[:1]]
     kinds = {
         "SQNR": "sqnr",

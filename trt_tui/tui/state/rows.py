@@ -147,7 +147,7 @@ class TreeModel:
         self._cached_scope_times: tuple[EngineReport | None, dict[str, float]] = (None, {})
 
     @cached_property
-    def weightless_groups(self) -> frozenset[str]:
+    def groups_without_weights(self) -> frozenset[str]:
         """The names of the groups that read no constants: all their inputs depend on the inputs of the network."""
         computed_tensors = {info.name for info in self.outline.inputs}
         weightless_layers = set()
@@ -232,7 +232,7 @@ class TreeModel:
         is_additive: bool = True,
         small_groups: Collection[str] = (),
     ) -> list[VisibleRow]:
-        """Returns the lines of the tree view. Siblings are sorted by ``weights``, their values in a column.
+        """Returns the lines of the tree view. Siblings are sorted by their sort weights, which a column shows.
 
         Without ``weights`` they have the order of the network.
 
@@ -493,7 +493,7 @@ class RowValues:
 
     @cached_property
     def lowest_precision(self) -> Precision:
-        """The lowest precision that the config mainly uses, by the rule of `PrecisionConfig.find_main_low_precision`."""
+        """The reduced precision that the config mainly uses, by the rule of `PrecisionConfig.find_main_low_precision`."""
         return self.config.find_main_low_precision(self.model.outline)
 
     @cached_property
@@ -548,7 +548,7 @@ class RowValues:
         }
         groups = [
             outline.group_by_name[name]
-            for name in (self.small_share_groups & self.model.weightless_groups) - noted_groups
+            for name in (self.small_share_groups & self.model.groups_without_weights) - noted_groups
         ]
         return frozenset(
             group.name
@@ -652,7 +652,7 @@ class RowValues:
             else ""
         )
         move_marks = [
-            find_move_letter(move)
+            find_mark_of_move(move)
             for _, move in self.config.find_moves_on_group(group)
             if not (
                 self.network_range_method and isinstance(move, RangeMove) and move.method == self.network_range_method
@@ -821,7 +821,7 @@ def _add_engine_values(session: Session, row_values: RowValues) -> None:
     row_values.scope_times = row_values.model.sum_scope_times(shown_engine.result.engine_report)
 
 
-def find_move_letter(move: Move) -> str:
+def find_mark_of_move(move: Move) -> str:
     """Returns the letter that marks a move behind the precision of a row: a range mark, ``k`` for a keep rule, else
     ``+``.
 

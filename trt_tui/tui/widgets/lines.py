@@ -43,7 +43,7 @@ SPAN_COMPONENT_CLASSES = {f"span--{name}" for name in SPAN_STYLES}
 classes for each widget would dominate the cost of style sheet look-ups at the start and for each new page."""
 
 
-class StyledStrips(Widget):
+class SpanLinesWidget(Widget):
     """A base class of widgets that convert lines of spans to Textual strips.
 
     The style ``name`` of a span is the component class ``span--name`` of the style sheet.
@@ -87,7 +87,7 @@ class StyledStrips(Widget):
         super().notify_style_update()
 
 
-class LinePane(ScrollView, StyledStrips, can_focus=True, inherit_bindings=False):
+class LinePane(ScrollView, SpanLinesWidget, can_focus=True, inherit_bindings=False):
     """A base class of panes with a cursor that scroll lines. Only visible lines are built, and drawn if they changed."""
 
     class Moved(Message):
@@ -158,7 +158,7 @@ WHEEL_LINES = 3
 """The number of lines that one turn of the mouse wheel scrolls."""
 
 
-class Lines(StyledStrips):
+class Lines(SpanLinesWidget):
     """A block of styled lines that scrolls with the mouse wheel. New values of ``lines`` repaint only the lines that
     differ.
 

@@ -180,7 +180,7 @@ class BlockMap(LinePane):
             self.virtual_size = Size(self.size.width, self._line_count)
 
     def on_click(self, event: events.Click) -> None:
-        """Moves the cursor to the clicked cell or role label. A right click also explains the cell."""
+        """Moves the cursor to the clicked cell, or to the clicked label of a row. A right click also explains the cell."""
         if self.blocks is None:
             return
         role = event.y + self.scroll_offset.y - 1

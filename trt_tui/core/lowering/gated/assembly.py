@@ -253,7 +253,7 @@ def _add_network_inputs(emitter: NodeEmitter) -> None:
 def _emit_test_branch(
     emitter: NodeEmitter, flow_emitter: ControlFlowEmitter | DataFlowEmitter, requested_outputs: frozenset[str]
 ) -> dict[str, ir.Value]:
-    """Emits the test branch; returns its tensors by their names in the network."""
+    """Emits the branch that is compared with the reference; returns its tensors by their names in the network."""
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static_tensors
     test_tensors = {name: value for name, value in emitter.values.items() if name in shared}

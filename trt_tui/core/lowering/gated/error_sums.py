@@ -192,7 +192,7 @@ class ErrorSumsEmitter(ABC):
         """
 
     @abstractmethod
-    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+    def _zero_counts_unless_requested(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the counts that the given nodes compute; zeros if the execution does not request counts."""
 
     # -- shared values of the rows of a tensor-------------------------------------------------------------------
@@ -262,7 +262,7 @@ class ErrorSumsEmitter(ABC):
         counts = emitter.add_operator(
             nodes, "Concat", [over, self._count_true_flags(below_fp16, nodes)], "counts", axis=0
         )
-        return self._apply_counting_gate(self._cast_to_float64(counts, nodes), nodes)
+        return self._zero_counts_unless_requested(self._cast_to_float64(counts, nodes), nodes)
 
     def _count_magnitudes_above_fp16(self, magnitudes: ir.Value, max_magnitude: ir.Value, nodes: Nodes) -> ir.Value:
         """Returns the number of magnitudes that are too large for FP16, without infinities, int32 ``(1,)``."""
@@ -538,7 +538,7 @@ class ControlFlowErrorSumsEmitter(ErrorSumsEmitter):
             within, self._emit_zeros(np.zeros(1, np.int32)), (over, counting), nodes, ir.DataType.INT32, 1
         )
 
-    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+    def _zero_counts_unless_requested(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         return self._emit_if(
             self._counting_gate, (counts, nodes), self._emit_zeros(np.zeros(2)), self._emitter.nodes, size=2
         )
@@ -630,7 +630,7 @@ class DataFlowErrorSumsEmitter(ErrorSumsEmitter):
             nodes,
         )
 
-    def _apply_counting_gate(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+    def _zero_counts_unless_requested(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         self._emitter.nodes.extend(nodes)
         return counts
 

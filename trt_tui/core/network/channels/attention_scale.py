@@ -74,9 +74,9 @@ class _ScaleFinder:
     def find_scale(self) -> AttentionScale:
         query_tensor, key_tensor = self._product.inputs[:2]
         scalings = [
-            *self._find_scalings(query_tensor, "query"),
-            *self._find_scalings(key_tensor, "key"),
-            *self._find_scalings(self._product.outputs[0], "scores"),
+            *self._list_attention_scale_layers(query_tensor, "query"),
+            *self._list_attention_scale_layers(key_tensor, "key"),
+            *self._list_attention_scale_layers(self._product.outputs[0], "scores"),
         ]
         if not scalings:
             return AttentionScale(self._product.name, refusal_reason="its scores are not scaled by one number")
@@ -92,9 +92,9 @@ class _ScaleFinder:
 
     # -- scalings --
 
-    def _find_scalings(self, tensor: str, side: str) -> Iterator[ScoreScaling]:
-        """Yields the layers that scale the scores behind the product, or an operand before it, along a chain from a
-        tensor.
+    def _list_attention_scale_layers(self, tensor: str, side: str) -> Iterator[ScoreScaling]:
+        """Follows a chain of layers from a tensor, and yields those that scale an operand of the attention product, or its
+        scores.
         """
         is_behind, previous_layer, passed = side == "scores", self._product, list[str]()
         for _ in range(_MAX_CHAIN):

@@ -608,8 +608,8 @@ def _find_quantized_value(node: ir.Node) -> ir.Value | None:
 # -- refused types ----------------------------------------------------------------------------------------------------
 
 
-def _find_refusals(rule_name: str) -> Callable[[QuantizedFile], Findings]:
-    """Builds the rule that finds the nodes that TensorRT refuses for one reason; `typed_refusals` has the reasons."""
+def _make_refusal_rule(rule_name: str) -> Callable[[QuantizedFile], Findings]:
+    """Builds the rule for one reason of `typed_refusals`. The rule finds the nodes that TensorRT refuses for it."""
 
     def find_refused_nodes(file: QuantizedFile) -> Findings:
         for name in file.source.node_refusals:
@@ -768,7 +768,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "Quantize symmetrically (ONNX Runtime: ActivationSymmetric and WeightSymmetric). "
         f"{_EXPORT_REPAIR}has zero points of 0.",
         (_DEQUANTIZE, _DEQUANTIZE_8_6, _RTX),
-        _find_refusals("zero-point"),
+        _make_refusal_rule("zero-point"),
         is_noted_at_opening=False,
     ),
     QdqRule(
@@ -780,7 +780,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         f"Quantize to INT8 (ONNX Runtime: QuantType.QInt8; PyTorch: torch.int8). {_EXPORT_REPAIR}has INT8 with the "
         "same range.",
         (_PARSER, _RTX),
-        _find_refusals("unsigned-type"),
+        _make_refusal_rule("unsigned-type"),
     ),
     QdqRule(
         "int32-bias",
@@ -791,7 +791,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "Keep biases in floats (ONNX Runtime: QuantizeBias False), or quantize with ONNX Runtime 1.20.1 or later, "
         f"which clips none. {_EXPORT_REPAIR}has equal biases in floats.",
         (_DEQUANTIZE, _DEQUANTIZE_8_6, _BIAS_ISSUE, _CLIPPED_BIAS_ISSUE, _RTX),
-        _find_refusals("int32-bias"),
+        _make_refusal_rule("int32-bias"),
         is_noted_at_opening=False,
     ),
     QdqRule(
@@ -802,7 +802,7 @@ QDQ_RULES: tuple[QdqRule, ...] = (
         "scale beside INT8.",
         f"Quantize to INT8. {_EXPORT_REPAIR}has no such types.",
         (_QUANTIZED_TYPES, _RTX),
-        _find_refusals("refused-type"),
+        _make_refusal_rule("refused-type"),
         is_noted_at_opening=False,
     ),
     QdqRule(

@@ -44,7 +44,7 @@ class _CopyRewriter(GraphEditor):
         return count
 
     def _rewrite_constant_copy(self, node: ir.Node) -> bool:
-        """Moves the DequantizeLinear of a copied constant before the copy, which then copies floats."""
+        """Moves the DequantizeLinear of a constant before the node that copies the constant, which then copies floats."""
         copy_node = node.inputs[0].producer() if node.inputs[0] is not None else None
         quantized_value = copy_node.inputs[0] if copy_node is not None and copy_node.inputs else None
         if (

@@ -180,7 +180,7 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
         dtype = quantized_dtype
     axis = node.attributes.get_int("axis", 1 if node.domain == "" else 0)
     block_size = node.attributes.get_int("block_size", 0)
-    if (block_step := _read_block_step(node, quantized_dtype, dtype)) is not None:
+    if (block_step := _read_block_qdq_step(node, quantized_dtype, dtype)) is not None:
         return block_step
     if (
         scale is None
@@ -207,7 +207,7 @@ def read_qdq_step(node: ir.Node) -> QdqStep:
     return QdqStep(operator, dtype, values, zero_points, axis, block_size, node_name=node.name or "")
 
 
-def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.DataType) -> QdqStep | None:
+def _read_block_qdq_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.DataType) -> QdqStep | None:
     """Returns the effect of a node that quantizes to MXFP8 or NVFP4, or dequantizes from it; None for any other node."""
     zero_point = np.zeros((), quantized_dtype.numpy())
     if is_quantize(node):
@@ -236,7 +236,7 @@ def _read_block_step(node: ir.Node, quantized_dtype: ir.DataType, dtype: ir.Data
             shape=tuple(size if isinstance(size, int) else None for size in value.shape),
         )
     source = _find_scale_source(node)
-    if source is not None and (step := _read_block_step(source, quantized_dtype, quantized_dtype)) is not None:
+    if source is not None and (step := _read_block_qdq_step(source, quantized_dtype, quantized_dtype)) is not None:
         return replace(step, operator="dequantize", dtype=dtype, scale=None, node_name=node.name or "")
     scales = _read_block_scales(node)
     if scales is None or stored_tensor(node.inputs[0]) is None:

@@ -245,7 +245,7 @@ class _RefusedNodeRewriter(GraphEditor):
         self._set_symmetric_scale(node, scale.astype(np.float32))
 
     def _convert_weight_to_int8(self, node: ir.Node, step: QdqStep, weight: ir.TensorProtocol, reason: str) -> None:
-        """Converts the DequantizeLinear of a weight to symmetric INT8 values of the same weight."""
+        """Replaces the quantized values and the scale of a weight by symmetric INT8 ones."""
         assert step.scale is not None and step.zero_point is not None
         shape, scale = tuple(weight.shape.numpy()), step.scale
         values = weight.numpy().astype(np.int32) - broadcast_scales(
